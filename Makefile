@@ -1,0 +1,42 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test check slow bench docs clean
+
+demo: $(VENV)/.installed ## Train TD3+BC on random Pendulum data, and compare it with the data
+	$(BIN)/rl-training train --config td3_bc/pendulum
+
+test: $(VENV)/.installed-dev ## All tests but those marked slow
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.installed-dev ## For daily work: format, lint, types, spelling, fast tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/codespell
+	$(BIN)/python -m pytest tests/unit tests/numerics tests/property tests/test_architecture.py
+
+slow: $(VENV)/.installed-dev ## Tests that take minutes: learning, kills
+	$(BIN)/python -m pytest -m slow
+
+bench: $(VENV)/.installed-dev ## Update speed beside d3rlpy
+	$(BIN)/python benchmarks/update_speed.py
+
+docs: $(VENV)/.installed-dev ## Write the generated tables into README.md and docs/
+	$(BIN)/python docs/generate.py
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+$(VENV)/.installed: $(BIN)/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	touch $@
+
+$(VENV)/.installed-dev: $(BIN)/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+	touch $@ $(VENV)/.installed

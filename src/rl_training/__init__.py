@@ -1,0 +1,50 @@
+"""Train policies on logged data, and know how good they are.
+
+from rl_training import TD3BC
+
+model = TD3BC("td3_bc/pendulum")
+model.learn()
+print(model.evaluate(num_episodes=10)["return_mean"])
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rl_training.config import TrainConfig
+    from rl_training.runtime import evaluate, predict, resume, train
+
+try:
+    __version__ = version("rl-training")
+except PackageNotFoundError:
+    __version__ = "0.1.0"
+
+# Loaded when asked for: importing torch takes over a second, and `rl-training --help` needs none of it.
+_HOMES = {
+    "TrainConfig": "rl_training.config",
+    "evaluate": "rl_training.runtime",
+    "predict": "rl_training.runtime",
+    "resume": "rl_training.runtime",
+    "train": "rl_training.runtime",
+}
+
+__all__ = ["TrainConfig", "__version__", "evaluate", "predict", "resume", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    if name.startswith("_"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    managed = import_module("rl_training.api").MANAGED
+    if name in managed:
+        return managed[name]
+    nearest = import_module("rl_training.types").nearest
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{nearest(name, [*__all__, *managed])}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, *import_module("rl_training.api").MANAGED]

@@ -1,0 +1,66 @@
+"""BC: learn to do what the data did.
+
+    deterministic   minimises   mean (pi(s) - a)^2            over the batch and the action's dimensions
+    stochastic      minimises   - mean log pi(a | s)
+
+Keep only the best trajectories with the data option `best_fraction` (X % BC of Chen et al., "Decision Transformer",
+NeurIPS 2021).
+
+No known differences: trajectories are counted, not timesteps.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from rl_training.algorithms.base import Algorithm, Hyper, Step, register
+from rl_training.config import options
+from rl_training.models import MLPBCModel
+from rl_training.models.policies import gaussian_log_prob
+from rl_training.types import Batch, Metrics
+
+
+@options
+class BCHyper(Hyper):
+    """Hyper-parameters of BC."""
+
+    policy: Literal["deterministic", "stochastic"] = Field(
+        default="deterministic", description="regression of actions, or likelihood of a Gaussian around tanh(mean)"
+    )
+
+
+def bc_loss(*, policy_actions: Tensor, actions: Tensor) -> Metrics:
+    """The objective of the deterministic policy, from tensors alone."""
+    loss = (policy_actions - actions).square().mean()
+    return {"actor_loss": loss, "bc_loss": loss}
+
+
+def stochastic_bc_loss(*, log_probs: Tensor, log_stds: Tensor) -> Metrics:
+    """The objective of the stochastic policy, from tensors alone."""
+    nll = -log_probs.mean()
+    return {"actor_loss": nll, "nll": nll, "log_std_mean": log_stds.mean()}
+
+
+@register("bc", mode="offline")
+class BC(Algorithm):
+    """Behaviour cloning."""
+
+    hyper_class = BCHyper
+    model_class = MLPBCModel
+    steps = (Step("actor"),)
+    needs = ("obs", "actions")
+    defaults = {"normalize_obs": True}
+
+    def actor_loss(self, batch: Batch) -> Metrics:
+        """The distance from the policy to the data."""
+        actor, obs, actions = self.model.actor, batch["obs"], batch["actions"]
+        if self.hyper.policy == "deterministic":
+            return bc_loss(policy_actions=actor(obs), actions=actions)
+        mean, log_std = actor(obs)
+        return stochastic_bc_loss(log_probs=gaussian_log_prob(actions, mean, log_std), log_stds=log_std)
+
+
+BCAlgorithm = BC

@@ -1,0 +1,75 @@
+"""What changes parameters: Adam as part of the state tree, Polyak averaging, gradient clipping."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+from torch.optim.adam import adam
+
+
+class Adam(nn.Module):
+    """Adam for the parameters of one module; moments and counts are parameters too, so a state dict holds them.
+
+    The moments mirror the module they belong to, so their names in a checkpoint are the module's own.
+    """
+
+    def __init__(self, module: nn.Module, *, learning_rate: float, max_grad_norm: float | None = None) -> None:
+        super().__init__()
+        self.base_learning_rate = learning_rate
+        self.learning_rate = learning_rate
+        self.max_grad_norm = max_grad_norm
+        self.exp_avg, self.exp_avg_sq = _zeros(module), _zeros(module)
+        self._params: list[Tensor] = list(module.parameters())
+        self._averages: list[Tensor] = list(self.exp_avg.parameters())
+        self._squares: list[Tensor] = list(self.exp_avg_sq.parameters())
+        # The fused kernel advances one count per tensor, in float32 whatever the parameters are.
+        self.counts = nn.ParameterList(nn.Parameter(torch.zeros(()), requires_grad=False) for _ in self._params)
+
+    @torch.no_grad()
+    def step(self, gradients: list[Tensor], norm: Tensor) -> None:
+        """Move the parameters against their gradients, whose joint norm is `norm`."""
+        if self.max_grad_norm is not None:
+            scale = (self.max_grad_norm / (norm + 1e-6)).clamp_max(1.0)
+            gradients = list(torch._foreach_mul(gradients, scale))
+        adam(
+            self._params,
+            gradients,
+            self._averages,
+            self._squares,
+            [],
+            list(self.counts),
+            foreach=False,
+            capturable=False,
+            differentiable=False,
+            fused=True,
+            grad_scale=None,
+            found_inf=None,
+            has_complex=False,
+            amsgrad=False,
+            beta1=0.9,
+            beta2=0.999,
+            lr=self.learning_rate,
+            weight_decay=0.0,
+            eps=1e-8,
+            maximize=False,
+        )
+
+
+def _zeros(module: nn.Module) -> nn.Module:
+    zeros = copy.deepcopy(module).requires_grad_(False)
+    for parameter in zeros.parameters():
+        parameter.zero_()
+    return zeros
+
+
+def gradient_norm(gradients: list[Tensor]) -> Tensor:
+    """Euclidean norm over all gradients together."""
+    return torch.stack(torch._foreach_norm(gradients)).square().sum().sqrt()
+
+
+@torch.no_grad()
+def polyak(target: nn.Module, source: nn.Module, tau: float) -> None:
+    """target <- tau * source + (1 - tau) * target, in place."""
+    torch._foreach_lerp_(list(target.parameters()), list(source.parameters()), tau)

@@ -1,0 +1,18 @@
+"""Managed algorithms: one class per registered algorithm."""
+
+from __future__ import annotations
+
+from rl_training.api.algorithms import MANAGED, ManagedAlgorithm
+from rl_training.types import nearest
+
+__all__ = ["MANAGED", "ManagedAlgorithm"]
+
+
+def __getattr__(name: str) -> type[ManagedAlgorithm]:
+    if name in MANAGED:
+        return MANAGED[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{nearest(name, MANAGED)}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, *MANAGED]

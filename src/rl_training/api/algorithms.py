@@ -1,0 +1,92 @@
+"""Algorithms as objects: learn, evaluate, predict, save, load."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from typing_extensions import Self
+
+from rl_training.config import TrainConfig
+from rl_training.experiment.registry import AlgorithmSpec, list_algorithms
+from rl_training.runtime import Policy, SavedPolicy, TrainResult, check_algorithm, load_policy, read_options, train
+from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.progress import ProgressCallback
+from rl_training.types import UserError
+
+
+class ManagedAlgorithm:
+    """One algorithm with its configuration and, once trained or loaded, its policy."""
+
+    algo: ClassVar[str]
+
+    def __init__(self, config: TrainConfig | str | Path) -> None:
+        """Take a TrainConfig, the path of a YAML file, or a packaged name such as 'td3_bc/pendulum'."""
+        self.config, _ = read_options(config)
+        check_algorithm(self.config, self.algo)
+        self.result: TrainResult | None = None
+        self._saved: SavedPolicy | None = None
+
+    def learn(
+        self,
+        *,
+        total_timesteps: int | None = None,
+        callbacks: Sequence[Callback] = (),
+        progress: bool | None = None,
+    ) -> TrainResult:
+        """Train in a new run directory; progress is shown on a terminal unless told otherwise."""
+        if total_timesteps is not None:
+            self.config = replace(self.config, total_timesteps=total_timesteps)
+        if progress or (progress is None and sys.stdout.isatty()):
+            callbacks = [*callbacks, ProgressCallback()]
+        self.result = train(self.config, callbacks=callbacks)
+        self._saved = load_policy(self.result.checkpoint_path)
+        return self.result
+
+    def evaluate(self, *, num_episodes: int | None = None, num_envs: int | None = None) -> dict[str, Any]:
+        """Mean and spread of raw returns over episodes with fixed seeds, with the returns and lengths themselves."""
+        return self._trained().evaluate(episodes=num_episodes, num_envs=num_envs).to_dict()
+
+    def predict(self, obs: ArrayLike, *, deterministic: bool = True) -> NDArray[np.float32]:
+        """Actions in native units for one observation or a batch, from memory."""
+        return self._trained().predict(obs, deterministic=deterministic)
+
+    def policy(self) -> Policy:
+        """The policy as a plain module from native observations to native actions."""
+        return self._trained().policy
+
+    def save(self, path: str | Path) -> None:
+        """Write everything to one file, from which `load` and `rl-training` can go on."""
+        self._trained().save(path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """The trained algorithm from a file or run directory; one of another algorithm is refused."""
+        saved = load_policy(path, algo=cls.algo)
+        managed = cls(saved.config)
+        managed._saved = saved
+        return managed
+
+    def _trained(self) -> SavedPolicy:
+        if self._saved is None:
+            raise UserError(
+                f"this {type(self).__name__} is not trained yet: call learn(), or {type(self).__name__}.load(path)"
+            )
+        return self._saved
+
+
+def _managed_class(spec: AlgorithmSpec) -> type[ManagedAlgorithm]:
+    """The managed class of one registered algorithm."""
+    name = spec.algorithm.__name__
+    body = {"algo": spec.name, "__doc__": f"{name}: {spec.idea}", "__module__": "rl_training.api"}
+    return type(name, (ManagedAlgorithm,), body)
+
+
+MANAGED: dict[str, type[ManagedAlgorithm]] = {
+    spec.algorithm.__name__: _managed_class(spec) for spec in list_algorithms()
+}

@@ -1,0 +1,222 @@
+"""From a data option group to a checked, transformed dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from rl_training.config import RewardPreset, RewardTransformConfig, bind, options
+from rl_training.data.audit import audit
+from rl_training.data.offline_dataset import TransitionDataset
+from rl_training.data.offline_mixers import concatenate_datasets, mix_transition_datasets
+from rl_training.data.readers import read_hdf5, read_minari, read_npz, read_pt
+from rl_training.types import ConfigError, DatasetError, nearest
+
+Kind = Literal["random", "npz", "pt", "hdf5", "minari"]
+ENDINGS: dict[str, Kind] = {".npz": "npz", ".pt": "pt", ".pth": "pt", ".hdf5": "hdf5", ".h5": "hdf5"}
+
+
+@options
+class DatasetSpec:
+    """Where one dataset comes from."""
+
+    dataset_kind: Kind | None = Field(default=None, description="form of the data; inferred from a path's ending")
+    dataset_path: str | None = Field(default=None, description="file to read (npz, pt, hdf5)")
+    dataset_id: str | None = Field(default=None, description="name of a Minari dataset")
+    dataset_download: bool = Field(default=False, description="fetch a Minari dataset that is not on this machine")
+    dataset_size: int | None = Field(
+        default=None, ge=1, description="rows to collect (random, default 10000) or to mix"
+    )
+    dataset_seed: int = Field(default=0, ge=0, description="seed of random collection, mixing and the held-out split")
+
+    def __post_init__(self) -> None:
+        kind = self.kind()
+        if kind in ("npz", "pt", "hdf5") and self.dataset_path is None:
+            raise ConfigError(f"dataset_kind {kind!r} needs a dataset_path")
+        if kind == "minari" and self.dataset_id is None:
+            raise ConfigError("dataset_kind 'minari' needs a dataset_id")
+        for name, kinds in (("dataset_path", ("npz", "pt", "hdf5")), ("dataset_id", ("minari",))):
+            if getattr(self, name) is not None and kind not in kinds:
+                raise ConfigError(f"{name} does not go with dataset_kind {kind!r}")
+        if self.dataset_download and kind != "minari":
+            raise ConfigError(f"dataset_download does not go with dataset_kind {kind!r}")
+
+    def kind(self) -> Kind | None:
+        """The kind given or inferred; None where no dataset is named."""
+        if self.dataset_kind is not None:
+            return self.dataset_kind
+        if self.dataset_path is not None:
+            ending = Path(self.dataset_path).suffix.lower()
+            if ending not in ENDINGS:
+                known = ", ".join(ENDINGS)
+                raise ConfigError(
+                    f"dataset_path {self.dataset_path!r} has none of the endings {known}; set dataset_kind"
+                )
+            return ENDINGS[ending]
+        return "minari" if self.dataset_id is not None else None
+
+
+@options
+class MixSpec(DatasetSpec):
+    """One part of a mixture."""
+
+    ratio: float = Field(default=1.0, gt=0, description="share of the mixture, relative to the other parts")
+
+
+@options
+class DataOptions(DatasetSpec):
+    """Which data to train on, and what is done to it before."""
+
+    dataset_mix: tuple[MixSpec, ...] = Field(default=(), description="datasets to mix, each with a ratio")
+    reward_scale: float | None = Field(default=None, description="factor on rewards; default 1")
+    reward_shift: float | None = Field(default=None, description="added to rewards after scaling; default 0")
+    reward_clip_min: float | None = Field(default=None, description="lower bound on rewards after scale and shift")
+    reward_clip_max: float | None = Field(default=None, description="upper bound on rewards after scale and shift")
+    reward_preset: RewardPreset | None = Field(default=None, description="named reward transform to start from")
+    reward_normalize: Literal["none", "return_range", "standard"] = Field(
+        default="none", description="first of all: times 1000 / range of returns, or to mean 0 and deviation 1"
+    )
+    normalize_obs: bool = Field(default=False, description="normalise observations with the data's mean and deviation")
+    clip_actions: bool = Field(default=False, description="clip logged actions into the action bounds")
+    action_low: tuple[float, ...] | None = Field(default=None, description="lower action bounds, without an env_id")
+    action_high: tuple[float, ...] | None = Field(default=None, description="upper action bounds, without an env_id")
+    best_fraction: float | None = Field(default=None, gt=0, le=1, description="keep this share of episodes, by return")
+    validation_fraction: float | None = Field(
+        default=None,
+        ge=0,
+        lt=1,
+        description="share of episodes held out for diagnostics; default 0.1 without an env_id",
+    )
+
+    def __post_init__(self) -> None:
+        if self.dataset_mix and self.kind() is not None:
+            raise ConfigError("dataset_mix replaces dataset_kind, dataset_path and dataset_id; give one or the other")
+        if not self.dataset_mix:
+            super().__post_init__()
+        if (self.action_low is None) != (self.action_high is None):
+            raise ConfigError("action_low and action_high go together")
+        self.reward_transform()
+
+    def reward_transform(self) -> RewardTransformConfig:
+        """The reward options as one transform."""
+        return RewardTransformConfig(
+            preset=self.reward_preset,
+            scale=self.reward_scale,
+            shift=self.reward_shift,
+            clip_min=self.reward_clip_min,
+            clip_max=self.reward_clip_max,
+        )
+
+    def name(self) -> str:
+        """A short name of the data, for run directories."""
+        if self.dataset_mix:
+            return "mix"
+        return Path(self.dataset_path).stem if self.dataset_path else (self.dataset_id or "random").replace("/", "-")
+
+
+def load_transition_dataset(
+    options: DataOptions | None = None, *, env: Callable[[], Any] | None = None, **values: Any
+) -> TransitionDataset:
+    """The dataset that options describe: read, checked, filtered, its rewards transformed, split.
+
+    Options are given as a group or by name (`dataset_path="log.npz"`). Actions keep their native units. `env` makes
+    the environment in which `dataset_kind: random` acts. Held-out episodes are the result's `validation`.
+    """
+    if options is None:
+        options = bind(values, DataOptions)[0]
+    if not options.dataset_mix:
+        return _finish(_load(options, env), options)
+    parts = [_finish(_load(part, env), options) for part in options.dataset_mix]
+    mixed = mix_transition_datasets(
+        parts, [part.ratio for part in options.dataset_mix], size=options.dataset_size, seed=options.dataset_seed
+    )
+    held_out = [part.validation for part in parts if part.validation is not None]
+    mixed = replace(mixed, validation=concatenate_datasets(held_out) if held_out else None)
+    return mixed.with_obs_statistics() if options.normalize_obs else mixed
+
+
+def _load(spec: DatasetSpec, env: Callable[[], Any] | None) -> TransitionDataset:
+    kind = spec.kind()
+    if kind is None:
+        raise ConfigError("no dataset is named: set dataset_path, dataset_id, dataset_mix, or dataset_kind: random")
+    if kind == "random":
+        if env is None:
+            raise ConfigError("dataset_kind 'random' needs an environment to act in (env_id)")
+        return collect_random_dataset(env, size=spec.dataset_size or 10_000, seed=spec.dataset_seed)
+    if spec.dataset_size is not None:
+        raise ConfigError(f"dataset_size does not go with dataset_kind {kind!r}; it counts rows to collect or to mix")
+    if kind == "minari":
+        return TransitionDataset.from_episodes(read_minari(str(spec.dataset_id), download=spec.dataset_download))
+    return _read_file(Path(str(spec.dataset_path)), kind)
+
+
+def _read_file(path: Path, kind: Kind) -> TransitionDataset:
+    if not path.is_file():
+        folder = path.parent if path.parent.is_dir() else Path()
+        hint = nearest(path.name, [item.name for item in folder.iterdir()])
+        raise DatasetError(f"dataset_path {str(path)!r} does not exist{hint}")
+    arrays: Any = {"npz": read_npz, "pt": read_pt, "hdf5": read_hdf5}[kind](path)
+    try:
+        if isinstance(arrays, list):
+            return TransitionDataset.from_episodes(arrays)
+        return TransitionDataset.from_dict(arrays, copy=False)
+    except DatasetError as error:
+        raise DatasetError(f"{path}: {error}") from None
+
+
+def _finish(dataset: TransitionDataset, options: DataOptions) -> TransitionDataset:
+    """What the options ask for beyond reading, in a fixed order."""
+    dataset = dataset.with_notes(*audit(dataset))
+    if dataset.has_episodes:
+        dataset = replace(dataset, raw_returns=dataset.episode_returns())
+    if options.best_fraction is not None:
+        dataset = dataset.best_episodes(options.best_fraction)
+        dataset = replace(dataset, raw_returns=dataset.episode_returns())
+    dataset = _normalize_rewards(dataset, options.reward_normalize)
+    transform = options.reward_transform()
+    if transform != RewardTransformConfig():
+        dataset = dataset.with_reward_transform(**transform.resolve())
+    if options.validation_fraction:
+        dataset, held_out = dataset.split(options.validation_fraction, seed=options.dataset_seed)
+        dataset = replace(dataset, validation=held_out)
+    return dataset.with_obs_statistics() if options.normalize_obs else dataset
+
+
+def _normalize_rewards(dataset: TransitionDataset, how: str) -> TransitionDataset:
+    if how == "return_range":
+        returns = dataset.episode_returns()
+        span = float(returns.max() - returns.min())
+        if span == 0:
+            raise DatasetError("reward_normalize: return_range needs episodes with different returns")
+        return dataset.with_reward_transform(scale=1000 / span)
+    if how == "standard":
+        mean, std = float(dataset.rewards.mean()), float(dataset.rewards.std(correction=0))
+        if std == 0:
+            raise DatasetError("reward_normalize: standard needs rewards that differ")
+        return dataset.with_reward_transform(scale=1 / std, shift=-mean / std)
+    return dataset
+
+
+def collect_random_dataset(env: Callable[[], Any], *, size: int, seed: int) -> TransitionDataset:
+    """Transitions of a policy that draws every action uniformly, identical for equal seeds."""
+    stage = env()
+    try:
+        stage.action_space.seed(seed)
+        rows: dict[str, list[Any]] = {
+            name: [] for name in ("obs", "actions", "rewards", "next_obs", "dones", "truncations")
+        }
+        obs, _ = stage.reset(seed=seed)
+        for _ in range(size):
+            action = stage.action_space.sample()
+            next_obs, reward, terminated, truncated, _ = stage.step(action)
+            for name, value in zip(rows, (obs, action, reward, next_obs, terminated, truncated), strict=True):
+                rows[name].append(value)
+            obs = stage.reset()[0] if terminated or truncated else next_obs
+    finally:
+        stage.close()
+    return TransitionDataset.from_dict({name: np.asarray(values) for name, values in rows.items()}, copy=False)

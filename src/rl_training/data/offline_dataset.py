@@ -1,0 +1,395 @@
+"""Logged transitions as tensors, with the facts about episodes that training must not confuse."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+from typing_extensions import Self
+
+from rl_training.data.fields import read_fields
+from rl_training.data.sampling import BlockSampler
+from rl_training.types import Batch, DatasetError
+
+OPTIONAL = ("next_actions", "returns_to_go")
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One trajectory of T steps: T + 1 observations, and T of everything else."""
+
+    observations: Tensor
+    actions: Tensor
+    rewards: Tensor
+    terminations: Tensor
+    truncations: Tensor
+
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+
+@dataclass(frozen=True, eq=False)
+class TransitionDataset:
+    """Transitions on one device. Immutable: every with_... method returns a new dataset that shares storage.
+
+    `dones` is 1 where the task terminated and nothing may be bootstrapped; `truncations` is 1 where the episode was
+    only cut. `next_actions` holds the action that followed; `next_action_mask` is false on rows where none was
+    recorded (cut episodes) and true on terminated rows, where its value does not matter.
+    """
+
+    fields: Mapping[str, Tensor]
+    truncations: Tensor
+    next_action_mask: Tensor | None = None
+    tail_rewards: Tensor | None = None
+    """Rewards of rows dropped at episode ends, on the row before: they still count in returns."""
+    is_ordered: bool = True
+    """False after mixing, when neighbouring rows no longer belong together."""
+    num_dropped: int = 0
+    raw_returns: Tensor | None = None
+    """Returns of the episodes as they were logged, before any transform of rewards."""
+    notes: tuple[str, ...] = ()
+    obs_mean: Tensor | None = None
+    obs_std: Tensor | None = None
+    """Statistics for the algorithm to normalise with; the observations here stay as they were logged."""
+    validation: TransitionDataset | None = None
+    seed: int = 0
+    _sampler: list[BlockSampler] = field(default_factory=list, repr=False)
+
+    @classmethod
+    def from_dict(cls, arrays: Mapping[str, ArrayLike | Tensor], *, copy: bool = True, seed: int = 0) -> Self:
+        """A dataset from arrays under their usual names: plain, D4RL's, d3rlpy's, Minari's or OGBench's.
+
+        Where `next_obs` is missing it is the next row of the same episode; rows without one are dropped and counted.
+        """
+        plain = {
+            name: value.numpy(force=True) if isinstance(value, Tensor) else value for name, value in arrays.items()
+        }
+        logged = read_fields({name: np.array(value) if copy else np.asarray(value) for name, value in plain.items()})
+        dones, truncations = logged["dones"], logged["truncations"]
+        follows = ~(dones | truncations)
+        if "next_actions" in logged:
+            mask = np.ones_like(dones)
+        else:
+            mask = follows | dones
+            if follows.any():
+                logged["next_actions"] = np.concatenate([logged["actions"][1:], logged["actions"][-1:]])
+        tails, dropped = None, 0
+        if "next_obs" not in logged:
+            logged, mask, tails, dropped = _add_next_obs(logged, mask)
+        cut = torch.from_numpy(logged.pop("truncations"))
+        logged["dones"] = logged["dones"].astype(np.float32)
+        return cls(
+            fields={name: torch.from_numpy(array) for name, array in logged.items()},
+            truncations=cut,
+            next_action_mask=torch.from_numpy(mask),
+            tail_rewards=tails,
+            num_dropped=dropped,
+            notes=(f"dropped {dropped} rows without a next observation",) if dropped else (),
+            seed=seed,
+        )
+
+    @classmethod
+    def from_episodes(cls, episodes: Iterable[Any], *, seed: int = 0) -> Self:
+        """A dataset from trajectories with T + 1 observations, as mappings or as objects with such attributes.
+
+        Each has `observations`, `actions`, `rewards`, and says how it ended with `terminations` and `truncations`,
+        arrays or single flags.
+        """
+        parts = [_episode_rows(number, episode) for number, episode in enumerate(episodes)]
+        if not parts:
+            raise DatasetError("there are no episodes")
+        rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        return cls.from_dict(rows, copy=False, seed=seed)
+
+    def __len__(self) -> int:
+        return len(self.fields["rewards"])
+
+    def __getattr__(self, name: str) -> Tensor:
+        fields = self.__dict__.get("fields", {})
+        if name in fields:
+            value: Tensor = fields[name]
+            return value
+        if name in OPTIONAL:
+            hint = "; call with_returns_to_go(gamma=...)" if name == "returns_to_go" else ""
+            raise AttributeError(f"this dataset has no {name}{hint}")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    @property
+    def obs_dim(self) -> int:
+        """Length of an observation."""
+        return self.fields["obs"].shape[1]
+
+    @property
+    def action_dim(self) -> int:
+        """Length of an action."""
+        return self.fields["actions"].shape[1]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors are."""
+        return self.fields["obs"].device
+
+    @property
+    def episode_ends(self) -> Tensor:
+        """True on the last row of each episode, however it ended."""
+        return self.truncations | self.fields["dones"].bool()
+
+    @property
+    def has_episodes(self) -> bool:
+        """Whether any row is followed by another of its episode; one-step episodes count if the task terminated."""
+        return self.is_ordered and bool((~self.episode_ends).any() or self.fields["dones"].bool().all())
+
+    def episode_bounds(self) -> Tensor:
+        """First row and row after the last of each episode: (episodes, 2)."""
+        self._require_order("episodes")
+        stops = np.flatnonzero(self.episode_ends.numpy(force=True)) + 1
+        return torch.from_numpy(np.stack([np.concatenate([[0], stops[:-1]]), stops], axis=1)).to(self.device)
+
+    def episodes(self) -> Iterator[Episode]:
+        """The trajectories, in the order in which they were logged."""
+        data = self.fields
+        for start, stop in self.episode_bounds().tolist():
+            yield Episode(
+                observations=torch.cat([data["obs"][start:stop], data["next_obs"][stop - 1 : stop]]),
+                actions=data["actions"][start:stop],
+                rewards=data["rewards"][start:stop],
+                terminations=data["dones"][start:stop].bool(),
+                truncations=self.truncations[start:stop],
+            )
+
+    def episode_returns(self) -> Tensor:
+        """Sum of rewards of each episode, rewards of dropped last rows included."""
+        rewards = self.fields["rewards"] if self.tail_rewards is None else self.fields["rewards"] + self.tail_rewards
+        values = rewards.numpy(force=True)
+        sums = [values[start:stop].sum(dtype=np.float64) for start, stop in self.episode_bounds().tolist()]
+        return torch.tensor(sums, dtype=torch.float32, device=self.device)
+
+    def with_fields(self, **fields: Tensor) -> Self:
+        """The dataset with fields added or replaced."""
+        return replace(self, fields={**self.fields, **fields}, _sampler=[])
+
+    def with_notes(self, *notes: str) -> Self:
+        """The dataset with remarks that training shows to its user."""
+        return replace(self, notes=(*self.notes, *notes))
+
+    def with_seed(self, seed: int) -> Self:
+        """The dataset with its own stream of samples started anew from a seed."""
+        return replace(self, seed=seed, _sampler=[])
+
+    def with_rewards(self, rewards: Tensor, tail_rewards: Tensor | None = None) -> Self:
+        """The dataset with other rewards; returns-to-go of the old ones are dropped."""
+        fields = {name: value for name, value in self.fields.items() if name != "returns_to_go"}
+        return replace(self, fields={**fields, "rewards": rewards}, tail_rewards=tail_rewards, _sampler=[])
+
+    def with_reward_transform(
+        self,
+        *,
+        scale: float = 1.0,
+        shift: float = 0.0,
+        sign: bool = False,
+        clip_min: float | None = None,
+        clip_max: float | None = None,
+    ) -> Self:
+        """Rewards times scale, plus shift, then their sign if asked, then clipped."""
+
+        def transform(rewards: Tensor) -> Tensor:
+            rewards = rewards * scale + shift
+            rewards = rewards.sign() if sign else rewards
+            return rewards if clip_min is None and clip_max is None else rewards.clamp(clip_min, clip_max)
+
+        tails = self.tail_rewards
+        if tails is not None:
+            has_tail = self.truncations if self.next_action_mask is None else self.truncations & self.next_action_mask
+            tails = torch.where(has_tail, transform(tails), 0.0)
+        return self.with_rewards(transform(self.fields["rewards"]), tails)
+
+    def with_returns_to_go(self, *, gamma: float) -> Self:
+        """The dataset with `returns_to_go`: the discounted sum of rewards from each row to its episode's end."""
+        self._require_order("returns_to_go")
+        rewards = self.fields["rewards"].double()
+        if self.tail_rewards is not None:
+            rewards = rewards + gamma * self.tail_rewards
+        return self.with_fields(returns_to_go=_discounted_sums(rewards, self.episode_ends, gamma).float())
+
+    def with_action_bounds(self, low: ArrayLike, high: ArrayLike) -> Self:
+        """Actions in native units mapped so that [low, high] becomes [-1, 1]."""
+        bottom, top = (
+            torch.as_tensor(np.asarray(bound), dtype=torch.float32, device=self.device) for bound in (low, high)
+        )
+        if bottom.shape != (self.action_dim,) or top.shape != (self.action_dim,):
+            raise DatasetError(f"action bounds must have {self.action_dim} numbers, got {len(bottom)} and {len(top)}")
+        if bool((bottom >= top).any()):
+            raise DatasetError(f"action bounds must have low < high, got low {bottom.tolist()} and high {top.tolist()}")
+        if bool((bottom == -1).all() and (top == 1).all()):
+            return self
+        names = [name for name in ("actions", "next_actions") if name in self.fields]
+        return self.with_fields(**{name: 2 * (self.fields[name] - bottom) / (top - bottom) - 1 for name in names})
+
+    def with_obs_statistics(self, *, epsilon: float = 1e-3) -> Self:
+        """The dataset with the mean and the standard deviation (plus epsilon) of its observations."""
+        obs = self.fields["obs"]
+        return replace(self, obs_mean=obs.mean(0), obs_std=obs.std(0, correction=0) + epsilon)
+
+    def requiring(self, *names: str) -> Self:
+        """Only these fields in a batch; rows for which one of them does not exist are dropped, with a note."""
+        for name in names:
+            getattr(self, name)
+        dataset = self
+        if "next_actions" in names and self.next_action_mask is not None and not bool(self.next_action_mask.all()):
+            kept = self.next_action_mask.nonzero().flatten()
+            lost = len(self) - len(kept)
+            dataset = self.take(kept).with_notes(f"dropped {lost} rows without a next action")
+        return replace(dataset, fields={name: dataset.fields[name] for name in names}, _sampler=[])
+
+    def take(self, rows: Tensor) -> Self:
+        """The dataset of some rows, in that order; their episodes are no longer known."""
+        return replace(self._select(rows), is_ordered=False)
+
+    def take_episodes(self, numbers: Sequence[int]) -> Self:
+        """The dataset of some whole episodes, in that order."""
+        bounds = self.episode_bounds().tolist()
+        rows = torch.cat([torch.arange(*bounds[number]) for number in numbers])
+        return self._select(rows.to(self.device))
+
+    def _select(self, rows: Tensor) -> Self:
+        def pick(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else tensor.index_select(0, rows)
+
+        return replace(
+            self,
+            fields={name: value.index_select(0, rows) for name, value in self.fields.items()},
+            truncations=self.truncations.index_select(0, rows),
+            next_action_mask=pick(self.next_action_mask),
+            tail_rewards=pick(self.tail_rewards),
+            _sampler=[],
+        )
+
+    def split(self, fraction: float, *, seed: int = 0) -> tuple[Self, Self]:
+        """Two datasets of whole episodes: the rest, and `fraction` of the episodes chosen at random."""
+        if not 0 < fraction < 1:
+            raise DatasetError(f"fraction must be > 0 and < 1, got {fraction}")
+        count = len(self.episode_bounds())
+        if count < 2:
+            raise DatasetError(f"a split by whole episodes needs at least 2 of them, got {count}")
+        size = min(max(round(fraction * count), 1), count - 1)
+        order = np.random.default_rng(seed).permutation(count)
+        return self.take_episodes(sorted(order[size:])), self.take_episodes(sorted(order[:size]))
+
+    def best_episodes(self, fraction: float) -> Self:
+        """The dataset of the `fraction` of episodes with the highest returns, at least one."""
+        returns = self.episode_returns()
+        size = max(1, int(fraction * len(returns)))
+        best = sorted(returns.argsort(descending=True, stable=True)[:size].tolist())
+        return self.take_episodes(best).with_notes(f"kept the best {size} of {len(returns)} episodes")
+
+    def to(self, device: torch.device | str) -> Self:
+        """The dataset on a device."""
+
+        def move(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else tensor.to(device)
+
+        return replace(
+            self,
+            fields={name: value.to(device) for name, value in self.fields.items()},
+            truncations=self.truncations.to(device),
+            next_action_mask=move(self.next_action_mask),
+            tail_rewards=move(self.tail_rewards),
+            validation=None if self.validation is None else self.validation.to(device),
+            _sampler=[],
+        )
+
+    @property
+    def sampler(self) -> BlockSampler:
+        """What draws the batches; its state is the position in the stream of samples."""
+        if not self._sampler:
+            self._sampler.append(BlockSampler(self.fields, seed=self.seed))
+        return self._sampler[0]
+
+    def sample(self, batch_size: int) -> Batch:
+        """A batch of rows drawn uniformly with replacement from the dataset's own seeded stream."""
+        return self.sampler.sample(batch_size)
+
+    def fingerprint(self) -> str:
+        """A short text that differs between datasets with different contents."""
+        digest = hashlib.blake2b(digest_size=12)
+        for name, value in sorted({**self.fields, "truncations": self.truncations}.items()):
+            digest.update(name.encode())
+            digest.update(value.contiguous().numpy(force=True).view(np.uint8).data)
+        return digest.hexdigest()
+
+    def _require_order(self, what: str) -> None:
+        if not self.is_ordered:
+            raise DatasetError(f"a mixed or filtered dataset has no {what}: its rows are not in episode order any more")
+
+
+def _add_next_obs(
+    logged: dict[str, NDArray[Any]], mask: NDArray[np.bool_]
+) -> tuple[dict[str, NDArray[Any]], NDArray[np.bool_], Tensor | None, int]:
+    """Take the next row as `next_obs`; drop rows that end an episode without terminating, for they have none.
+
+    A terminated row keeps its own observation as `next_obs`: nothing is bootstrapped from it.
+    """
+    obs, dones, truncations = logged["obs"], logged["dones"], logged["truncations"]
+    logged["next_obs"] = np.concatenate([obs[1:], obs[-1:]])
+    logged["next_obs"][dones] = obs[dones]
+    kept = ~truncations
+    if not kept.any():
+        raise DatasetError("no row has a next observation: every row ends an episode, and 'next_obs' is missing")
+    starts_anew = np.concatenate([[True], (dones | truncations)[:-1]])
+    # The row before a dropped one is where its episode is cut from here on.
+    before_dropped = np.concatenate([truncations[1:] & ~starts_anew[1:], [False]])
+    tails = np.where(before_dropped, np.concatenate([logged["rewards"][1:], [0.0]]), 0.0).astype(np.float32)
+    logged["truncations"] = before_dropped
+    if "returns_to_go" in logged:
+        tails[:] = 0
+    return (
+        {name: array[kept] for name, array in logged.items()},
+        mask[kept],
+        torch.from_numpy(tails[kept]),
+        int(truncations.sum()),
+    )
+
+
+def _episode_rows(number: int, episode: Any) -> dict[str, NDArray[Any]]:
+    """One trajectory as rows of transitions."""
+
+    def get(*names: str) -> Any:
+        for name in names:
+            if isinstance(episode, Mapping) and name in episode:
+                return np.asarray(episode[name])
+            if not isinstance(episode, Mapping) and hasattr(episode, name):
+                return np.asarray(getattr(episode, name))
+        raise DatasetError(f"episode {number} has no {names[0]!r}")
+
+    obs, actions, rewards = get("observations", "obs"), get("actions"), get("rewards")
+    steps = len(rewards)
+    if len(obs) != steps + 1 or len(actions) != steps or steps == 0:
+        counts = f"{len(obs)} observations, {len(actions)} actions and {steps} rewards"
+        raise DatasetError(
+            f"episode {number} must have T + 1 observations for T >= 1 actions and rewards, got {counts}"
+        )
+    rows = {"obs": obs[:-1], "next_obs": obs[1:], "actions": actions, "rewards": rewards}
+    for field_name, names in (
+        ("dones", ("terminations", "terminated", "terminals", "dones")),
+        ("truncations", ("truncations", "truncated", "timeouts")),
+    ):
+        flags = get(*names)
+        rows[field_name] = flags if flags.ndim else np.concatenate([np.zeros(steps - 1, bool), [bool(flags)]])
+    if not (rows["dones"][-1] or rows["truncations"][-1]):
+        rows["truncations"] = np.concatenate([rows["truncations"][:-1], [True]])
+    return rows
+
+
+def _discounted_sums(rewards: Tensor, ends: Tensor, gamma: float) -> Tensor:
+    """Backward recursion over rows, started anew at each end."""
+    sums, running = [], 0.0
+    for reward, end in zip(reversed(rewards.tolist()), reversed(ends.tolist()), strict=True):
+        running = reward + (0.0 if end else gamma * running)
+        sums.append(running)
+    return torch.tensor(sums[::-1], dtype=rewards.dtype, device=rewards.device)

@@ -1,0 +1,91 @@
+"""Files into named arrays; what they mean is decided elsewhere."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rl_training.data.fields import ALIASES
+from rl_training.types import DatasetError, MissingExtraError, nearest
+
+_KNOWN = {name for field, others in ALIASES.items() for name in (field, *others)}
+
+
+def read_npz(path: Path) -> dict[str, Any]:
+    """The known fields of an .npz file; pickled objects are refused, never run."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: _npz_member(path, file, name) for name in file.files if name in _KNOWN} or dict.fromkeys(
+                file.files
+            )
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
+        if isinstance(error, (DatasetError, FileNotFoundError)):
+            raise
+        raise DatasetError(f"{path} is not a readable .npz file, it may be truncated ({error})") from None
+
+
+def _npz_member(path: Path, file: Mapping[str, Any], name: str) -> Any:
+    try:
+        return file[name]
+    except ValueError as error:
+        if "pickle" not in str(error):
+            raise
+        raise DatasetError(
+            f"{path}: {name} holds pickled Python objects, which are not read; save it as a plain array"
+        ) from None
+
+
+def read_pt(path: Path) -> Any:
+    """The mapping of tensors in a .pt file; code in it is refused, never run."""
+    try:
+        values = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DatasetError(f"{path} is not a readable .pt file of plain tensors ({reason})") from None
+    if not isinstance(values, (dict, list)):
+        raise DatasetError(f"{path} must hold a mapping of tensors or a list of episodes, got {type(values).__name__}")
+    return values
+
+
+def read_hdf5(path: Path) -> dict[str, Any]:
+    """The known fields of an HDF5 file in D4RL's or d3rlpy's layout; other groups are passed over."""
+    try:
+        import h5py
+    except ImportError:
+        raise MissingExtraError("h5py", "hdf5", f"reading {path}") from None
+    try:
+        with h5py.File(path, "r") as file:
+            if "discrete_action" in file and bool(np.asarray(file["discrete_action"])):
+                raise DatasetError(f"{path}: actions are discrete; only continuous actions are supported")
+            fields = {name: file[name][()] for name in file if name in _KNOWN and isinstance(file[name], h5py.Dataset)}
+            return fields or dict.fromkeys(file)
+    except OSError as error:
+        raise DatasetError(f"{path} is not a readable HDF5 file, it may be truncated ({error})") from None
+
+
+def read_minari(dataset_id: str, *, download: bool) -> list[Any]:
+    """The episodes of a Minari dataset on this machine, fetched first if that is asked for."""
+    try:
+        import minari
+    except ImportError:
+        raise MissingExtraError("minari", "minari", f"reading the Minari dataset {dataset_id!r}") from None
+    local = list(minari.list_local_datasets())
+    if dataset_id not in local:
+        if not download:
+            folder = minari.storage.get_dataset_path("")
+            hint = nearest(dataset_id, local) or "; set dataset_download: true to fetch it"
+            raise DatasetError(f"Minari dataset {dataset_id!r} is not in {folder}{hint}")
+        try:
+            minari.download_dataset(dataset_id)
+        except Exception as error:
+            raise DatasetError(
+                f"Minari dataset {dataset_id!r} could not be downloaded ({type(error).__name__}: {error}); "
+                "check the id and the network, or copy the dataset into MINARI_DATASETS_PATH"
+            ) from None
+    return list(minari.load_dataset(dataset_id))

@@ -1,0 +1,22 @@
+"""Gymnasium in, [-1, 1] actions and flat float32 observations out."""
+
+from rl_training.envs.factory import make_env, make_native_env, make_vector_env, space_spec
+from rl_training.envs.rewards import (
+    RewardClipWrapper,
+    RewardScaleWrapper,
+    RewardShiftWrapper,
+    RewardTransformConfig,
+    apply_reward_wrappers,
+)
+
+__all__ = [
+    "RewardClipWrapper",
+    "RewardScaleWrapper",
+    "RewardShiftWrapper",
+    "RewardTransformConfig",
+    "apply_reward_wrappers",
+    "make_env",
+    "make_native_env",
+    "make_vector_env",
+    "space_spec",
+]

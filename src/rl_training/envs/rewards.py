@@ -1,0 +1,88 @@
+"""Reward transforms as wrappers; an environment without them is untouched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, SupportsFloat
+
+import gymnasium as gym
+
+from rl_training.config import RewardTransformConfig, bind
+
+
+class RewardScaleWrapper(gym.RewardWrapper[Any, Any]):
+    """Rewards times a factor."""
+
+    def __init__(self, env: gym.Env[Any, Any], scale: float) -> None:
+        super().__init__(env)
+        self.scale = scale
+
+    def reward(self, reward: SupportsFloat) -> float:
+        """The scaled reward."""
+        return float(reward) * self.scale
+
+
+class RewardShiftWrapper(gym.RewardWrapper[Any, Any]):
+    """Rewards plus a constant."""
+
+    def __init__(self, env: gym.Env[Any, Any], shift: float) -> None:
+        super().__init__(env)
+        self.shift = shift
+
+    def reward(self, reward: SupportsFloat) -> float:
+        """The shifted reward."""
+        return float(reward) + self.shift
+
+
+class RewardSignWrapper(gym.RewardWrapper[Any, Any]):
+    """The sign of rewards: -1, 0 or 1."""
+
+    def reward(self, reward: SupportsFloat) -> float:
+        """The sign of the reward."""
+        return float(float(reward) > 0) - float(float(reward) < 0)
+
+
+class RewardClipWrapper(gym.RewardWrapper[Any, Any]):
+    """Rewards kept between two bounds, either of which may be open."""
+
+    def __init__(self, env: gym.Env[Any, Any], clip_min: float | None = None, clip_max: float | None = None) -> None:
+        super().__init__(env)
+        self.clip_min = clip_min
+        self.clip_max = clip_max
+
+    def reward(self, reward: SupportsFloat) -> float:
+        """The clipped reward."""
+        value = float(reward)
+        if self.clip_min is not None:
+            value = max(value, self.clip_min)
+        return value if self.clip_max is None else min(value, self.clip_max)
+
+
+def apply_reward_wrappers(
+    env: gym.Env[Any, Any], config: RewardTransformConfig | Mapping[str, Any] | None
+) -> gym.Env[Any, Any]:
+    """The environment with a reward transform: scale, shift, sign, clip, each only where it changes something."""
+    if config is None:
+        return env
+    if not isinstance(config, RewardTransformConfig):
+        (config,) = bind(config, RewardTransformConfig, where="env_kwargs.wrappers.reward")
+    fields: dict[str, Any] = config.resolve()  # type: ignore[union-attr]  # bind made it a config
+    if fields["scale"] != 1:
+        env = RewardScaleWrapper(env, fields["scale"])
+    if fields["shift"] != 0:
+        env = RewardShiftWrapper(env, fields["shift"])
+    if fields["sign"]:
+        env = RewardSignWrapper(env)
+    if fields["clip_min"] is not None or fields["clip_max"] is not None:
+        env = RewardClipWrapper(env, fields["clip_min"], fields["clip_max"])
+    return env
+
+
+__all__ = [
+    "RewardClipWrapper",
+    "RewardScaleWrapper",
+    "RewardShiftWrapper",
+    "RewardSignWrapper",
+    "RewardTransformConfig",
+    "apply_reward_wrappers",
+]

@@ -1,0 +1,14 @@
+"""Many runs."""
+
+from rl_training.config import TrainConfig
+from rl_training.experiment.manager import ExperimentManager, SeedProgress
+from rl_training.experiment.registry import AlgorithmSpec, get_algorithm_spec, list_algorithms
+
+__all__ = [
+    "AlgorithmSpec",
+    "ExperimentManager",
+    "SeedProgress",
+    "TrainConfig",
+    "get_algorithm_spec",
+    "list_algorithms",
+]

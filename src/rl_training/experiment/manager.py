@@ -1,0 +1,160 @@
+"""Many runs: one by one, or several seeds side by side."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import Self
+
+from rl_training.config import TrainConfig
+from rl_training.runtime import TrainerState, TrainResult, read_options, resume, train
+from rl_training.runtime.callbacks import Callback
+from rl_training.types import ConfigError, UserError
+
+
+@dataclass(frozen=True)
+class SeedProgress:
+    """How far one seed of a sweep has come."""
+
+    seed: int
+    status: str
+    update_count: int = 0
+    total: int = 0
+    metrics: Mapping[str, float] | None = None
+    run_dir: str | None = None
+    error: str | None = None
+
+
+class ExperimentManager:
+    """Runs of one configuration."""
+
+    def __init__(self) -> None:
+        self.config: TrainConfig | None = None
+
+    def setup(self, config: TrainConfig | str | Path) -> Self:
+        """Check a configuration and keep it for `train`."""
+        self.config, _ = read_options(config)
+        return self
+
+    def train(self, *, callbacks: Sequence[Callback] = ()) -> TrainResult:
+        """Train the configuration given to `setup`."""
+        if self.config is None:
+            raise ConfigError("call setup(config) before train()")
+        return train(self.config, callbacks=callbacks)
+
+    def resume(self, checkpoint: str | Path, *, callbacks: Sequence[Callback] = (), **overrides: Any) -> TrainResult:
+        """Continue a run from a checkpoint or its directory."""
+        return resume(checkpoint, callbacks=callbacks, **overrides)
+
+    def sweep(
+        self,
+        config: TrainConfig | str | Path,
+        seeds: Sequence[int],
+        *,
+        workers: int = 1,
+        on_progress: Callable[[SeedProgress], None] | None = None,
+    ) -> list[SeedProgress]:
+        """Train several seeds in processes, `workers` at a time; a seed that fails does not stop the others.
+
+        Side by side, each process uses one thread; a single worker uses the whole machine.
+        """
+        config, _ = read_options(config)
+        if workers < 1 or not seeds:
+            raise ConfigError(f"a sweep needs at least one worker and one seed, got {workers} and {list(seeds)}")
+        results = {}
+        for progress in _sweep(config, list(dict.fromkeys(seeds)), workers):
+            results[progress.seed] = progress
+            if on_progress is not None:
+                on_progress(progress)
+        return [results[seed] for seed in dict.fromkeys(seeds)]
+
+
+class _Reporter(Callback):
+    """Sends a worker's events to the process that started it."""
+
+    def __init__(self, seed: int, connection: Connection) -> None:
+        self.seed = seed
+        self.connection = connection
+        self.last: dict[str, float] = {}
+
+    def on_train_start(self, state: TrainerState) -> None:
+        self.send(state)
+
+    def on_update_end(self, state: TrainerState, metrics: Mapping[str, float]) -> None:
+        self.send(state)
+
+    def on_eval_end(self, state: TrainerState, metrics: Mapping[str, float]) -> None:
+        self.last = dict(metrics)
+        self.send(state)
+
+    def send(self, state: TrainerState) -> None:
+        progress = SeedProgress(
+            self.seed, "running", state.update_count, state.total, self.last or None, str(state.run_dir)
+        )
+        self.connection.send(progress)
+
+
+def _work(config: TrainConfig, threads: int | None, connection: Connection) -> None:
+    """The body of a worker process."""
+    reporter = _Reporter(config.seed, connection)
+    try:
+        result = train(config, callbacks=[reporter], threads=threads)
+    except UserError as error:
+        connection.send(SeedProgress(config.seed, "failed", error=str(error)))
+    except Exception:
+        connection.send(SeedProgress(config.seed, "failed", error=traceback.format_exc()))
+    else:
+        total = config.total_timesteps
+        connection.send(SeedProgress(config.seed, "done", total, total, result.metrics or None, str(result.run_dir)))
+
+
+def _sweep(config: TrainConfig, seeds: list[int], workers: int) -> Iterator[SeedProgress]:
+    context = mp.get_context("spawn")
+    threads = 1 if workers > 1 else None
+    waiting = list(seeds)
+    running: dict[Connection, tuple[int, BaseProcess, SeedProgress]] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < workers:
+                seed = waiting.pop(0)
+                receiver, sender = context.Pipe(duplex=False)
+                process = context.Process(target=_work, args=(replace(config, seed=seed), threads, sender))
+                process.start()
+                sender.close()
+                running[receiver] = (seed, process, SeedProgress(seed, "running"))
+            yield from _collect(running)
+    finally:
+        for _, worker, _ in running.values():
+            worker.terminate()
+
+
+def _collect(running: dict[Connection, tuple[int, BaseProcess, SeedProgress]]) -> Iterator[SeedProgress]:
+    """What the workers have to say; one whose pipe closes before it said how it ended has died."""
+    for receiver in wait(list(running)):
+        assert isinstance(receiver, Connection)  # noqa: S101 - only connections are waited for
+        seed, process, last = running[receiver]
+        try:
+            last = receiver.recv()
+        except EOFError:
+            process.join()
+            del running[receiver]
+            if last.status == "running":
+                where = f"; resume it with: rl-training resume {last.run_dir}" if last.run_dir else ""
+                error = f"the process ended with status {process.exitcode}{where}"
+                yield replace(last, status="failed", error=error)
+            continue
+        running[receiver] = (seed, process, last)
+        yield last
+
+
+def default_workers() -> int:
+    """As many workers as there are processors for this process."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

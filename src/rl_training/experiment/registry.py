@@ -1,0 +1,74 @@
+"""The table of algorithms; everything in a row follows from the class."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rl_training.algorithms import ALGORITHMS, Algorithm
+from rl_training.config import TrainConfig, describe, packaged_configs
+from rl_training.runtime import TrainResult, check_algorithm, load_policy, read_options, resume, train
+from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.options import find_algorithm, option_groups
+
+
+@dataclass(frozen=True)
+class AlgorithmSpec:
+    """One row of the registry."""
+
+    name: str
+    algorithm: type[Algorithm]
+
+    @property
+    def mode(self) -> str:
+        """Where its data comes from: offline, online, or both."""
+        return self.algorithm.mode
+
+    @property
+    def idea(self) -> str:
+        """The algorithm in a sentence."""
+        text = sys.modules[self.algorithm.__module__].__doc__ or ""
+        return text.splitlines()[0].partition(": ")[2]
+
+    @property
+    def configs(self) -> list[str]:
+        """Names of the configurations shipped for it."""
+        return [name for name in packaged_configs() if name.split("/")[0] == self.name]
+
+    def options(self) -> dict[str, list[dict[str, Any]]]:
+        """Every option by group, with the defaults that hold for this algorithm."""
+        return {group.__name__: describe(group, self.algorithm.defaults) for group in option_groups(self.algorithm)}
+
+    def train(self, config: TrainConfig | str | Path, *, callbacks: Sequence[Callback] = ()) -> TrainResult:
+        """Train from a config that is for this algorithm."""
+        config, _ = read_options(config)
+        check_algorithm(config, self.name)
+        return train(config, callbacks=callbacks)
+
+    def evaluate(self, checkpoint: str | Path, *, episodes: int | None = None) -> dict[str, Any]:
+        """Raw returns and lengths of a checkpoint's policy, with their mean and spread."""
+        return load_policy(checkpoint, algo=self.name).evaluate(episodes=episodes).to_dict()
+
+    def predict(self, checkpoint: str | Path, obs: ArrayLike, *, deterministic: bool = True) -> NDArray[np.float32]:
+        """Actions of a checkpoint's policy in native units."""
+        return load_policy(checkpoint, algo=self.name).predict(obs, deterministic=deterministic)
+
+    def resume(self, checkpoint: str | Path, *, callbacks: Sequence[Callback] = (), **overrides: Any) -> TrainResult:
+        """Continue a run from a checkpoint or its directory."""
+        return resume(checkpoint, callbacks=callbacks, expected_algo=self.name, **overrides)
+
+
+def get_algorithm_spec(name: str) -> AlgorithmSpec:
+    """The row of one algorithm."""
+    return AlgorithmSpec(name, find_algorithm(name))
+
+
+def list_algorithms() -> list[AlgorithmSpec]:
+    """All rows, by name."""
+    return [AlgorithmSpec(name, ALGORITHMS[name]) for name in sorted(ALGORITHMS)]

@@ -1,0 +1,31 @@
+"""What several seeds say together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def interquartile_mean(values: Sequence[float] | NDArray[np.float64]) -> float:
+    """Mean of the middle half: a quarter of the values, rounded down, is left out at each end."""
+    ordered = np.sort(np.asarray(values, dtype=np.float64))
+    cut = len(ordered) // 4
+    return float(ordered[cut : len(ordered) - cut].mean())
+
+
+def bootstrap_interval(
+    values: Sequence[float],
+    *,
+    statistic: Callable[[NDArray[np.float64]], float] = interquartile_mean,
+    confidence: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """Percentile interval of a statistic over resampled runs; with one run it is that run."""
+    array = np.asarray(values, dtype=np.float64)
+    draws = np.random.default_rng(seed).integers(len(array), size=(resamples, len(array)))
+    estimates = np.array([statistic(array[draw]) for draw in draws])
+    low, high = np.quantile(estimates, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)

@@ -1,0 +1,25 @@
+"""The networks of the TD3 family."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from rl_training.models.bundle import Model
+from rl_training.models.layers import QEnsemble
+from rl_training.models.policies import DeterministicActor
+
+
+class MLPTD3Model(Model):
+    """A deterministic actor and twin critics."""
+
+    def __init__(self, *, obs_dim: int, action_dim: int, hidden_sizes: Sequence[int] = (256, 256)) -> None:
+        super().__init__(obs_dim=obs_dim, action_dim=action_dim)
+        self.actor = DeterministicActor(obs_dim, action_dim, hidden_sizes=hidden_sizes)
+        self.critic = QEnsemble(obs_dim, action_dim, hidden_sizes=hidden_sizes, size=2)
+
+    def q_values(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, ...]:
+        """The value of each critic, (B,) each."""
+        values: Tensor = self.critic(obs, actions)
+        return values.unbind(-2)

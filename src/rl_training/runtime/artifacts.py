@@ -1,0 +1,172 @@
+"""What a run leaves on disk: its directory, its metrics, its checkpoints."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rl_training.config import TrainConfig
+from rl_training.types import ConfigError, Metrics
+
+DIRECTORY_TRIES = 1000
+
+
+class MetricWindow:
+    """Averages of metrics between two log lines, each over the updates that produced it, summed on the device."""
+
+    def __init__(self) -> None:
+        self.sums: dict[tuple[str, ...], Tensor] = {}
+        self.counts: dict[tuple[str, ...], int] = {}
+
+    def add(self, metrics: Metrics) -> None:
+        """Take in the metrics of one update; reads no number."""
+        names = tuple(metrics)
+        values = torch.stack(list(metrics.values()))
+        if names in self.sums:
+            self.sums[names] += values
+            self.counts[names] += 1
+        else:
+            self.sums[names], self.counts[names] = values, 1
+
+    def drain(self) -> dict[str, float]:
+        """The averages since the last call."""
+        totals: dict[str, float] = {}
+        counts: dict[str, int] = {}
+        for names, values in self.sums.items():
+            for name, value in zip(names, values.tolist(), strict=True):
+                totals[name] = totals.get(name, 0.0) + value
+                counts[name] = counts.get(name, 0) + self.counts[names]
+        self.sums, self.counts = {}, {}
+        return {name: total / counts[name] for name, total in totals.items()}
+
+    def state_dict(self) -> list[Any]:
+        """Sums and counts as plain values and tensors."""
+        return [[list(names), values.clone(), self.counts[names]] for names, values in self.sums.items()]
+
+    def load_state_dict(self, state: list[Any]) -> None:
+        """Go on summing where `state_dict` found it."""
+        self.sums = {tuple(names): values.clone() for names, values, _ in state}
+        self.counts = {tuple(names): count for names, _, count in state}
+
+
+class RunDirectory:
+    """One run's folder: config.yaml, metadata.json, metrics.jsonl, checkpoints/, result.json, TensorBoard events."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints = path / "checkpoints"
+        self._metrics_path = path / "metrics.jsonl"
+        self._writer: Any = None
+
+    @classmethod
+    def create(cls, config: TrainConfig, *, subject: str, metadata: Mapping[str, Any]) -> RunDirectory:
+        """Make a directory that no other run has; it appears under its name only when it is complete."""
+        parent = Path(config.output_dir)
+        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+        name = f"{config.algo}__{subject.replace('/', '-')}__seed{config.seed}__{stamp}"
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            draft = parent / f".{name}.{os.getpid()}.{time.monotonic_ns()}"
+            (draft / "checkpoints").mkdir(parents=True)
+        except OSError as error:
+            raise ConfigError(f"output_dir {str(parent)!r} cannot be written: {error.strerror}") from None
+        (draft / "config.yaml").write_text(config.to_yaml(), encoding="utf-8")
+        write_json(draft / "metadata.json", {**describe_machine(), **metadata})
+        for number in range(1, DIRECTORY_TRIES):
+            path = parent / (name if number == 1 else f"{name}-{number}")
+            try:
+                # Renaming onto a directory that holds something fails, so two runs never share one.
+                draft.rename(path)
+            except OSError:
+                continue
+            return cls(path)
+        shutil.rmtree(draft)
+        raise ConfigError(f"output_dir {str(parent)!r} already has {DIRECTORY_TRIES} runs called {name}")
+
+    def write_metrics(self, kind: str, metrics: Mapping[str, Any]) -> None:
+        """Append one row; metrics that are numbers go to TensorBoard too, where it is installed."""
+        # JSON has no word for NaN, so that a reader in any language can go on.
+        row = {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in metrics.items()
+        }
+        with self._metrics_path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"kind": kind, **row}) + "\n")
+        writer = self._tensorboard()
+        if writer is not None:
+            for name, value in metrics.items():
+                if isinstance(value, (int, float)) and math.isfinite(value):
+                    writer.add_scalar(f"{kind}/{name}", value, metrics["update_count"])
+
+    def rewind_metrics(self, update_count: int) -> None:
+        """Forget rows written after a checkpoint, which a resumed run writes again; a torn last line goes too."""
+        rows = [row for row in read_metrics(self.path) if row["update_count"] <= update_count]
+        temporary = self._metrics_path.with_suffix(".tmp")
+        temporary.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        temporary.replace(self._metrics_path)
+
+    def close(self) -> None:
+        """Flush what is buffered."""
+        if self._writer:
+            self._writer.close()
+
+    def _tensorboard(self) -> Any:
+        if self._writer is None:
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError:
+                self._writer = False
+            else:
+                self._writer = SummaryWriter(str(self.path / "tensorboard"))
+        return self._writer or None
+
+
+def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
+    """The rows of a run's metrics; a line torn by a crash is left out."""
+    path = run_dir / "metrics.jsonl"
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue
+    return rows
+
+
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Write a file that is either the old one or the new one, never half of it."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def describe_machine() -> dict[str, Any]:
+    """Versions, command and time: what one needs to know to do it again."""
+    packages = ("rl-training", "torch", "numpy", "gymnasium", "mujoco", "minari", "h5py")
+    return {
+        "started": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "command": sys.argv,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "versions": {name: found for name in packages if (found := _version(name)) is not None},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

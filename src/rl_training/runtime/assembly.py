@@ -1,0 +1,241 @@
+"""Putting a run together: data, spaces, algorithm, evaluation, and last of all its directory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from rl_training.algorithms import Algorithm
+from rl_training.config import TrainConfig
+from rl_training.data import DataOptions, TransitionDataset, load_transition_dataset
+from rl_training.envs import make_native_env, space_spec
+from rl_training.runtime.artifacts import RunDirectory
+from rl_training.runtime.callbacks import Callback, EarlyStoppingCallback
+from rl_training.runtime.controls import ControlOptions
+from rl_training.runtime.diagnostics import diagnose
+from rl_training.runtime.options import RunOptions
+from rl_training.runtime.performance import default_device, should_compile
+from rl_training.runtime.rollout import evaluate_policy
+from rl_training.runtime.trainer import Session, TrainerState
+from rl_training.types import CheckpointError, ConfigError, DatasetError, SpaceSpec
+
+DEFAULT_VALIDATION = 0.1
+TOLERANCE = 1e-5
+"""How far a logged action may stand outside its bounds, relative to their distance, and count as rounding."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """A dataset ready for training, and what is known about it."""
+
+    dataset: TransitionDataset
+    spaces: SpaceSpec
+    fingerprint: str
+
+    @property
+    def mean_return(self) -> float | None:
+        """Mean return of the logged episodes, on raw rewards."""
+        returns = self.dataset.raw_returns
+        return None if returns is None else float(returns.mean())
+
+    def describe(self) -> dict[str, Any]:
+        """Plain values for the run's metadata."""
+        dataset, returns = self.dataset, self.dataset.raw_returns
+        held_out = 0 if dataset.validation is None else len(dataset.validation)
+        about: dict[str, Any] = {
+            "fingerprint": self.fingerprint,
+            "rows": len(dataset),
+            "rows_held_out": held_out,
+            "rows_dropped": dataset.num_dropped,
+            "notes": list(dataset.notes),
+        }
+        if returns is not None:
+            about |= {
+                "episodes": len(returns),
+                "return_mean": self.mean_return,
+                "return_std": float(returns.std(correction=0)),
+                "return_max": float(returns.max()),
+            }
+        return about
+
+
+def open_session(
+    config: TrainConfig,
+    options: RunOptions,
+    callbacks: Sequence[Callback] = (),
+    *,
+    run: RunDirectory | None = None,
+    tree: Mapping[str, Any] | None = None,
+) -> Session:
+    """Every part of a run, new or continued from a checkpoint's tree in an existing directory."""
+    device = default_device(config.device)
+    data = load_data(config, options)
+    if tree is not None and tree["trainer"]["fingerprint"] != data.fingerprint:
+        raise CheckpointError("the data is not what the run was trained on: its fingerprint differs; start a new run")
+    torch.manual_seed(config.seed)
+    algorithm = _build(options, data, device)
+    source = data.dataset.to(device).requiring(*algorithm.needs).with_seed(config.seed)
+    if len(source) < options.loop.min_buffer_size:
+        raise DatasetError(f"the data has {len(source)} transitions, min_buffer_size is {options.loop.min_buffer_size}")
+    compiled = tree["machine"]["compiled"] if tree else should_compile(options.loop.compile, config.total_timesteps)
+    if compiled:
+        algorithm.compile_steps()
+    if options.controls.early_stopping is not None:
+        callbacks = [EarlyStoppingCallback(options.controls.early_stopping), *callbacks]
+    evaluator = partial(_evaluate, algorithm, config, data.dataset.validation, device)
+    config = options.resolve(config)
+    if run is None:
+        about = {"data": data.describe(), "compiled": compiled, "threads": torch.get_num_threads()}
+        run = RunDirectory.create(config, subject=config.env_id or options.data.name(), metadata=about)
+    session = Session(
+        config=config,
+        spaces=data.spaces,
+        algorithm=algorithm,
+        source=source,
+        loop=options.loop,
+        controls=options.controls,
+        state=TrainerState(config.algo, run.path, config.total_timesteps, notes=source.notes, compiled=compiled),
+        run=run,
+        evaluate=evaluator,
+        best_metric=_best_metric(config, options.controls),
+        fingerprint=data.fingerprint,
+        horizon=config.total_timesteps,
+        data_return=data.mean_return,
+        callbacks=callbacks,
+    )
+    if tree is not None:
+        session.load_tree(tree)
+    return session
+
+
+def load_data(config: TrainConfig, options: RunOptions) -> Data:
+    """The dataset with actions in [-1, 1], checked against the environment it is said to come from."""
+    spaces = None
+    env = partial(make_native_env, config.env_id, config.env_kwargs) if config.env_id else None
+    if env is not None:
+        stage = env()
+        spaces = space_spec(stage)
+        stage.close()
+    data_options = options.data
+    _check_reward_wrappers(config, data_options)
+    if data_options.validation_fraction is None and env is None:
+        data_options = replace(data_options, validation_fraction=DEFAULT_VALIDATION)
+    dataset = load_transition_dataset(data_options, env=env)
+    spaces = _check_spaces(dataset, spaces, data_options, config.env_id)
+    if data_options.clip_actions:
+        dataset = _clip_actions(dataset, spaces)
+    _check_bounds(dataset, spaces, config.env_id)
+    scaled = dataset.with_action_bounds(spaces.action_low, spaces.action_high)
+    if dataset.validation is not None:
+        held_out = dataset.validation
+        held_out = _clip_actions(held_out, spaces) if data_options.clip_actions else held_out
+        scaled = replace(scaled, validation=held_out.with_action_bounds(spaces.action_low, spaces.action_high))
+    return Data(scaled, spaces, scaled.fingerprint())
+
+
+def _build(options: RunOptions, data: Data, device: torch.device) -> Algorithm:
+    algorithm = options.algorithm.build(data.spaces, options.hyper).to(device)
+    mean, std = data.dataset.obs_mean, data.dataset.obs_std
+    if mean is not None and std is not None:
+        algorithm.set_obs_statistics(mean, std)
+    return algorithm
+
+
+def _evaluate(
+    algorithm: Algorithm, config: TrainConfig, held_out: TransitionDataset | None, device: torch.device
+) -> dict[str, dict[str, float]]:
+    """One evaluation: in the environment, if there is one, and on held-out episodes, if there are any."""
+    rows: dict[str, dict[str, float]] = {}
+    if config.env_id is not None:
+        result = evaluate_policy(
+            algorithm.act,
+            config.env_id,
+            config.env_kwargs,
+            episodes=config.eval_episodes,
+            num_envs=config.num_envs,
+            device=device,
+        )
+        rows["eval"] = result.metrics()
+    if held_out is not None:
+        rows["validation"] = diagnose(algorithm, held_out.to(device))
+    return rows
+
+
+def _best_metric(config: TrainConfig, controls: ControlOptions) -> tuple[str, str] | None:
+    """What decides which checkpoint is the best; without an environment only the user can say."""
+    if controls.early_stopping is not None:
+        return controls.early_stopping.metric, controls.early_stopping.mode
+    return ("return_mean", "max") if config.env_id is not None else None
+
+
+def _check_reward_wrappers(config: TrainConfig, options: DataOptions) -> None:
+    wrappers = config.env_kwargs.get("wrappers") or {}
+    kinds = {part.kind() for part in options.dataset_mix} or {options.kind()}
+    if wrappers.get("reward") and kinds != {"random"}:
+        raise ConfigError(
+            "env_kwargs.wrappers.reward does not change rewards in a file; use reward_preset, reward_scale, "
+            "reward_shift, reward_clip_min and reward_clip_max in algo_kwargs"
+        )
+
+
+def _check_spaces(
+    dataset: TransitionDataset, spaces: SpaceSpec | None, options: DataOptions, env_id: str | None
+) -> SpaceSpec:
+    """The environment's spaces, which the data must fit, or else those that the options or the data imply."""
+    if spaces is None:
+        return _spaces_of_data(dataset, options)
+    if options.action_low is not None:
+        raise ConfigError("action_low and action_high come from the environment; leave them out or set env_id: null")
+    for name in ("obs_dim", "action_dim"):
+        found, expected = getattr(dataset, name), getattr(spaces, name)
+        if found != expected:
+            raise DatasetError(f"the dataset has {name} {found}, {env_id} has {expected}")
+    return spaces
+
+
+def _spaces_of_data(dataset: TransitionDataset, options: DataOptions) -> SpaceSpec:
+    low, high = options.action_low, options.action_high
+    if low is None or high is None:
+        actions = dataset.actions.numpy(force=True)
+        bottom, top = actions.min(axis=0), actions.max(axis=0)
+        if (bottom >= -1).all() and (top <= 1).all():
+            bottom, top = -np.ones_like(bottom), np.ones_like(top)
+        flat = np.flatnonzero(bottom == top)
+        if len(flat):
+            raise DatasetError(
+                f"action column {flat[0]} is {bottom[flat[0]]:g} throughout; set action_low and action_high"
+            )
+        low, high = tuple(map(float, bottom)), tuple(map(float, top))
+    if not len(low) == len(high) == dataset.action_dim:
+        raise ConfigError(
+            f"action_low and action_high must have {dataset.action_dim} numbers, got {len(low)} and {len(high)}"
+        )
+    return SpaceSpec(dataset.obs_dim, dataset.action_dim, low, high)
+
+
+def _check_bounds(dataset: TransitionDataset, spaces: SpaceSpec, env_id: str | None) -> None:
+    low, high = torch.tensor(spaces.action_low), torch.tensor(spaces.action_high)
+    slack = TOLERANCE * (high - low)
+    for part in (dataset, dataset.validation):
+        if part is None:
+            continue
+        outside = ((part.actions < low - slack) | (part.actions > high + slack)).nonzero()
+        if len(outside):
+            row, column = outside[0].tolist()
+            bounds = f"[{spaces.action_low[column]:g}, {spaces.action_high[column]:g}]"
+            count, value = len(set(outside[:, 0].tolist())), float(part.actions[row, column])
+            raise DatasetError(
+                f"{count} rows have actions outside the bounds of {env_id or 'the config'}: row {row}, column {column} "
+                f"is {value:g}, expected {bounds}; set clip_actions: true to clip them"
+            )
+
+
+def _clip_actions(dataset: TransitionDataset, spaces: SpaceSpec) -> TransitionDataset:
+    low, high = torch.tensor(spaces.action_low), torch.tensor(spaces.action_high)
+    names = [name for name in ("actions", "next_actions") if name in dataset.fields]
+    return dataset.with_fields(**{name: dataset.fields[name].clamp(low, high) for name in names})

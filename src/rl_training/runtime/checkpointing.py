@@ -1,0 +1,104 @@
+"""One tree, one file, written so that a crash at any instant loses nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import struct
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rl_training.types import CheckpointError
+
+FORMAT = 1
+
+
+def save_checkpoint(path: Path, tree: dict[str, Any]) -> None:
+    """Write tensors and plain values; until the new file is whole on disk, the one before it stays."""
+    tree = {"format": FORMAT, **tree}
+    tree["checksum"] = _digest(tree)
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("wb") as file:
+        torch.save(tree, file)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    _sync_folder(path.parent)
+
+
+def link_checkpoint(existing: Path, name: str) -> None:
+    """Give a checkpoint a second name beside it, in place of whatever has that name."""
+    path, temporary = existing.with_name(name), existing.with_name(f".{name}.tmp")
+    temporary.unlink(missing_ok=True)
+    try:
+        os.link(existing, temporary)
+    except OSError:
+        shutil.copyfile(existing, temporary)
+    temporary.replace(path)
+    _sync_folder(path.parent)
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """Read a checkpoint and make sure that it is whole."""
+    if not path.is_file():
+        raise CheckpointError(f"checkpoint {str(path)!r} does not exist")
+    try:
+        tree = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CheckpointError(f"{path} is not a readable checkpoint ({reason})") from None
+    if not isinstance(tree, dict) or "algorithm" not in tree or "config" not in tree:
+        raise CheckpointError(f"{path} is not a checkpoint of rl_training")
+    if tree.get("format") != FORMAT:
+        raise CheckpointError(f"{path} has checkpoint format {tree.get('format')!r}, expected {FORMAT}")
+    checksum = tree.pop("checksum", None)
+    if checksum != _digest(tree):
+        raise CheckpointError(f"{path} is damaged: its contents do not match its checksum")
+    return tree
+
+
+def find_checkpoint(path: Path | str) -> Path:
+    """The checkpoint meant by a file, or by a run directory (its latest)."""
+    path = Path(path)
+    if not path.is_dir():
+        return path
+    for candidate in (path / "checkpoints" / "latest.pt", path / "latest.pt"):
+        if candidate.is_file():
+            return candidate
+    raise CheckpointError(f"{path} holds no checkpoint (looked for checkpoints/latest.pt)")
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _digest(tree: Any) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    _feed(digest, tree)
+    return digest.hexdigest()
+
+
+def _feed(digest: Any, value: Any) -> None:
+    """Hash a tree by content, so that neither file layout nor key order matters."""
+    if isinstance(value, Tensor):
+        digest.update(f"{value.dtype}{tuple(value.shape)}".encode())
+        digest.update(value.detach().contiguous().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+    elif isinstance(value, dict):
+        for key in sorted(value, key=str):
+            digest.update(str(key).encode())
+            _feed(digest, value[key])
+    elif isinstance(value, (list, tuple)):
+        digest.update(struct.pack("q", len(value)))
+        for item in value:
+            _feed(digest, item)
+    else:
+        digest.update(repr(value).encode())

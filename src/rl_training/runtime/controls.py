@@ -1,0 +1,64 @@
+"""What ends a run early and how its learning rate moves."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from rl_training.config import options
+from rl_training.runtime.schedules import ScheduleSpec, as_schedule
+from rl_training.types import ConfigError
+
+
+@options
+class EarlyStoppingConfig:
+    """When evaluations say that training may end."""
+
+    metric: str = Field(default="return_mean", description="a metric of evaluations or of held-out diagnostics")
+    mode: Literal["max", "min"] = Field(default="max", description="whether more or less of it is better")
+    patience: int | None = Field(default=None, ge=1, description="stop after this many evaluations without improvement")
+    min_delta: float = Field(default=0.0, ge=0, description="smallest change that counts as improvement")
+    threshold: float | None = Field(default=None, description="stop on reaching this value")
+
+    def __post_init__(self) -> None:
+        if self.patience is None and self.threshold is None:
+            raise ConfigError("early_stopping needs patience, threshold, or both")
+
+
+@options
+class ControlOptions:
+    """Budgets, cadences and schedules of a run."""
+
+    eval_interval: int | None = Field(
+        default=5000, ge=1, description="timesteps between evaluations; null: at the end only"
+    )
+    max_updates: int | None = Field(default=None, ge=1, description="stop after this many updates")
+    max_epochs: int | None = Field(default=None, ge=1, description="stop after this many passes over the data")
+    learning_rate_schedule: Annotated[ScheduleSpec | None, BeforeValidator(as_schedule)] = Field(
+        default=None, description="constant, linear or cosine, or a mapping of kind, warmup and final_ratio"
+    )
+    warmup_steps: int | None = Field(
+        default=None, ge=0, description="offline, shorthand for learning_rate_schedule.warmup"
+    )
+    early_stopping: EarlyStoppingConfig | None = Field(
+        default=None, description="metric, mode, patience, min_delta, threshold"
+    )
+
+    def __post_init__(self) -> None:
+        if self.warmup_steps and self.learning_rate_schedule and self.learning_rate_schedule.warmup:
+            raise ConfigError("warmup_steps and learning_rate_schedule.warmup are the same thing; give one")
+
+    def schedule(self) -> ScheduleSpec:
+        """The learning-rate schedule with its warm-up."""
+        spec = self.learning_rate_schedule or ScheduleSpec()
+        return ScheduleSpec(kind=spec.kind, warmup=self.warmup_steps or spec.warmup, final_ratio=spec.final_ratio)
+
+    def update_limit(self, total: int, updates_per_epoch: int) -> tuple[int, str | None]:
+        """How many updates the run may make, and the budget that says so if it is not the run's own length."""
+        limits: list[tuple[int, str | None]] = [(total, None)]
+        if self.max_updates is not None:
+            limits.append((self.max_updates, f"reached max_updates ({self.max_updates})"))
+        if self.max_epochs is not None:
+            limits.append((self.max_epochs * updates_per_epoch, f"reached max_epochs ({self.max_epochs})"))
+        return min(limits, key=lambda limit: limit[0])

@@ -1,0 +1,49 @@
+"""What held-out episodes say about a policy, without an environment."""
+
+from __future__ import annotations
+
+import torch
+
+from rl_training.algorithms import Algorithm
+from rl_training.data import TransitionDataset
+
+CHUNK = 8192
+
+
+def diagnose(algorithm: Algorithm, dataset: TransitionDataset, *, seed: int = 0) -> dict[str, float]:
+    """Held-out losses, action distance and, for algorithms with critics, TD error and predicted values.
+
+    Values are the smallest of the critics at the policy's own action; `td_error` is the mean square of their
+    one-step inconsistency. They predict discounted return of transformed rewards and are no substitute for a rollout.
+    """
+    totals: dict[str, float] = {}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for start in range(0, len(dataset), CHUNK):
+            batch = {name: value[start : start + CHUNK] for name, value in dataset.fields.items()}
+            size = len(batch["rewards"])
+            report = algorithm.losses(batch) | _measure(algorithm, batch)
+            for name, value in report.items():
+                totals[name] = totals.get(name, 0.0) + float(value) * size
+    metrics = {name: total / len(dataset) for name, total in totals.items()}
+    if hasattr(algorithm.model, "critic"):
+        metrics["initial_value"] = float(_values(algorithm, dataset.obs[dataset.episode_bounds()[:, 0]]).mean())
+    return metrics
+
+
+def _measure(algorithm: Algorithm, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    policy_actions = algorithm.act(batch["obs"])
+    report = {"action_mse": (policy_actions - batch["actions"]).square().mean()}
+    if not hasattr(algorithm.model, "critic"):
+        return report
+    with torch.no_grad():
+        q = algorithm.model.critic(algorithm.normalize(batch["obs"]), batch["actions"]).amin(-2)
+        next_q = _values(algorithm, batch["next_obs"])
+        target = batch["rewards"] + algorithm.hyper.gamma * (1 - batch["dones"]) * next_q
+    return report | {"td_error": (q - target).square().mean(), "value_mean": _values(algorithm, batch["obs"]).mean()}
+
+
+@torch.no_grad()
+def _values(algorithm: Algorithm, obs: torch.Tensor) -> torch.Tensor:
+    values: torch.Tensor = algorithm.model.critic(algorithm.normalize(obs), algorithm.act(obs)).amin(-2)
+    return values

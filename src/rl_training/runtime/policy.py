@@ -1,0 +1,45 @@
+"""A trained policy by itself."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import Self
+
+from rl_training.algorithms import Algorithm
+from rl_training.models import Model
+from rl_training.types import SpaceSpec
+
+
+class Policy(nn.Module):
+    """From native observations (B, obs_dim) to native actions (B, action_dim); needs nothing beside it."""
+
+    obs_mean: Tensor
+    obs_std: Tensor
+    action_low: Tensor
+    action_high: Tensor
+
+    def __init__(self, model: Model, *, obs_mean: Tensor, obs_std: Tensor, spaces: SpaceSpec) -> None:
+        super().__init__()
+        self.model = model
+        self.register_buffer("obs_mean", obs_mean)
+        self.register_buffer("obs_std", obs_std)
+        self.register_buffer("action_low", torch.tensor(spaces.action_low))
+        self.register_buffer("action_high", torch.tensor(spaces.action_high))
+
+    @classmethod
+    def of(cls, algorithm: Algorithm, spaces: SpaceSpec) -> Self:
+        """A copy of an algorithm's policy on the CPU, without gradients."""
+        model = copy.deepcopy(algorithm.model).cpu().requires_grad_(False)
+        return cls(model, obs_mean=algorithm.obs_mean.cpu(), obs_std=algorithm.obs_std.cpu(), spaces=spaces).eval()
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """The deterministic action."""
+        return self.act(obs, deterministic=True)
+
+    def act(self, obs: Tensor, *, deterministic: bool = True) -> Tensor:
+        """The action, or a sample of it where the policy is stochastic."""
+        actions = self.model.act((obs - self.obs_mean) / self.obs_std, deterministic=deterministic)
+        return self.action_low + (actions + 1) / 2 * (self.action_high - self.action_low)

@@ -1,0 +1,95 @@
+"""A run as it goes, on a terminal or in a log file."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from rl_training.runtime.callbacks import Callback
+
+if TYPE_CHECKING:
+    from rl_training.runtime.trainer import TrainerState
+
+LOSSES = ("critic_loss", "actor_loss", "value_loss", "q_mean")
+SCORES = ("normalized_score", "return_mean", "td_error", "action_mse")
+
+
+class ProgressCallback(Callback):
+    """Updates done, speed, time left, last losses, last and best evaluation; plain lines where there is no terminal."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(file=sys.stdout, highlight=False, soft_wrap=True)
+        self.live: Live | None = None
+        self.losses = ""
+        self.evaluation = ""
+        self.started_at = 0
+        self.started = 0.0
+
+    def on_train_start(self, state: TrainerState) -> None:
+        """Say where the run is and what was noticed about its data."""
+        self.started, self.started_at = time.monotonic(), state.update_count
+        self.console.print(f"run {state.run_dir}", markup=False)
+        for note in state.notes:
+            self.console.print(f"note: {note}", markup=False)
+        if state.compiled:
+            self.console.print("compiling the update; the first one takes a while")
+        if self.console.is_terminal:
+            self.live = Live(get_renderable=lambda: self.table(state), console=self.console, refresh_per_second=4)
+            self.live.start()
+
+    def on_update_end(self, state: TrainerState, metrics: Mapping[str, float]) -> None:
+        """Keep the losses; without a terminal, print a line."""
+        self.losses = _join({name: metrics[name] for name in LOSSES if name in metrics})
+        if self.live is None:
+            pace = f"{self.speed(state):.0f} updates/s, {self.time_left(state)} left"
+            self.console.print(f"{self.count(state)}  {pace}  {self.losses}", markup=False)
+
+    def on_eval_end(self, state: TrainerState, metrics: Mapping[str, float]) -> None:
+        """Keep the evaluation; without a terminal, print a line."""
+        self.evaluation = _join({name: metrics[name] for name in SCORES if name in metrics})
+        if state.best_score is not None:
+            self.evaluation += f"  best {state.best_score:.4g} at {state.best_step}"
+        if self.live is None:
+            self.console.print(f"{self.count(state)}  evaluation  {self.evaluation}", markup=False)
+
+    def on_train_end(self, state: TrainerState) -> None:
+        """Leave the last picture standing and say why it ended."""
+        if self.live is not None:
+            self.live.stop()
+        if state.stop_reason is not None:
+            self.console.print(f"stopped after {state.update_count} updates: {state.stop_reason}", markup=False)
+
+    def table(self, state: TrainerState) -> Table:
+        """The live display."""
+        table = Table.grid(padding=(0, 2))
+        done = state.update_count / state.total
+        bar = "━" * round(30 * done) + "╺" + "─" * (29 - round(30 * done)) if done < 1 else "━" * 30
+        pace = f"{self.speed(state):.0f} updates/s  {self.time_left(state)} left"
+        table.add_row(state.algorithm, f"{bar}  {self.count(state)}  {pace}")
+        table.add_row("losses", self.losses or "-")
+        table.add_row("evaluation", self.evaluation or "-")
+        return table
+
+    def count(self, state: TrainerState) -> str:
+        """Updates done of all."""
+        return f"{state.update_count:>{len(str(state.total))}}/{state.total}"
+
+    def speed(self, state: TrainerState) -> float:
+        """Updates per second since the start, evaluations included."""
+        return (state.update_count - self.started_at) / max(time.monotonic() - self.started, 1e-9)
+
+    def time_left(self, state: TrainerState) -> str:
+        """The time to the end at this speed."""
+        speed = self.speed(state)
+        return str(timedelta(seconds=round((state.total - state.update_count) / speed))) if speed > 0 else "?"
+
+
+def _join(metrics: Mapping[str, Any]) -> str:
+    return "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())

@@ -1,0 +1,186 @@
+"""The four things one does with a policy: train, resume, evaluate, predict."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from rl_training.algorithms import Algorithm
+from rl_training.config import TrainConfig, bind, load_config
+from rl_training.runtime.artifacts import RunDirectory
+from rl_training.runtime.assembly import open_session
+from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.checkpointing import find_checkpoint, load_checkpoint, save_checkpoint
+from rl_training.runtime.options import bind_options, find_algorithm, read_options
+from rl_training.runtime.performance import configure_machine
+from rl_training.runtime.policy import Policy
+from rl_training.runtime.rollout import EVAL_SEED, EvaluationResult, evaluate_policy
+from rl_training.runtime.trainer import Session, TrainResult, train_session
+from rl_training.types import CheckpointError, ConfigError, SpaceSpec
+
+
+def train(
+    config: TrainConfig | str | Path, *, callbacks: Sequence[Callback] = (), threads: int | None = None
+) -> TrainResult:
+    """Train from a config; nothing is written before everything has been checked."""
+    config, options = read_options(config)
+    configure_machine(threads)
+    session = open_session(config, options, callbacks)
+    # From here on there is something to resume from, whatever happens.
+    session.checkpoint()
+    return _run(session)
+
+
+def resume(
+    path: str | Path,
+    *,
+    callbacks: Sequence[Callback] = (),
+    threads: int | None = None,
+    expected_algo: str | None = None,
+    **overrides: Any,
+) -> TrainResult:
+    """Continue a run from its directory or one of its checkpoints, to the end it would have come to without a stop.
+
+    `overrides` replace fields of the config, such as `total_timesteps`; a run of another algorithm than the expected
+    one is refused.
+    """
+    run_dir = _run_dir(Path(path))
+    checkpoint = Path(path) if Path(path).is_file() else run_dir / "checkpoints" / "latest.pt"
+    tree = load_checkpoint(checkpoint) if checkpoint.is_file() else None
+    config = TrainConfig(**tree["config"]) if tree else load_config(run_dir / "config.yaml")
+    _check_algo(checkpoint, config, expected_algo)
+    config = bind(_merge(config.to_plain(), overrides), TrainConfig)[0]
+    options = bind_options(config)
+    configure_machine(threads or (tree["machine"]["threads"] if tree else None))
+    if tree and tree["machine"]["torch"] != torch.__version__:
+        started = tree["machine"]["torch"]
+        warnings.warn(
+            f"the run was made with torch {started}, this is {torch.__version__}: results may differ", stacklevel=2
+        )
+    session = open_session(config, options, callbacks, run=RunDirectory(run_dir), tree=tree)
+    session.run.rewind_metrics(session.state.update_count)
+    if overrides:
+        session.state.should_stop, session.state.stop_reason = False, None
+    return _run(session)
+
+
+def _merge(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Values with overrides written into them, mapping by mapping."""
+    merged = {
+        key: _merge(values[key], value) for key, value in overrides.items() if isinstance(value, dict) and key in values
+    }
+    return {**values, **overrides, **merged}
+
+
+def _check_algo(checkpoint: Path, config: TrainConfig, expected: str | None) -> None:
+    if expected is not None and config.algo != expected:
+        raise CheckpointError(f"{checkpoint} is a checkpoint of {config.algo!r}, not of {expected!r}")
+
+
+def _run_dir(path: Path) -> Path:
+    """The directory of the run that a directory or a checkpoint belongs to."""
+    if not path.exists():
+        raise CheckpointError(f"{str(path)!r} does not exist; expected a run directory or a checkpoint")
+    run_dir = path if path.is_dir() else path.resolve().parent.parent
+    if not (run_dir / "config.yaml").is_file():
+        raise CheckpointError(f"{str(run_dir)!r} is not a run directory: it has no config.yaml")
+    return run_dir
+
+
+def _run(session: Session) -> TrainResult:
+    with _stop_on_signals(session):
+        return train_session(session)
+
+
+@contextmanager
+def _stop_on_signals(session: Session) -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM end the run after the current update, with a checkpoint; a second one ends it at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, _frame: object) -> None:
+        session.state.request_stop(f"interrupted by {signal.Signals(number).name}")
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+    before = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+@dataclass(frozen=True)
+class SavedPolicy:
+    """A trained algorithm with what is needed to use it, in memory."""
+
+    algorithm: Algorithm
+    policy: Policy
+    spaces: SpaceSpec
+    config: TrainConfig
+    tree: dict[str, Any]
+
+    def save(self, path: str | Path) -> None:
+        """Write the checkpoint that this was loaded from."""
+        save_checkpoint(Path(path), self.tree)
+
+    def evaluate(
+        self, *, episodes: int | None = None, seed: int = EVAL_SEED, num_envs: int | None = None
+    ) -> EvaluationResult:
+        """Episodes in the run's own environment, on raw reward, with fixed seeds."""
+        config = self.config
+        if config.env_id is None:
+            raise ConfigError("the run has no env_id, so its policy cannot be evaluated in an environment")
+        return evaluate_policy(
+            self.algorithm.act,
+            config.env_id,
+            config.env_kwargs,
+            episodes=episodes or config.eval_episodes,
+            num_envs=num_envs or config.num_envs,
+            seed=seed,
+        )
+
+    def predict(self, obs: ArrayLike, *, deterministic: bool = True) -> NDArray[np.float32]:
+        """Actions in native units for one observation or a batch; the same call gives the same actions."""
+        rows, width = np.asarray(obs, dtype=np.float32), self.spaces.obs_dim
+        if rows.ndim not in (1, 2) or rows.shape[-1] != width:
+            raise ConfigError(f"obs must have shape ({width},) or (batch, {width}), got {rows.shape}")
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(self.config.seed)
+            actions = self.policy.act(torch.from_numpy(np.atleast_2d(rows)), deterministic=deterministic).numpy()
+        return actions if rows.ndim == 2 else actions[0]
+
+
+def load_policy(path: str | Path, *, algo: str | None = None) -> SavedPolicy:
+    """The policy in a checkpoint or run directory; `algo`, if given, is the algorithm it must be of."""
+    checkpoint = find_checkpoint(path)
+    tree = load_checkpoint(checkpoint)
+    config, spaces = TrainConfig(**tree["config"]), SpaceSpec.from_plain(tree["spaces"])
+    _check_algo(checkpoint, config, algo)
+    algorithm = find_algorithm(config.algo).build(spaces, bind_options(config).hyper)
+    algorithm.load_state_dict(tree["algorithm"])
+    return SavedPolicy(algorithm, Policy.of(algorithm, spaces), spaces, config, tree)
+
+
+def evaluate(
+    path: str | Path, *, episodes: int | None = None, seed: int = EVAL_SEED, num_envs: int | None = None
+) -> EvaluationResult:
+    """Raw returns of a checkpoint's policy over episodes with fixed seeds."""
+    return load_policy(path).evaluate(episodes=episodes, seed=seed, num_envs=num_envs)
+
+
+def predict(path: str | Path, obs: ArrayLike, *, deterministic: bool = True) -> NDArray[np.float32]:
+    """Actions of a checkpoint's policy in native units, for one observation or a batch."""
+    return load_policy(path).predict(obs, deterministic=deterministic)

@@ -1,0 +1,86 @@
+"""Names for the plain values that travel between the parts of the package, and its errors."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from typing_extensions import Self
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Batch: TypeAlias = "dict[str, Tensor]"
+"""Tensors of equal length under the keys obs, actions, rewards, next_obs, dones and an algorithm's extra needs."""
+
+Metrics: TypeAlias = "dict[str, Tensor]"
+"""Named 0-d tensors."""
+
+
+@dataclass(frozen=True)
+class SpaceSpec:
+    """What an algorithm needs to know about an environment; stored in checkpoints, so predict needs no environment."""
+
+    obs_dim: int
+    action_dim: int
+    action_low: tuple[float, ...]
+    action_high: tuple[float, ...]
+
+    def to_plain(self) -> dict[str, Any]:
+        """Numbers and lists only, as a checkpoint stores them."""
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+
+    @classmethod
+    def from_plain(cls, values: dict[str, Any]) -> Self:
+        """The inverse of `to_plain`."""
+        bounds = {name: tuple(values[name]) for name in ("action_low", "action_high")}
+        return cls(obs_dim=values["obs_dim"], action_dim=values["action_dim"], **bounds)
+
+
+class UserError(Exception):
+    """Something the user can mend: the command line prints its text and ends with status 2."""
+
+
+class ConfigError(UserError, ValueError):
+    """One or several problems with options, all found before anything was started."""
+
+    def __init__(self, *problems: str, where: str | None = None) -> None:
+        self.problems = problems
+        self.where = where
+        super().__init__(self._text())
+
+    def _text(self) -> str:
+        if self.where is None and len(self.problems) == 1:
+            return self.problems[0]
+        count = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
+        head = f"{self.where}: {count}" if self.where else count
+        return "\n".join([head, *(f"  {problem}" for problem in self.problems)])
+
+
+class DatasetError(UserError, ValueError):
+    """Data that cannot be what it is said to be."""
+
+
+class CheckpointError(UserError, ValueError):
+    """A checkpoint that cannot be used: damaged, foreign, or of another algorithm."""
+
+
+class TrainingError(UserError, RuntimeError):
+    """Training that cannot go on, such as a loss that is no longer a number."""
+
+
+class MissingExtraError(UserError, ImportError):
+    """An optional dependency that is not installed."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(
+            f"{purpose} needs the package '{package}'; install it with: pip install 'rl-training[{extra}]'"
+        )
+
+
+def nearest(name: str, candidates: Iterable[str]) -> str:
+    """A hint such as "; did you mean 'bc_alpha'?", or nothing when no candidate is close."""
+    matches = difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.6)
+    return f"; did you mean {matches[0]!r}?" if matches else ""
