@@ -1,0 +1,61 @@
+"""What tests share: where optional data is, and small runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from rl_training.config import TrainConfig, load_config
+
+DATA_FOLDER = Path(os.environ.get("RL_TRAINING_DATA", Path(__file__).parents[2] / "shared" / "data"))
+"""Real datasets to test on; not part of the project."""
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real datasets; the test is skipped where it is absent."""
+    if not DATA_FOLDER.is_dir():
+        pytest.skip(f"needs the real datasets, which are not in {DATA_FOLDER} (set RL_TRAINING_DATA)")
+    return DATA_FOLDER
+
+
+@pytest.fixture
+def tiny_config(tmp_path: Path) -> Callable[..., TrainConfig]:
+    """A run of seconds: tiny networks on a small random Pendulum dataset; arguments are `--set` overrides."""
+
+    def make(algo: str = "td3_bc", *overrides: str) -> TrainConfig:
+        tiny = (
+            "total_timesteps=20",
+            "eval_episodes=1",
+            "log_interval=10",
+            "checkpoint_interval=10",
+            f"output_dir={tmp_path / 'runs'}",
+            "algo_kwargs.dataset_size=400",
+            "algo_kwargs.batch_size=16",
+            "algo_kwargs.eval_interval=10",
+            "algo_kwargs.hidden_sizes=[8, 8]",
+        )
+        return load_config(f"{algo}/pendulum", overrides=[*tiny, *overrides])
+
+    return make
+
+
+def transitions(rows: int = 60, *, episode: int = 20, obs_dim: int = 3, seed: int = 0) -> dict[str, NDArray[Any]]:
+    """Consecutive episodes of equal length in D4RL's names, each cut by a time limit."""
+    rng = np.random.default_rng(seed)
+    obs = rng.normal(size=(rows + 1, obs_dim)).astype(np.float32)
+    timeouts = np.arange(1, rows + 1) % episode == 0
+    return {
+        "observations": obs[:-1],
+        "actions": rng.uniform(-1, 1, size=(rows, 1)).astype(np.float32),
+        "rewards": rng.normal(size=rows).astype(np.float32),
+        "next_observations": obs[1:],
+        "terminals": np.zeros(rows, dtype=bool),
+        "timeouts": timeouts,
+    }
