@@ -9,9 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from rl_training.config import TrainConfig, load_config
+
+# Tests train tiny networks, in this process and in others: more threads would only get in each other's way.
+os.environ["OMP_NUM_THREADS"] = "1"
+torch.set_num_threads(1)
 
 DATA_FOLDER = Path(os.environ.get("RL_TRAINING_DATA", Path(__file__).parents[2] / "shared" / "data"))
 """Real datasets to test on; not part of the project."""

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from rl_training.config import TrainConfig
     from rl_training.runtime import evaluate, predict, resume, train
 
+    __all__ = ["TrainConfig", "__version__", "evaluate", "predict", "resume", "train"]
+
 try:
     __version__ = version("rl-training")
 except PackageNotFoundError:
@@ -31,10 +33,10 @@ _HOMES = {
     "train": "rl_training.runtime",
 }
 
-__all__ = ["TrainConfig", "__version__", "evaluate", "predict", "resume", "train"]
-
 
 def __getattr__(name: str) -> Any:
+    if name == "__all__":  # not a plain list, so that help() and import * find the managed classes too
+        return __dir__()
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     if name.startswith("_"):
@@ -43,8 +45,8 @@ def __getattr__(name: str) -> Any:
     if name in managed:
         return managed[name]
     nearest = import_module("rl_training.types").nearest
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{nearest(name, [*__all__, *managed])}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{nearest(name, __dir__())}")
 
 
 def __dir__() -> list[str]:
-    return [*__all__, *import_module("rl_training.api").MANAGED]
+    return [*_HOMES, "__version__", *import_module("rl_training.api").MANAGED]

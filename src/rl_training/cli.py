@@ -34,7 +34,7 @@ ConfigOption = Annotated[str, typer.Option("--config", "-c", help="Path of a YAM
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", "-s", help="Override, as dotted.key=YAML value; repeatable.")
 ]
-MoreSets = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="More overrides, after --set.")]
+MoreSets = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="More overrides, after --set.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="Run directory or checkpoint.")]
@@ -176,7 +176,7 @@ def config_explain(
 
 
 @config_app.command("validate")
-def config_validate(configs: Annotated[list[str], typer.Argument(metavar="CONFIG...")], set_: SetOption = None) -> None:
+def config_validate(configs: Annotated[list[str], typer.Argument(metavar="CONFIG")], set_: SetOption = None) -> None:
     """Check configurations without running them."""
     from rl_training.runtime import read_options
 
@@ -193,7 +193,7 @@ def config_validate(configs: Annotated[list[str], typer.Argument(metavar="CONFIG
 
 @app.command()
 def report(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run directories, or folders of them.")],
+    runs: Annotated[list[str], typer.Argument(metavar="RUN", help="Run directories, or folders of them.")],
     metric: Annotated[str | None, typer.Option(help="Metric to report; default the most telling one.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Write learning curves to this picture.")] = None,
     as_json: JsonOption = False,
@@ -251,8 +251,8 @@ def _train_seeds(config: TrainConfig, seeds: list[int], workers: str, *, quiet: 
         results = ExperimentManager().sweep(config, seeds, workers=count, on_progress=show)
     if as_json:
         _print_json([vars(result) for result in results])
-    elif not quiet:
-        print(f"report: rl-training report {' '.join(result.run_dir for result in results if result.run_dir)}")
+    elif not quiet and (runs := [result.run_dir for result in results if result.run_dir]):
+        print(f"report: rl-training report {' '.join(runs)}")
     failed = [result for result in results if result.status == "failed"]
     if failed:
         raise UserError("\n".join(f"seed {result.seed}: {result.error}" for result in failed))
@@ -317,7 +317,7 @@ def _report_result(result: TrainResult, *, as_json: bool) -> None:
     else:
         for name, text in _summary(result).items():
             print(f"{name:<12}{text}")
-    if result.stop_reason and result.stop_reason.startswith("interrupted"):
+    if result.interrupted:
         print(f"resume with: rl-training resume {result.run_dir}", file=sys.stderr)
         raise typer.Exit(INTERRUPTED)
 
@@ -356,10 +356,10 @@ def _read_observations(path: Path) -> Any:
         raise ConfigError(f"--obs {str(path)!r} does not exist")
     try:
         if path.suffix == ".npy":
-            return np.load(path, allow_pickle=False)
+            return np.load(path, allow_pickle=False).astype(np.float32)
         if path.suffix == ".json":
             return np.asarray(json.loads(path.read_text(encoding="utf-8")), dtype=np.float32)
-    except (ValueError, OSError, EOFError) as error:
+    except (ValueError, TypeError, OSError, EOFError) as error:
         raise ConfigError(f"--obs {str(path)!r} cannot be read: {error}") from None
     raise ConfigError(f"--obs must be a .npy or .json file, got {str(path)!r}")
 
@@ -393,6 +393,7 @@ def main() -> None:
     """Run the command; what the user can mend ends with its message and status 2, without a traceback."""
     try:
         app()
-    except UserError as error:
+    except (UserError, OSError) as error:
+        # OSError: a missing folder or a full disk is nothing that a traceback would explain.
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

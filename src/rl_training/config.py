@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from importlib import resources
 from pathlib import Path
+from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import yaml
@@ -26,15 +27,13 @@ def options(cls: type[T]) -> type[T]:
     validate = group.__init__
 
     def checked(self: object, **values: Any) -> None:
-        problems = [
-            f"{name} must not be a boolean, got {value}" for name, value in values.items() if _stray(group, name, value)
-        ]
+        problems = _strays(group, values)
         try:
             validate(self, **{name: _number(value) for name, value in values.items()})
         except ValidationError as error:
-            problems += _problems(error, group)
+            problems |= _problems(error, group)
         if problems:
-            raise ConfigError(*problems)
+            raise ConfigError(*problems.values())
 
     group.__init__ = checked
     return group  # type: ignore[no-any-return]  # pydantic types its decorator's result as its own protocol
@@ -43,10 +42,27 @@ def options(cls: type[T]) -> type[T]:
 _SETTINGS = ConfigDict(extra="forbid", allow_inf_nan=False, validate_default=False)
 
 
-def _stray(group: type, name: str, value: Any) -> bool:
-    """True where a boolean stands for a number, which pydantic would take as 0 or 1."""
-    hint = get_type_hints(group).get(name)
-    return isinstance(value, bool) and hint is not None and not {bool, Any} & {hint, *get_args(hint)}
+def _strays(hint: Any, value: Any, name: str = "") -> dict[str, str]:
+    """By name, the booleans that stand for numbers, which pydantic would take as 0 and 1."""
+    kinds = _kinds(hint)
+    if isinstance(value, bool) and not {bool, Any} & kinds:
+        return {name: f"{name} must not be a boolean, got {value}"}
+    group = next(filter(is_dataclass, kinds), None)
+    hints = get_type_hints(group) if group is not None else {}
+    parts: list[tuple[Any, Any, Any]] = []
+    if isinstance(value, Mapping):
+        parts = [(hints[key], key, item) for key, item in value.items() if key in hints]
+    elif isinstance(value, (list, tuple)):
+        parts = [(hint, number, item) for number, item in enumerate(value)]
+    found: dict[str, str] = {}
+    for part, key, item in parts:
+        found |= _strays(part, item, f"{name}.{key}" if name else key)
+    return found
+
+
+def _kinds(hint: Any) -> set[Any]:
+    """A type and all those it is made of."""
+    return {hint}.union(*map(_kinds, get_args(hint)))
 
 
 def _number(value: Any) -> Any:
@@ -59,8 +75,15 @@ def _number(value: Any) -> Any:
 _EXPONENT = re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE]\+?[0-9]+$")
 
 
-def _problems(error: ValidationError, group: type) -> list[str]:
-    return [_problem(item, group) for item in error.errors()]
+def _problems(error: ValidationError, group: type) -> dict[str, str]:
+    """One problem per name; a list that is too short only because its items are wrong is not reported."""
+    items = [item for item in error.errors() if item["type"] != "too_short" or not item["input"]]
+    return {".".join(_path(item)): _problem(item, group) for item in items}
+
+
+def _path(item: Mapping[str, Any]) -> list[str]:
+    """Where in the options a problem is; pydantic's own words, which are no names, are left out."""
+    return [str(part) for part in item["loc"] if not isinstance(part, str) or part.isidentifier()]
 
 
 _RELATIONS = {"greater_than": ">", "greater_than_equal": ">=", "less_than": "<", "less_than_equal": "<="}
@@ -70,12 +93,15 @@ _KINDS = {
     "bool": "true or false",
     "string": "text",
     "finite": "a finite number",
+    "dict": "a mapping",
+    "dataclass": "a mapping",
+    "tuple": "a list",
 }
 
 
 def _problem(item: Mapping[str, Any], group: type) -> str:
     """One pydantic error in the package's own words: what, expected, got."""
-    path = [str(part) for part in item["loc"] if not isinstance(part, str) or part.isidentifier()]
+    path = _path(item)
     name, kind, got = ".".join(path) or group.__name__, item["type"], item["input"]
     if kind in ("unexpected_keyword_argument", "extra_forbidden"):
         return f"unknown option {name!r}{nearest(path[-1], _names(group, path[:-1]))}"
@@ -83,13 +109,15 @@ def _problem(item: Mapping[str, Any], group: type) -> str:
         return f"{name} is required"
     if kind == "value_error":
         return str(item["ctx"]["error"])
+    if kind == "too_short":
+        return f"{name} must not be empty"
     return f"{name} must be {_expectation(item)}, got {got!r}{nearest(str(got), _choices(item))}"
 
 
 def _expectation(item: Mapping[str, Any]) -> str:
     kind, context = item["type"], item.get("ctx", {})
     if kind in _RELATIONS:
-        return f"{_RELATIONS[kind]} {next(iter(context.values()))}"
+        return f"{_RELATIONS[kind]} {next(iter(context.values())):g}"
     if kind == "literal_error":
         return f"one of {context['expected']}"
     if kind == "string_pattern_mismatch":
@@ -199,7 +227,8 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
-    return value
+    # NumPy's numbers and arrays, which neither YAML nor a safe checkpoint can hold.
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 class _Loader(yaml.SafeLoader):
@@ -213,13 +242,17 @@ _Loader.yaml_implicit_resolvers = {
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:bool", re.compile(r"^(true|True|TRUE|false|False|FALSE)$"), list("tTfF")
 )
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(
-        r"^[-+]?(([0-9][0-9_]*)?\.[0-9_]+([eE][-+]?[0-9]+)?|[0-9][0-9_]*\.?([eE][-+]?[0-9]+)|[0-9][0-9_]*\.|\.(inf|nan))$"
-    ),
-    list("-+.0123456789"),
+_FLOAT = re.compile(
+    r"^[-+]?(([0-9][0-9_]*)?\.[0-9_]+([eE][-+]?[0-9]+)?|[0-9][0-9_]*\.?([eE][-+]?[0-9]+)|[0-9][0-9_]*\.|\.(inf|nan))$"
 )
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes text that any version of YAML would read as something else."""
+
+
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
 
 
 def parse_yaml(text: str, *, where: str) -> Any:
@@ -234,7 +267,7 @@ def parse_yaml(text: str, *, where: str) -> Any:
 
 def dump_yaml(value: Any) -> str:
     """Plain values as YAML text, keys in the order given."""
-    return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True))
+    return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True))
 
 
 def packaged_configs() -> dict[str, Path]:
@@ -258,7 +291,11 @@ def find_config(name: str | Path) -> Path:
 def read_config(name: str | Path, *, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """The mapping in a config file, with `key=value` overrides written into it, not checked yet."""
     path = find_config(name)
-    values = parse_yaml(path.read_text(encoding="utf-8"), where=str(path))
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not a text file in UTF-8") from None
+    values = parse_yaml(text, where=str(path))
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: expected a mapping of options, got {type(values).__name__}")
     for override in overrides:
@@ -267,10 +304,14 @@ def read_config(name: str | Path, *, overrides: Sequence[str] = ()) -> dict[str,
 
 
 def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
-    """`key=value` overrides as a mapping."""
+    """`key=value` overrides as a mapping of a TrainConfig's fields."""
     values: dict[str, Any] = {}
     for override in overrides:
         _override(values, override)
+    names = [field.name for field in fields(TrainConfig)]
+    problems = [f"unknown option {name!r}{nearest(name, names)}" for name in values if name not in names]
+    if problems:
+        raise ConfigError(*problems)
     return values
 
 
@@ -281,7 +322,9 @@ def _override(values: dict[str, Any], override: str) -> None:
     *parents, last = key.strip().split(".")
     for parent in parents:
         child = values.get(parent)
-        values[parent] = values = dict(child) if isinstance(child, dict) else {}
+        if not isinstance(child, (dict, NoneType)):
+            raise ConfigError(f"--set {key}: {parent} is {child!r}, not a mapping; set {parent} as a whole")
+        values[parent] = values = dict(child or {})
     values[last] = parse_yaml(text, where=f"--set {key}")
 
 

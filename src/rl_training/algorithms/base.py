@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
+from types import FunctionType
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
@@ -95,6 +96,7 @@ class Algorithm(nn.Module):
         self.target: Any = nn.Module()
         self.optimizers: Any = nn.ModuleDict()
         self.updates = 0
+        self._tracked: dict[str, tuple[list[Tensor], list[Tensor]]] = {}
         for step in self.steps:
             self._add_parts(step)
         self.register_buffer("obs_mean", torch.zeros(model.obs_dim))
@@ -113,7 +115,11 @@ class Algorithm(nn.Module):
                 max_grad_norm=self.hyper.max_grad_norm,
             )
         for child in step.tracks:
-            self.target.add_module(child, copy.deepcopy(getattr(self.model, child)).requires_grad_(False))
+            source = getattr(self.model, child)
+            target = copy.deepcopy(source).requires_grad_(False)
+            self.target.add_module(child, target)
+            # Kept as lists, for walking a module takes longer than moving its parameters.
+            self._tracked[child] = (list(target.parameters()), list(source.parameters()))
 
     @classmethod
     def build(cls, spaces: SpaceSpec, hyper: Hyper) -> Self:
@@ -165,7 +171,7 @@ class Algorithm(nn.Module):
             for child in step.children:
                 self.optimizers[child].step(gradients[child], metrics[f"grad_norm_{child}"])
             for child in step.tracks:
-                polyak(getattr(self.target, child), getattr(self.model, child), self.hyper.tau)
+                polyak(*self._tracked[child], self.hyper.tau)
             report.update(metrics)
         return UpdateResult(report)
 
@@ -191,14 +197,15 @@ class Algorithm(nn.Module):
         """Compile loss and gradient of each step as one graph; parameters, states and results stay what they are."""
         # Read when a graph is traced: lets it contain torch.autograd.grad.
         torch._dynamo.config.trace_autograd_ops = True
-        # Noise from torch's own generator, so that a compiled run draws what an eager one draws.
-        options: dict[str, Any] | None = {"fallback_random": True} if backend == "inductor" else None
-        self._gradients = {
-            step.name: torch.compile(
-                partial(self.gradient, step), fullgraph=True, dynamic=False, backend=backend, options=options
-            )
-            for step in self.steps
-        }
+        # The graph belongs to this algorithm, whose parts never change: only what comes in with a batch is checked.
+        options: dict[str, Any] = {"guard_filter_fn": torch.compiler.keep_tensor_guards_unsafe}
+        if backend == "inductor":
+            # Noise from torch's own generator, so that a compiled run draws what an eager one draws.
+            options["fallback_random"] = True
+        for step in self.steps:
+            function = _with_own_code(Algorithm.gradient, name=f"{self.name}_{step.name}_gradient")
+            compiled = torch.compile(function, fullgraph=True, dynamic=False, backend=backend, options=options)
+            self._gradients[step.name] = partial(compiled, self, step)
 
     def get_extra_state(self) -> dict[str, int]:
         """Counters that are not tensors; part of the state dict."""
@@ -207,6 +214,14 @@ class Algorithm(nn.Module):
     def set_extra_state(self, state: dict[str, int]) -> None:
         """Restore what `get_extra_state` returned."""
         self.updates = state["updates"]
+
+
+def _with_own_code(function: Any, *, name: str) -> Any:
+    """A copy of a function that the compiler does not take for the original.
+
+    Its cache belongs to the code and is bounded: shared code would be refused after a few runs in one process.
+    """
+    return FunctionType(function.__code__.replace(co_name=name), function.__globals__, name)
 
 
 ALGORITHMS: dict[str, type[Algorithm]] = {}

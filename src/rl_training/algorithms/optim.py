@@ -6,11 +6,10 @@ import copy
 
 import torch
 from torch import Tensor, nn
-from torch.optim.adam import adam
 
 
 class Adam(nn.Module):
-    """Adam for the parameters of one module; moments and counts are parameters too, so a state dict holds them.
+    """Adam for the parameters of one module; moments and count are parameters too, so a state dict holds them.
 
     The moments mirror the module they belong to, so their names in a checkpoint are the module's own.
     """
@@ -24,8 +23,7 @@ class Adam(nn.Module):
         self._params: list[Tensor] = list(module.parameters())
         self._averages: list[Tensor] = list(self.exp_avg.parameters())
         self._squares: list[Tensor] = list(self.exp_avg_sq.parameters())
-        # The fused kernel advances one count per tensor, in float32 whatever the parameters are.
-        self.counts = nn.ParameterList(nn.Parameter(torch.zeros(()), requires_grad=False) for _ in self._params)
+        self.count = nn.Parameter(torch.zeros(()), requires_grad=False)
 
     @torch.no_grad()
     def step(self, gradients: list[Tensor], norm: Tensor) -> None:
@@ -33,26 +31,21 @@ class Adam(nn.Module):
         if self.max_grad_norm is not None:
             scale = (self.max_grad_norm / (norm + 1e-6)).clamp_max(1.0)
             gradients = list(torch._foreach_mul(gradients, scale))
-        adam(
+        self.count.add_(1)
+        # The kernel behind torch.optim.Adam(fused=True); going through torch.optim costs 0.3 ms of Python per step.
+        torch._fused_adam_(
             self._params,
             gradients,
             self._averages,
             self._squares,
             [],
-            list(self.counts),
-            foreach=False,
-            capturable=False,
-            differentiable=False,
-            fused=True,
-            grad_scale=None,
-            found_inf=None,
-            has_complex=False,
-            amsgrad=False,
+            [self.count] * len(gradients),
+            lr=self.learning_rate,
             beta1=0.9,
             beta2=0.999,
-            lr=self.learning_rate,
             weight_decay=0.0,
             eps=1e-8,
+            amsgrad=False,
             maximize=False,
         )
 
@@ -70,6 +63,6 @@ def gradient_norm(gradients: list[Tensor]) -> Tensor:
 
 
 @torch.no_grad()
-def polyak(target: nn.Module, source: nn.Module, tau: float) -> None:
-    """target <- tau * source + (1 - tau) * target, in place."""
-    torch._foreach_lerp_(list(target.parameters()), list(source.parameters()), tau)
+def polyak(targets: list[Tensor], sources: list[Tensor], tau: float) -> None:
+    """targets <- tau * sources + (1 - tau) * targets, in place."""
+    torch._foreach_lerp_(targets, sources, tau)

@@ -6,6 +6,7 @@ from rl_training.api.algorithms import MANAGED, ManagedAlgorithm
 from rl_training.types import nearest
 
 __all__ = ["MANAGED", "ManagedAlgorithm"]
+__all__.extend(MANAGED)
 
 
 def __getattr__(name: str) -> type[ManagedAlgorithm]:
@@ -15,4 +16,4 @@ def __getattr__(name: str) -> type[ManagedAlgorithm]:
 
 
 def __dir__() -> list[str]:
-    return [*__all__, *MANAGED]
+    return __all__

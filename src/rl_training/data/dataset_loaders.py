@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from pydantic import Field
 
 from rl_training.config import RewardPreset, RewardTransformConfig, bind, options
@@ -129,15 +130,20 @@ def load_transition_dataset(
     """
     if options is None:
         options = bind(values, DataOptions)[0]
-    if not options.dataset_mix:
-        return _finish(_load(options, env), options)
-    parts = [_finish(_load(part, env), options) for part in options.dataset_mix]
+    parts = [_filter(_load(spec, env), options) for spec in options.dataset_mix or (options,)]
+    # One normalisation for all parts: with one of its own, bad data would be rewarded as well as good data.
+    normalizer = _reward_normalizer(parts, options.reward_normalize)
+    parts = [_finish(part, normalizer, options) for part in parts]
+    dataset = _mix(parts, options) if options.dataset_mix else parts[0]
+    return dataset.with_obs_statistics() if options.normalize_obs else dataset
+
+
+def _mix(parts: list[TransitionDataset], options: DataOptions) -> TransitionDataset:
     mixed = mix_transition_datasets(
         parts, [part.ratio for part in options.dataset_mix], size=options.dataset_size, seed=options.dataset_seed
     )
     held_out = [part.validation for part in parts if part.validation is not None]
-    mixed = replace(mixed, validation=concatenate_datasets(held_out) if held_out else None)
-    return mixed.with_obs_statistics() if options.normalize_obs else mixed
+    return replace(mixed, validation=concatenate_datasets(held_out) if held_out else None)
 
 
 def _load(spec: DatasetSpec, env: Callable[[], Any] | None) -> TransitionDataset:
@@ -169,37 +175,43 @@ def _read_file(path: Path, kind: Kind) -> TransitionDataset:
         raise DatasetError(f"{path}: {error}") from None
 
 
-def _finish(dataset: TransitionDataset, options: DataOptions) -> TransitionDataset:
-    """What the options ask for beyond reading, in a fixed order."""
+def _filter(dataset: TransitionDataset, options: DataOptions) -> TransitionDataset:
+    """The episodes that the options ask for, with remarks on the data and the returns it came with."""
     dataset = dataset.with_notes(*audit(dataset))
     if dataset.has_episodes:
         dataset = replace(dataset, raw_returns=dataset.episode_returns())
     if options.best_fraction is not None:
         dataset = dataset.best_episodes(options.best_fraction)
         dataset = replace(dataset, raw_returns=dataset.episode_returns())
-    dataset = _normalize_rewards(dataset, options.reward_normalize)
-    transform = options.reward_transform()
-    if transform != RewardTransformConfig():
-        dataset = dataset.with_reward_transform(**transform.resolve())
+    return dataset
+
+
+def _finish(dataset: TransitionDataset, normalizer: RewardTransformConfig, options: DataOptions) -> TransitionDataset:
+    """What the options ask for beyond filtering, in a fixed order."""
+    for transform in (normalizer, options.reward_transform()):
+        if transform != RewardTransformConfig():
+            dataset = dataset.with_reward_transform(**transform.resolve())
     if options.validation_fraction:
         dataset, held_out = dataset.split(options.validation_fraction, seed=options.dataset_seed)
         dataset = replace(dataset, validation=held_out)
-    return dataset.with_obs_statistics() if options.normalize_obs else dataset
+    return dataset
 
 
-def _normalize_rewards(dataset: TransitionDataset, how: str) -> TransitionDataset:
+def _reward_normalizer(parts: list[TransitionDataset], how: str) -> RewardTransformConfig:
+    """The transform that gives the rewards of all parts together the range or the deviation asked for."""
     if how == "return_range":
-        returns = dataset.episode_returns()
+        returns = torch.cat([part.episode_returns() for part in parts])
         span = float(returns.max() - returns.min())
         if span == 0:
             raise DatasetError("reward_normalize: return_range needs episodes with different returns")
-        return dataset.with_reward_transform(scale=1000 / span)
+        return RewardTransformConfig(scale=1000 / span)
     if how == "standard":
-        mean, std = float(dataset.rewards.mean()), float(dataset.rewards.std(correction=0))
+        rewards = torch.cat([part.rewards for part in parts])
+        mean, std = float(rewards.mean()), float(rewards.std(correction=0))
         if std == 0:
             raise DatasetError("reward_normalize: standard needs rewards that differ")
-        return dataset.with_reward_transform(scale=1 / std, shift=-mean / std)
-    return dataset
+        return RewardTransformConfig(scale=1 / std, shift=-mean / std)
+    return RewardTransformConfig()
 
 
 def collect_random_dataset(env: Callable[[], Any], *, size: int, seed: int) -> TransitionDataset:

@@ -43,8 +43,8 @@ def rename(names: Mapping[str, Any]) -> dict[str, str]:
     known = [spelling for field, others in ALIASES.items() for spelling in (field, *others)]
     for field in REQUIRED:
         if field not in found:
-            close = next((hint for name in names if (hint := nearest(name, [field, *ALIASES[field]]))), "")
             unknown = [name for name in names if name not in known]
+            close = next((hint for name in unknown if (hint := nearest(name, [field, *ALIASES[field]]))), "")
             raise DatasetError(
                 f"field {field!r} is missing (found {', '.join(map(repr, unknown or names)) or 'nothing'}){close}"
             )
@@ -55,10 +55,11 @@ def rename(names: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def read_fields(arrays: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+def read_fields(arrays: Mapping[str, Any], *, copy: bool = False) -> dict[str, NDArray[Any]]:
     """Known fields as float32 matrices and vectors of equal length; end flags as booleans."""
     fields = {
-        field: _shape(field, spelling, np.asarray(arrays[spelling])) for field, spelling in rename(arrays).items()
+        field: _shape(field, spelling, _array(spelling, arrays[spelling], copy=copy))
+        for field, spelling in rename(arrays).items()
     }
     rows = len(fields["obs"])
     for field, array in fields.items():
@@ -71,6 +72,13 @@ def read_fields(arrays: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
             widths = f"{fields[second].shape[1]} columns, {first} has {fields[first].shape[1]}"
             raise DatasetError(f"{second} has {widths}")
     return _ends(fields)
+
+
+def _array(spelling: str, value: Any, *, copy: bool) -> NDArray[Any]:
+    try:
+        return np.array(value) if copy else np.asarray(value)
+    except ValueError:
+        raise DatasetError(f"{spelling} must be an array, got rows of unequal lengths") from None
 
 
 def _shape(field: str, spelling: str, array: NDArray[Any]) -> NDArray[Any]:
@@ -90,21 +98,22 @@ def _shape(field: str, spelling: str, array: NDArray[Any]) -> NDArray[Any]:
             raise DatasetError(f"{spelling} must be one number per row, got shape {array.shape}")
     if field in ("dones", "truncations", "masks", "episode_ends"):
         return _flags(spelling, array)
+    # Checked as it will be kept: a float64 beyond the range of float32 becomes infinite.
+    with np.errstate(over="ignore"):
+        array = np.ascontiguousarray(array, dtype=np.float32)
     _check_finite(spelling, array)
-    return np.ascontiguousarray(array, dtype=np.float32)
+    return array
 
 
 def _flags(spelling: str, array: NDArray[Any]) -> NDArray[np.bool_]:
     flags = array.astype(bool)
     wrong = np.flatnonzero(flags != array)
     if len(wrong):
-        raise DatasetError(f"{spelling} must be 0 or 1, got {array[wrong[0]]!r} in row {wrong[0]}")
+        raise DatasetError(f"{spelling} must be 0 or 1, got {array[wrong[0]]} in row {wrong[0]}")
     return flags
 
 
 def _check_finite(spelling: str, array: NDArray[Any]) -> None:
-    if array.dtype.kind != "f":
-        return
     for start in range(0, len(array), ROW_LIMIT):
         part = array[start : start + ROW_LIMIT]
         finite = np.isfinite(part)

@@ -47,7 +47,7 @@ class TransitionDataset:
     truncations: Tensor
     next_action_mask: Tensor | None = None
     tail_rewards: Tensor | None = None
-    """Rewards of rows dropped at episode ends, on the row before: they still count in returns."""
+    """Rewards of rows dropped at episode ends, on the row before, else NaN: they still count in returns."""
     is_ordered: bool = True
     """False after mixing, when neighbouring rows no longer belong together."""
     num_dropped: int = 0
@@ -59,7 +59,7 @@ class TransitionDataset:
     """Statistics for the algorithm to normalise with; the observations here stay as they were logged."""
     validation: TransitionDataset | None = None
     seed: int = 0
-    _sampler: list[BlockSampler] = field(default_factory=list, repr=False)
+    _sampler: list[BlockSampler] = field(default_factory=list, init=False, repr=False)
 
     @classmethod
     def from_dict(cls, arrays: Mapping[str, ArrayLike | Tensor], *, copy: bool = True, seed: int = 0) -> Self:
@@ -70,7 +70,7 @@ class TransitionDataset:
         plain = {
             name: value.numpy(force=True) if isinstance(value, Tensor) else value for name, value in arrays.items()
         }
-        logged = read_fields({name: np.array(value) if copy else np.asarray(value) for name, value in plain.items()})
+        logged = read_fields(plain, copy=copy)
         dones, truncations = logged["dones"], logged["truncations"]
         follows = ~(dones | truncations)
         if "next_actions" in logged:
@@ -104,11 +104,16 @@ class TransitionDataset:
         parts = [_episode_rows(number, episode) for number, episode in enumerate(episodes)]
         if not parts:
             raise DatasetError("there are no episodes")
+        for number, part in enumerate(parts):
+            for name in ("obs", "actions"):
+                if part[name].shape[1:] != parts[0][name].shape[1:]:
+                    shapes = f"{part[name].shape[1:]}, those of episode 0 {parts[0][name].shape[1:]}"
+                    raise DatasetError(f"the {name} of episode {number} have shape {shapes}")
         rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         return cls.from_dict(rows, copy=False, seed=seed)
 
     def __len__(self) -> int:
-        return len(self.fields["rewards"])
+        return len(self.truncations)
 
     def __getattr__(self, name: str) -> Tensor:
         fields = self.__dict__.get("fields", {})
@@ -133,7 +138,7 @@ class TransitionDataset:
     @property
     def device(self) -> torch.device:
         """Where the tensors are."""
-        return self.fields["obs"].device
+        return self.truncations.device
 
     @property
     def episode_ends(self) -> Tensor:
@@ -165,14 +170,16 @@ class TransitionDataset:
 
     def episode_returns(self) -> Tensor:
         """Sum of rewards of each episode, rewards of dropped last rows included."""
-        rewards = self.fields["rewards"] if self.tail_rewards is None else self.fields["rewards"] + self.tail_rewards
+        rewards = self.fields["rewards"]
+        if self.tail_rewards is not None:
+            rewards = rewards + self.tail_rewards.nan_to_num()
         values = rewards.numpy(force=True)
         sums = [values[start:stop].sum(dtype=np.float64) for start, stop in self.episode_bounds().tolist()]
         return torch.tensor(sums, dtype=torch.float32, device=self.device)
 
     def with_fields(self, **fields: Tensor) -> Self:
         """The dataset with fields added or replaced."""
-        return replace(self, fields={**self.fields, **fields}, _sampler=[])
+        return replace(self, fields={**self.fields, **fields})
 
     def with_notes(self, *notes: str) -> Self:
         """The dataset with remarks that training shows to its user."""
@@ -180,12 +187,12 @@ class TransitionDataset:
 
     def with_seed(self, seed: int) -> Self:
         """The dataset with its own stream of samples started anew from a seed."""
-        return replace(self, seed=seed, _sampler=[])
+        return replace(self, seed=seed)
 
     def with_rewards(self, rewards: Tensor, tail_rewards: Tensor | None = None) -> Self:
         """The dataset with other rewards; returns-to-go of the old ones are dropped."""
         fields = {name: value for name, value in self.fields.items() if name != "returns_to_go"}
-        return replace(self, fields={**fields, "rewards": rewards}, tail_rewards=tail_rewards, _sampler=[])
+        return replace(self, fields={**fields, "rewards": rewards}, tail_rewards=tail_rewards)
 
     def with_reward_transform(
         self,
@@ -203,10 +210,7 @@ class TransitionDataset:
             rewards = rewards.sign() if sign else rewards
             return rewards if clip_min is None and clip_max is None else rewards.clamp(clip_min, clip_max)
 
-        tails = self.tail_rewards
-        if tails is not None:
-            has_tail = self.truncations if self.next_action_mask is None else self.truncations & self.next_action_mask
-            tails = torch.where(has_tail, transform(tails), 0.0)
+        tails = None if self.tail_rewards is None else transform(self.tail_rewards)
         return self.with_rewards(transform(self.fields["rewards"]), tails)
 
     def with_returns_to_go(self, *, gamma: float) -> Self:
@@ -214,7 +218,7 @@ class TransitionDataset:
         self._require_order("returns_to_go")
         rewards = self.fields["rewards"].double()
         if self.tail_rewards is not None:
-            rewards = rewards + gamma * self.tail_rewards
+            rewards = rewards + gamma * self.tail_rewards.nan_to_num()
         return self.with_fields(returns_to_go=_discounted_sums(rewards, self.episode_ends, gamma).float())
 
     def with_action_bounds(self, low: ArrayLike, high: ArrayLike) -> Self:
@@ -223,9 +227,9 @@ class TransitionDataset:
             torch.as_tensor(np.asarray(bound), dtype=torch.float32, device=self.device) for bound in (low, high)
         )
         if bottom.shape != (self.action_dim,) or top.shape != (self.action_dim,):
-            raise DatasetError(f"action bounds must have {self.action_dim} numbers, got {len(bottom)} and {len(top)}")
-        if bool((bottom >= top).any()):
-            raise DatasetError(f"action bounds must have low < high, got low {bottom.tolist()} and high {top.tolist()}")
+            raise DatasetError(f"action bounds must have {self.action_dim} numbers each, got {low!r} and {high!r}")
+        if not bool(((bottom < top) & (top - bottom).isfinite()).all()):
+            raise DatasetError(f"action bounds must be finite with low < high, got {low!r} and {high!r}")
         if bool((bottom == -1).all() and (top == 1).all()):
             return self
         names = [name for name in ("actions", "next_actions") if name in self.fields]
@@ -245,7 +249,7 @@ class TransitionDataset:
             kept = self.next_action_mask.nonzero().flatten()
             lost = len(self) - len(kept)
             dataset = self.take(kept).with_notes(f"dropped {lost} rows without a next action")
-        return replace(dataset, fields={name: dataset.fields[name] for name in names}, _sampler=[])
+        return replace(dataset, fields={name: dataset.fields[name] for name in names})
 
     def take(self, rows: Tensor) -> Self:
         """The dataset of some rows, in that order; their episodes are no longer known."""
@@ -267,7 +271,6 @@ class TransitionDataset:
             truncations=self.truncations.index_select(0, rows),
             next_action_mask=pick(self.next_action_mask),
             tail_rewards=pick(self.tail_rewards),
-            _sampler=[],
         )
 
     def split(self, fraction: float, *, seed: int = 0) -> tuple[Self, Self]:
@@ -284,7 +287,8 @@ class TransitionDataset:
     def best_episodes(self, fraction: float) -> Self:
         """The dataset of the `fraction` of episodes with the highest returns, at least one."""
         returns = self.episode_returns()
-        size = max(1, int(fraction * len(returns)))
+        # 0.29 * 100 is a little less than 29.
+        size = max(1, int(fraction * len(returns) + 1e-9))
         best = sorted(returns.argsort(descending=True, stable=True)[:size].tolist())
         return self.take_episodes(best).with_notes(f"kept the best {size} of {len(returns)} episodes")
 
@@ -300,8 +304,10 @@ class TransitionDataset:
             truncations=self.truncations.to(device),
             next_action_mask=move(self.next_action_mask),
             tail_rewards=move(self.tail_rewards),
+            raw_returns=move(self.raw_returns),
+            obs_mean=move(self.obs_mean),
+            obs_std=move(self.obs_std),
             validation=None if self.validation is None else self.validation.to(device),
-            _sampler=[],
         )
 
     @property
@@ -344,10 +350,8 @@ def _add_next_obs(
     starts_anew = np.concatenate([[True], (dones | truncations)[:-1]])
     # The row before a dropped one is where its episode is cut from here on.
     before_dropped = np.concatenate([truncations[1:] & ~starts_anew[1:], [False]])
-    tails = np.where(before_dropped, np.concatenate([logged["rewards"][1:], [0.0]]), 0.0).astype(np.float32)
+    tails = np.where(before_dropped, np.concatenate([logged["rewards"][1:], [np.nan]]), np.nan).astype(np.float32)
     logged["truncations"] = before_dropped
-    if "returns_to_go" in logged:
-        tails[:] = 0
     return (
         {name: array[kept] for name, array in logged.items()},
         mask[kept],

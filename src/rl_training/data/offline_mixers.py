@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -76,8 +77,8 @@ def _shares(datasets: Sequence[TransitionDataset], ratios: Sequence[float]) -> l
         raise DatasetError(
             f"a mixture needs one ratio per dataset, got {len(datasets)} datasets and {len(ratios)} ratios"
         )
-    if min(ratios) < 0 or sum(ratios) <= 0:
-        raise DatasetError(f"ratios must be >= 0 and not all 0, got {list(ratios)}")
+    if not all(0 <= ratio < math.inf for ratio in ratios) or sum(ratios) == 0:
+        raise DatasetError(f"ratios must be finite, >= 0 and not all 0, got {list(ratios)}")
     _check_dimensions(datasets)
     return [ratio / sum(ratios) for ratio in ratios]
 
@@ -99,5 +100,5 @@ def _draw(rows: int, count: int, generator: torch.Generator) -> Tensor:
 
 def _join_tails(datasets: Sequence[TransitionDataset]) -> Tensor:
     tails = [part.tail_rewards for part in datasets]
-    blank = [torch.zeros_like(part.fields["rewards"]) for part in datasets]
-    return torch.cat([zeros if tail is None else tail for tail, zeros in zip(tails, blank, strict=True)])
+    blank = [torch.full_like(part.fields["rewards"], torch.nan) for part in datasets]
+    return torch.cat([none if tail is None else tail for tail, none in zip(tails, blank, strict=True)])

@@ -19,6 +19,8 @@ _KNOWN = {name for field, others in ALIASES.items() for name in (field, *others)
 
 def read_npz(path: Path) -> dict[str, Any]:
     """The known fields of an .npz file; pickled objects are refused, never run."""
+    if not zipfile.is_zipfile(path):
+        raise DatasetError(f"{path} is not a readable .npz file, it may be truncated (no complete archive of arrays)")
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: _npz_member(path, file, name) for name in file.files if name in _KNOWN} or dict.fromkeys(

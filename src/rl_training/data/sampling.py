@@ -38,6 +38,8 @@ class BlockSampler:
         return self.block[self.offset - 1]
 
     def _gather(self, batch_size: int) -> None:
+        if batch_size < 1:
+            raise DatasetError(f"batch_size must be >= 1, got {batch_size}")
         rows = len(next(iter(self.fields.values())))
         index = torch.randint(rows, (BLOCK * batch_size,), generator=self.generator)
         gathered = {name: torch.split(_gather_rows(value, index), batch_size) for name, value in self.fields.items()}

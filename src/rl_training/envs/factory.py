@@ -29,6 +29,8 @@ def make_native_env(
     """
     kwargs = dict(env_kwargs or {})
     wrappers = kwargs.pop("wrappers", None) or {}
+    if not isinstance(wrappers, Mapping):
+        raise ConfigError(f"env_kwargs.wrappers must be a mapping, got {wrappers!r}")
     for name in wrappers:
         if name not in WRAPPERS:
             raise ConfigError(f"env_kwargs.wrappers: unknown wrapper {name!r}{nearest(name, WRAPPERS)}")
@@ -79,7 +81,7 @@ def _make(env_id: str, kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
             raise MissingExtraError("mujoco", "mujoco", f"env_id {env_id!r}") from None
         raise ConfigError(f"env_id {env_id!r}: {error}") from None
     except ModuleNotFoundError as error:
-        raise ConfigError(f"env_id {env_id!r} needs the module {error.name!r}, which is not installed") from None
+        raise ConfigError(f"env_id {env_id!r}: {error}") from None
     except gym.error.Error as error:
         known = [name for name in gym.registry if "/" not in name]
         raise ConfigError(f"unknown env_id {env_id!r}{nearest(env_id, known) or f' ({error})'}") from None

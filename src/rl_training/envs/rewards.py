@@ -8,6 +8,7 @@ from typing import Any, SupportsFloat
 import gymnasium as gym
 
 from rl_training.config import RewardTransformConfig, bind
+from rl_training.types import ConfigError
 
 
 class RewardScaleWrapper(gym.RewardWrapper[Any, Any]):
@@ -64,6 +65,8 @@ def apply_reward_wrappers(
     """The environment with a reward transform: scale, shift, sign, clip, each only where it changes something."""
     if config is None:
         return env
+    if not isinstance(config, (RewardTransformConfig, Mapping)):
+        raise ConfigError(f"env_kwargs.wrappers.reward must be a mapping such as {{preset: clip_1}}, got {config!r}")
     if not isinstance(config, RewardTransformConfig):
         (config,) = bind(config, RewardTransformConfig, where="env_kwargs.wrappers.reward")
     fields: dict[str, Any] = config.resolve()  # type: ignore[union-attr]  # bind made it a config

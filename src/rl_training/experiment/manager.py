@@ -81,9 +81,8 @@ class _Reporter(Callback):
     """Sends a worker's events to the process that started it."""
 
     def __init__(self, seed: int, connection: Connection) -> None:
-        self.seed = seed
         self.connection = connection
-        self.last: dict[str, float] = {}
+        self.progress = SeedProgress(seed, "running")
 
     def on_train_start(self, state: TrainerState) -> None:
         self.send(state)
@@ -92,14 +91,14 @@ class _Reporter(Callback):
         self.send(state)
 
     def on_eval_end(self, state: TrainerState, metrics: Mapping[str, float]) -> None:
-        self.last = dict(metrics)
-        self.send(state)
+        self.send(state, metrics=dict(metrics))
 
-    def send(self, state: TrainerState) -> None:
-        progress = SeedProgress(
-            self.seed, "running", state.update_count, state.total, self.last or None, str(state.run_dir)
-        )
-        self.connection.send(progress)
+    def send(self, state: TrainerState, **changes: Any) -> None:
+        self.report(update_count=state.update_count, total=state.total, run_dir=str(state.run_dir), **changes)
+
+    def report(self, **changes: Any) -> None:
+        self.progress = replace(self.progress, **changes)
+        self.connection.send(self.progress)
 
 
 def _work(config: TrainConfig, threads: int | None, connection: Connection) -> None:
@@ -108,12 +107,11 @@ def _work(config: TrainConfig, threads: int | None, connection: Connection) -> N
     try:
         result = train(config, callbacks=[reporter], threads=threads)
     except UserError as error:
-        connection.send(SeedProgress(config.seed, "failed", error=str(error)))
+        reporter.report(status="failed", error=str(error))
     except Exception:
-        connection.send(SeedProgress(config.seed, "failed", error=traceback.format_exc()))
+        reporter.report(status="failed", error=traceback.format_exc())
     else:
-        total = config.total_timesteps
-        connection.send(SeedProgress(config.seed, "done", total, total, result.metrics or None, str(result.run_dir)))
+        reporter.report(status="done", metrics=result.metrics or None)
 
 
 def _sweep(config: TrainConfig, seeds: list[int], workers: int) -> Iterator[SeedProgress]:

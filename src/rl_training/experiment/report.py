@@ -55,7 +55,7 @@ def find_runs(paths: Sequence[str | Path]) -> list[RunRecord]:
 def summarize(records: Sequence[RunRecord], *, metric: str | None = None) -> list[dict[str, Any]]:
     """One row per algorithm and task: seeds, last and best score, IQM of the last with its 95 % interval."""
     metric = metric or pick_metric(records)
-    better = min if metric in LOWER_IS_BETTER else max
+    better = min if metric in LOWER_IS_BETTER or metric.endswith("_loss") else max
     rows = []
     for group in sorted({record.group for record in records}):
         curves = [curve for record in records if record.group == group and (curve := record.curve(metric))]
@@ -118,5 +118,9 @@ def plot_curves(records: Sequence[RunRecord], path: Path, *, metric: str | None 
     axes.set(xlabel="updates", ylabel=metric)
     axes.grid(alpha=0.3)
     axes.legend()
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    try:
+        figure.savefig(path, dpi=120)
+    except ValueError as error:
+        raise ConfigError(f"--plot {str(path)!r}: {error}") from None
+    finally:
+        plt.close(figure)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import torch
 from torch import Tensor, nn
@@ -45,12 +45,12 @@ class EnsembleMLP(nn.Module):
         sizes = [input_size, *hidden_sizes, output_size]
         self.layers = nn.ModuleList(EnsembleLinear(size, fan_in, fan_out) for fan_in, fan_out in pairwise(sizes))
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        """The outputs of all members, stacked."""
+    def forward(self, inputs: Tensor, *, count: int | None = None) -> Tensor:
+        """The outputs of all members, or of the first `count`, stacked."""
         # One product per member: on CPU, 10 % faster than a batched product for two members of 2x256 at batch 256.
         rows = inputs.reshape(-1, inputs.shape[-1])
         members = zip(*(layer.members() for layer in self._linear_layers()), strict=True)
-        outputs = torch.stack([_forward(rows, layers) for layers in members])
+        outputs = torch.stack([_forward(rows, layers) for layers in islice(members, count)])
         return outputs.reshape(len(outputs), *inputs.shape[:-1], outputs.shape[-1])
 
     def _linear_layers(self) -> list[EnsembleLinear]:
@@ -71,9 +71,12 @@ class QEnsemble(nn.Module):
         super().__init__()
         self.mlp = EnsembleMLP(size, obs_dim + action_dim, hidden_sizes, 1)
 
-    def forward(self, obs: Tensor, actions: Tensor) -> Tensor:
-        """Values (E, B); several actions per state, (samples, B, dim), give (samples, E, B)."""
+    def forward(self, obs: Tensor, actions: Tensor, *, count: int | None = None) -> Tensor:
+        """Values (E, B); several actions per state, (samples, B, dim), give (samples, E, B).
+
+        With a `count`, only the first so many critics are evaluated.
+        """
         if actions.ndim > obs.ndim:
             obs = obs.expand(*actions.shape[:-1], obs.shape[-1])
-        values: Tensor = self.mlp(torch.cat([obs, actions], dim=-1)).squeeze(-1)
+        values: Tensor = self.mlp(torch.cat([obs, actions], dim=-1), count=count).squeeze(-1)
         return values.movedim(0, -2)

@@ -38,6 +38,7 @@ __all__ = [
     "resume",
     "train",
 ]
+__all__.extend(f"train_{algo}" for algo in ALGORITHMS)
 
 
 def trainer_for(algo: str) -> Callable[..., TrainResult]:
@@ -69,4 +70,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*__all__, *(f"train_{algo}" for algo in ALGORITHMS)]
+    return __all__

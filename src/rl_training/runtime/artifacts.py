@@ -74,7 +74,7 @@ class RunDirectory:
     @classmethod
     def create(cls, config: TrainConfig, *, subject: str, metadata: Mapping[str, Any]) -> RunDirectory:
         """Make a directory that no other run has; it appears under its name only when it is complete."""
-        parent = Path(config.output_dir)
+        parent, text = Path(config.output_dir), config.to_yaml()
         stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
         name = f"{config.algo}__{subject.replace('/', '-')}__seed{config.seed}__{stamp}"
         try:
@@ -83,7 +83,7 @@ class RunDirectory:
             (draft / "checkpoints").mkdir(parents=True)
         except OSError as error:
             raise ConfigError(f"output_dir {str(parent)!r} cannot be written: {error.strerror}") from None
-        (draft / "config.yaml").write_text(config.to_yaml(), encoding="utf-8")
+        (draft / "config.yaml").write_text(text, encoding="utf-8")
         write_json(draft / "metadata.json", {**describe_machine(), **metadata})
         for number in range(1, DIRECTORY_TRIES):
             path = parent / (name if number == 1 else f"{name}-{number}")

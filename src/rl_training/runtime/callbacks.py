@@ -28,6 +28,9 @@ class Callback:
     def on_train_end(self, state: TrainerState) -> None:
         """After the last checkpoint."""
 
+    def close(self) -> None:
+        """Last of all, also after an error: let go of what is held, such as the terminal."""
+
     def state_dict(self) -> dict[str, Any]:
         """Plain values that a resumed run needs."""
         return {}

@@ -62,14 +62,15 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def find_checkpoint(path: Path | str) -> Path:
-    """The checkpoint meant by a file, or by a run directory (its latest)."""
+    """The checkpoint meant by a file, a run directory (its latest), or a folder of runs (the latest of the newest)."""
     path = Path(path)
     if not path.is_dir():
         return path
-    for candidate in (path / "checkpoints" / "latest.pt", path / "latest.pt"):
-        if candidate.is_file():
-            return candidate
-    raise CheckpointError(f"{path} holds no checkpoint (looked for checkpoints/latest.pt)")
+    latest = Path("checkpoints", "latest.pt")
+    found = [path / latest] if (path / latest).is_file() else list(path.glob(f"*/{latest.as_posix()}"))
+    if not found:
+        raise CheckpointError(f"{str(path)!r} holds no checkpoint (looked for {latest})")
+    return max(found, key=lambda file: file.stat().st_mtime)
 
 
 def _sync_folder(folder: Path) -> None:

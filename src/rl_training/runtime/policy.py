@@ -33,7 +33,8 @@ class Policy(nn.Module):
     def of(cls, algorithm: Algorithm, spaces: SpaceSpec) -> Self:
         """A copy of an algorithm's policy on the CPU, without gradients."""
         model = copy.deepcopy(algorithm.model).cpu().requires_grad_(False)
-        return cls(model, obs_mean=algorithm.obs_mean.cpu(), obs_std=algorithm.obs_std.cpu(), spaces=spaces).eval()
+        mean, std = algorithm.obs_mean.cpu().clone(), algorithm.obs_std.cpu().clone()
+        return cls(model, obs_mean=mean, obs_std=std, spaces=spaces).eval()
 
     def forward(self, obs: Tensor) -> Tensor:
         """The deterministic action."""

@@ -61,16 +61,20 @@ class ProgressCallback(Callback):
 
     def on_train_end(self, state: TrainerState) -> None:
         """Leave the last picture standing and say why it ended."""
-        if self.live is not None:
-            self.live.stop()
+        self.close()
         if state.stop_reason is not None:
             self.console.print(f"stopped after {state.update_count} updates: {state.stop_reason}", markup=False)
+
+    def close(self) -> None:
+        """Give the terminal back."""
+        if self.live is not None:
+            self.live.stop()
 
     def table(self, state: TrainerState) -> Table:
         """The live display."""
         table = Table.grid(padding=(0, 2))
         done = state.update_count / state.total
-        bar = "━" * round(30 * done) + "╺" + "─" * (29 - round(30 * done)) if done < 1 else "━" * 30
+        bar = "━" * int(30 * done) + "╺" + "─" * (29 - int(30 * done)) if done < 1 else "━" * 30
         pace = f"{self.speed(state):.0f} updates/s  {self.time_left(state)} left"
         table.add_row(state.algorithm, f"{bar}  {self.count(state)}  {pace}")
         table.add_row("losses", self.losses or "-")

@@ -21,7 +21,7 @@ from rl_training.runtime.checkpointing import link_checkpoint, save_checkpoint
 from rl_training.runtime.controls import ControlOptions
 from rl_training.runtime.performance import CompileOption
 from rl_training.runtime.schedules import resolve_schedule_value
-from rl_training.types import SpaceSpec, TrainingError
+from rl_training.types import CheckpointError, SpaceSpec, TrainingError
 
 
 @options
@@ -45,6 +45,8 @@ class TrainerState:
     update_count: int = 0
     should_stop: bool = False
     stop_reason: str | None = None
+    interrupted: bool = False
+    """Stopped from outside: a resumed run goes on, where one that stopped itself has ended."""
     notes: tuple[str, ...] = ()
     best_score: float | None = None
     best_step: int | None = None
@@ -55,10 +57,18 @@ class TrainerState:
         if not self.should_stop:
             self.should_stop, self.stop_reason = True, reason
 
+    def interrupt(self, reason: str) -> None:
+        """Ask the loop to end after the current update, for now."""
+        self.interrupted = not self.should_stop
+        self.request_stop(reason)
+
     def state_dict(self) -> dict[str, Any]:
         """The counters as plain values."""
-        names = ("global_step", "epoch", "update_count", "should_stop", "stop_reason", "best_score", "best_step")
-        return {name: getattr(self, name) for name in names}
+        names = ("global_step", "epoch", "update_count", "best_score", "best_step")
+        stop = {"should_stop": self.should_stop, "stop_reason": self.stop_reason}
+        if self.interrupted:
+            stop = {"should_stop": False, "stop_reason": None}
+        return {name: getattr(self, name) for name in names} | stop
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""
@@ -74,6 +84,7 @@ class TrainResult:
     checkpoint_path: Path
     metrics: dict[str, float]
     stop_reason: str | None = None
+    interrupted: bool = False
     best_metrics: dict[str, float] = field(default_factory=dict)
     data_return: float | None = None
     """Mean return of the logged episodes, to compare the policy's with."""
@@ -109,6 +120,7 @@ class Session:
     def __post_init__(self) -> None:
         self.updates_per_epoch = math.ceil(len(self.source) / self.loop.batch_size)
         self.limit, self.limit_reason = self.controls.update_limit(self.config.total_timesteps, self.updates_per_epoch)
+        self.state.total = self.limit
         self.schedule = self.controls.schedule()
         self.logged_at = self.state.update_count
 
@@ -225,12 +237,18 @@ class Session:
     def load_tree(self, tree: Mapping[str, Any]) -> None:
         """Continue from what `tree` returned."""
         trainer = tree["trainer"]
-        self.algorithm.load_state_dict(tree["algorithm"])
+        try:
+            self.algorithm.load_state_dict(tree["algorithm"])
+        except RuntimeError as error:
+            reason = str(error).splitlines()[-1].strip()
+            raise CheckpointError(f"the checkpoint does not fit the options of the networks: {reason}") from None
         self.source.sampler.load_state_dict(tree["source"])
         self.state.load_state_dict(trainer["state"])
         self.window.load_state_dict(trainer["window"])
         for callback in self.callbacks:
-            callback.load_state_dict(trainer["callbacks"].get(type(callback).__name__, {}))
+            # A callback may be new to the run; then there is nothing to restore.
+            if type(callback).__name__ in trainer["callbacks"]:
+                callback.load_state_dict(trainer["callbacks"][type(callback).__name__])
         self.last_metrics, self.best_metrics = dict(trainer["last_metrics"]), dict(trainer["best_metrics"])
         self.horizon = trainer["horizon"]
         self.logged_at = self.state.update_count
@@ -238,6 +256,17 @@ class Session:
 
 
 def train_session(session: Session) -> TrainResult:
+    """One run to its end; whatever ends it, display and log files are closed."""
+    try:
+        run_loop(session)
+        return finish(session)
+    finally:
+        for callback in session.callbacks:
+            callback.close()
+        session.run.close()
+
+
+def run_loop(session: Session) -> None:
     """The training loop."""
     state, algorithm, source, window = session.state, session.algorithm, session.source, session.window
     batch_size = session.loop.batch_size
@@ -252,7 +281,6 @@ def train_session(session: Session) -> TrainResult:
             if state.should_stop:
                 break
         session.after_block()
-    return finish(session)
 
 
 def finish(session: Session) -> TrainResult:
@@ -263,6 +291,7 @@ def finish(session: Session) -> TrainResult:
         checkpoint_path=run.checkpoints / "latest.pt",
         metrics=session.last_metrics,
         stop_reason=state.stop_reason,
+        interrupted=state.interrupted,
         best_metrics=session.best_metrics,
         data_return=session.data_return,
     )
@@ -279,5 +308,4 @@ def finish(session: Session) -> TrainResult:
     )
     for callback in session.callbacks:
         callback.on_train_end(state)
-    run.close()
     return result

@@ -77,7 +77,9 @@ def resume(
 def _merge(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Values with overrides written into them, mapping by mapping."""
     merged = {
-        key: _merge(values[key], value) for key, value in overrides.items() if isinstance(value, dict) and key in values
+        key: _merge(values[key], value)
+        for key, value in overrides.items()
+        if isinstance(value, dict) and isinstance(values.get(key), dict)
     }
     return {**values, **overrides, **merged}
 
@@ -110,7 +112,7 @@ def _stop_on_signals(session: Session) -> Iterator[None]:
         return
 
     def stop(number: int, _frame: object) -> None:
-        session.state.request_stop(f"interrupted by {signal.Signals(number).name}")
+        session.state.interrupt(f"interrupted by {signal.Signals(number).name}")
         for each, handler in before.items():
             signal.signal(each, handler)
 

@@ -1,0 +1,219 @@
+"""What every registered algorithm must do; a new one is covered the moment it is registered."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from rl_training.algorithms import ALGORITHMS, Algorithm
+from rl_training.config import TrainConfig, bind
+from rl_training.experiment import get_algorithm_spec, list_algorithms
+from rl_training.runtime.checkpointing import load_checkpoint
+from rl_training.runtime.options import bind_options, option_groups
+from rl_training.types import Batch, ConfigError, SpaceSpec
+
+NAMES = [spec.name for spec in list_algorithms()]
+SPACES = SpaceSpec(4, 2, (-1.0, -1.0), (1.0, 1.0))
+UPDATES = 4
+"""Enough for a step that is due on every second update to happen twice."""
+
+MakeConfig = Callable[..., TrainConfig]
+
+
+def _build(name: str, **hyper: Any) -> Algorithm:
+    torch.manual_seed(0)
+    cls = ALGORITHMS[name]
+    return cls.build(SPACES, cls.hyper_class(**{"hidden_sizes": (16, 16), **hyper}))
+
+
+def _batches(name: str, count: int = UPDATES, size: int = 32) -> list[Batch]:
+    generator = torch.Generator().manual_seed(1)
+    shapes = {"obs": (size, 4), "actions": (size, 2), "rewards": (size,), "next_obs": (size, 4), "dones": (size,)}
+    shapes |= {"next_actions": (size, 2), "returns_to_go": (size,)}
+
+    def draw(field: str) -> Tensor:
+        values = torch.randn(shapes[field], generator=generator)
+        if field == "dones":
+            return (values > 1).float()
+        return values.tanh() if "actions" in field else values
+
+    return [{field: draw(field) for field in ALGORITHMS[name].needs} for _ in range(count)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_updates_give_finite_detached_scalars_with_constant_names(name: str) -> None:
+    algorithm = _build(name)
+    names = []
+    for batch in _batches(name):
+        metrics = algorithm.update(batch).metrics
+        names.append(set(metrics))
+        for metric, value in metrics.items():
+            assert value.shape == (), metric
+            assert not value.requires_grad, metric
+            assert math.isfinite(float(value)), metric
+    assert names[:2] == names[2:]
+    assert set(algorithm.losses(_batches(name)[0])) <= set.union(*names)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_update_moves_exactly_what_its_steps_declare(name: str) -> None:
+    algorithm = _build(name)
+    for number, batch in enumerate(_batches(name), start=1):
+        due = [step for step in algorithm.steps if number % algorithm.period(step) == 0]
+        trained = {f"model.{child}" for step in due for child in step.children}
+        tracked = {f"target.{child}" for step in due for child in step.tracks}
+        before = copy.deepcopy(
+            {key: value for key, value in algorithm.state_dict().items() if isinstance(value, Tensor)}
+        )
+        algorithm.update(batch)
+        moved = {
+            ".".join(key.split(".")[:2])
+            for key, value in algorithm.state_dict().items()
+            if key.startswith(("model.", "target.", "obs_")) and not torch.equal(value, before[key])
+        }
+        assert moved == trained | tracked
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_losses_on_held_out_data_change_nothing(name: str) -> None:
+    algorithm = _build(name)
+    before = copy.deepcopy(algorithm.state_dict())
+    algorithm.losses(_batches(name)[0])
+    _assert_trees_equal(algorithm.state_dict(), before)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_save_load_update_equals_update(name: str, tmp_path: Path) -> None:
+    batches = _batches(name, 6)
+    straight, halted = _build(name), _build(name)
+    for algorithm in (straight, halted):
+        torch.manual_seed(3)
+        for batch in batches[:3]:
+            algorithm.update(batch)
+    torch.save(halted.state_dict(), tmp_path / "state.pt")
+    loaded = _build(name)
+    loaded.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    for algorithm in (straight, loaded):
+        torch.manual_seed(4)
+        for batch in batches[3:]:
+            algorithm.update(batch)
+    _assert_trees_equal(loaded.state_dict(), straight.state_dict())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_scalar_is_read_back_during_an_update(name: str) -> None:
+    algorithm, batches = _build(name), _batches(name)
+    with _NoScalars():
+        for batch in batches:
+            algorithm.update(batch)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_compiled_updates_equal_eager_ones(name: str) -> None:
+    _compare_with_eager(name, "aot_eager")
+
+
+@pytest.mark.parametrize("name", ["td3_bc"])
+def test_updates_compiled_to_machine_code_equal_eager_ones(name: str) -> None:
+    _compare_with_eager(name, "inductor")
+
+
+def _compare_with_eager(name: str, backend: str) -> None:
+    eager, compiled = _build(name), _build(name)
+    torch._dynamo.reset()
+    compiled.compile_steps(backend=backend)
+    for algorithm in (eager, compiled):
+        torch.manual_seed(5)
+        for batch in _batches(name):
+            algorithm.update(batch)
+    assert eager.state_dict().keys() == compiled.state_dict().keys()
+    for mine, other in zip(eager.parameters(), compiled.parameters(), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_train_evaluate_predict_and_resume_through_the_registry(name: str, tiny_config: MakeConfig) -> None:
+    spec = get_algorithm_spec(name)
+    result = spec.train(tiny_config(name))
+    evaluation = spec.evaluate(result.checkpoint_path, episodes=2)
+    assert len(evaluation["returns"]) == len(evaluation["lengths"]) == 2
+    action = spec.predict(result.run_dir, [1.0, 0.0, 0.0])
+    assert action.shape == (1,)
+    assert abs(float(action[0])) <= 2
+    resumed = spec.resume(result.run_dir, total_timesteps=30)
+    assert load_checkpoint(resumed.checkpoint_path)["trainer"]["state"]["update_count"] == 30
+
+
+@pytest.mark.parametrize("stop_at", [1, 7, 10, 13])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(
+    name: str, stop_at: int, tiny_config: MakeConfig
+) -> None:
+    spec = get_algorithm_spec(name)
+    straight = spec.train(tiny_config(name))
+    # An interval of one update leaves a checkpoint after every one of them, as kills at any moment would find it.
+    dense = spec.train(tiny_config(name, "checkpoint_interval=1", "total_timesteps=20"))
+    resumed = spec.resume(dense.run_dir / "checkpoints" / f"update_{stop_at:09d}.pt")
+    ours, theirs = (load_checkpoint(result.checkpoint_path) for result in (straight, resumed))
+    for part in ("algorithm", "source", "random"):
+        _assert_trees_equal(theirs[part], ours[part])
+    assert ours["trainer"]["last_metrics"] == theirs["trainer"]["last_metrics"]
+    assert _rows(straight.run_dir) == _rows(resumed.run_dir)
+
+
+@pytest.mark.parametrize("config", [config for spec in list_algorithms() for config in spec.configs])
+def test_packaged_configs_bind_and_a_misspelt_key_is_refused(config: str) -> None:
+    from rl_training.config import load_config
+
+    record = load_config(config)
+    bind_options(record)
+    key = next(iter(record.algo_kwargs))
+    misspelt = key[:-2] + key[-1] + key[-2]
+    groups = option_groups(ALGORITHMS[record.algo])
+    with pytest.raises(ConfigError, match=f"unknown option '{misspelt}'; did you mean '{key}'"):
+        bind({misspelt: record.algo_kwargs[key]}, *groups)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_class_has_its_alias(name: str) -> None:
+    import sys
+
+    cls = ALGORITHMS[name]
+    assert getattr(sys.modules[cls.__module__], f"{cls.__name__}Algorithm") is cls
+
+
+def _rows(run_dir: Path) -> list[dict[str, Any]]:
+    """The metrics of a run, without what depends on the clock."""
+    from rl_training.runtime.artifacts import read_metrics
+
+    return [{key: value for key, value in row.items() if key != "updates_per_second"} for row in read_metrics(run_dir)]
+
+
+def _assert_trees_equal(ours: Any, theirs: Any) -> None:
+    if isinstance(ours, dict):
+        assert ours.keys() == theirs.keys()
+        for key in ours:
+            _assert_trees_equal(ours[key], theirs[key])
+    elif isinstance(ours, Tensor):
+        assert torch.equal(ours, theirs)
+    else:
+        assert ours == theirs
+
+
+class _NoScalars(TorchDispatchMode):
+    """Fails on any operation that needs a tensor's value on the Python side."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert func not in (
+            torch.ops.aten._local_scalar_dense.default,
+            torch.ops.aten.is_nonzero.default,
+        ), "an update read a scalar back"
+        return func(*args, **(kwargs or {}))

@@ -1,0 +1,92 @@
+"""Examples in the documentation run as they stand, and generated tables are up to date."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rl_training.cli import main
+from rl_training.config import TrainConfig, bind, parse_yaml
+from rl_training.runtime.options import bind_options
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TINY = ["--set", "total_timesteps=20", "--set", "eval_episodes=1", "--set", "algo_kwargs.hidden_sizes=[8]"]
+"""Added to `train` commands of the documentation: their length is theirs, whether they run is the test's."""
+
+
+def _blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+def _ids(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if _blocks(page, "python") or _blocks(page, "sh")], ids=_ids)
+def test_examples_run_in_the_order_in_which_they_are_read(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, Any] = {}
+    text = page.read_text(encoding="utf-8")
+    for language, block in re.findall(r"```(python|sh)\n(.*?)```", text, flags=re.DOTALL):
+        if language == "python":
+            exec(compile(block, str(page), "exec"), namespace)  # noqa: S102 - our own documentation
+        else:
+            for line in block.splitlines():
+                _run(line, monkeypatch)
+
+
+def _run(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a line of shell that calls the command; `make` lines are what continuous integration itself runs."""
+    program, *arguments = shlex.split(line, comments=True)
+    if program == "make":
+        assert f"\n{arguments[0]}:" in (ROOT / "Makefile").read_text(encoding="utf-8")
+        return
+    assert program == "rl-training", line
+    expanded = [str(path) for word in arguments for path in (sorted(Path().glob(word)) if "*" in word else [word])]
+    if arguments[0] == "train":
+        # Right after the command's name, so that what the example sets itself comes later and wins.
+        expanded[1:1] = TINY
+    monkeypatch.setattr(sys, "argv", ["rl-training", *expanded])
+    with pytest.raises(SystemExit) as status:
+        main()
+    assert status.value.code in (0, None), line
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if _blocks(page, "yaml")], ids=_ids)
+def test_yaml_examples_bind(page: Path) -> None:
+    for block in _blocks(page, "yaml"):
+        values = {"algo": "td3_bc", **parse_yaml(block, where=str(page))}
+        config: TrainConfig = bind(values, TrainConfig)[0]
+        bind_options(config)
+
+
+def test_generated_tables_are_up_to_date() -> None:
+    result = subprocess.run(
+        [sys.executable, str(ROOT / "docs" / "generate.py"), "--check"], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, f"run make docs; stale: {result.stdout}{result.stderr}"
+
+
+def test_the_reference_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    script = ROOT / "examples" / "td3_bc_pendulum_reference.py"
+    monkeypatch.setattr(sys, "argv", [str(script), "--updates", "20", "--output-dir", str(tmp_path)])
+    runpy.run_path(str(script), run_name="__main__")
+    output = capsys.readouterr().out
+    assert "data    -" in output
+    assert "policy  -" in output
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_ids)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), target

@@ -1,0 +1,125 @@
+"""A process killed without warning loses nothing."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from rl_training.runtime.artifacts import read_metrics
+from rl_training.runtime.checkpointing import load_checkpoint
+
+KILLS = 5
+
+
+def _command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "rl_training", *arguments]
+
+
+def _train_command(output: Path, updates: int, compile_option: str) -> list[str]:
+    options = {
+        "total_timesteps": updates,
+        "output_dir": output,
+        "eval_episodes": 1,
+        "log_interval": 20,
+        "checkpoint_interval": 50,
+        "algo_kwargs.dataset_size": 400,
+        "algo_kwargs.batch_size": 32,
+        "algo_kwargs.eval_interval": 200,
+        "algo_kwargs.hidden_sizes": "[32, 32]",
+        "algo_kwargs.compile": compile_option,
+    }
+    return _command(
+        "train",
+        "--quiet",
+        "--config",
+        "td3_bc/pendulum",
+        "--set",
+        *(f"{name}={value}" for name, value in options.items()),
+    )
+
+
+def _kill_after(command: list[str], output: Path, updates: int, delay: float) -> None:
+    """Start a process and kill it a moment after it has logged so many updates."""
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        while process.poll() is None and _updates_logged(output) < updates:
+            _wait(process, 0.005)
+        _wait(process, delay)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert process.returncode == -signal.SIGKILL, process.stderr.read().decode() if process.stderr else ""
+
+
+def _wait(process: subprocess.Popen[bytes], seconds: float) -> None:
+    try:
+        process.wait(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return
+
+
+def _updates_logged(output: Path) -> int:
+    return max((row["update_count"] for run in output.glob("*__*") for row in read_metrics(run)), default=0)
+
+
+@pytest.mark.parametrize(
+    ("compile_option", "updates"), [("never", 6000), pytest.param("always", 6000, marks=pytest.mark.slow)]
+)
+def test_a_run_killed_five_times_ends_as_if_it_had_never_stopped(
+    compile_option: str, updates: int, tmp_path: Path
+) -> None:
+    straight, killed = tmp_path / "straight", tmp_path / "killed"
+    subprocess.run(_train_command(straight, updates, compile_option), check=True)
+    rng = random.Random(0)
+    moments = sorted(rng.randrange(20, updates * 9 // 10, 20) for _ in range(KILLS))
+    for number, moment in enumerate(moments):
+        runs = sorted(killed.glob("*__*"))
+        command = (
+            _command("resume", "--quiet", str(runs[0])) if number else _train_command(killed, updates, compile_option)
+        )
+        _kill_after(command, killed, moment, rng.uniform(0, 0.05))
+    (run,) = killed.glob("*__*")
+    subprocess.run(_command("resume", "--quiet", str(run)), check=True)
+    (other,) = straight.glob("*__*")
+    ours, theirs = (load_checkpoint(folder / "checkpoints" / "latest.pt") for folder in (run, other))
+    assert ours["trainer"]["state"] == theirs["trainer"]["state"]
+    for key, value in theirs["algorithm"].items():
+        assert (
+            torch.equal(ours["algorithm"][key], value)
+            if isinstance(value, torch.Tensor)
+            else ours["algorithm"][key] == value
+        ), key
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_over(tmp_path: Path) -> None:
+    subprocess.run(_train_command(tmp_path, 60, "never"), check=True)
+    (run,) = tmp_path.glob("*__*")
+    finished = load_checkpoint(run / "checkpoints" / "latest.pt")
+    for checkpoint in (run / "checkpoints").iterdir():
+        checkpoint.unlink()
+    subprocess.run(_command("resume", "--quiet", str(run)), check=True)
+    again = load_checkpoint(run / "checkpoints" / "latest.pt")
+    assert again["trainer"]["state"] == finished["trainer"]["state"]
+    assert torch.equal(again["random"]["torch"], finished["random"]["torch"])
+
+
+def test_an_interrupt_saves_the_run_which_then_goes_on(tmp_path: Path) -> None:
+    with subprocess.Popen(_train_command(tmp_path, 4000, "never"), stderr=subprocess.PIPE, text=True) as process:
+        while process.poll() is None and _updates_logged(tmp_path) < 40:
+            try:
+                process.wait(timeout=0.005)
+            except subprocess.TimeoutExpired:
+                continue
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    (run,) = tmp_path.glob("*__*")
+    assert process.returncode == 130
+    assert f"resume with: rl-training resume {run}" in errors
+    assert "Traceback" not in errors
+    subprocess.run(_command("resume", "--quiet", str(run)), check=True)
+    state = load_checkpoint(run / "checkpoints" / "latest.pt")["trainer"]["state"]
+    assert state["update_count"] == 4000

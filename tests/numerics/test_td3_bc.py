@@ -1,0 +1,140 @@
+"""TD3+BC's formulas on numbers that can be checked by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from peers import batches, build
+from torch import Tensor
+
+from rl_training.algorithms.td3_bc import TD3BC, TD3BCAlgorithm, actor_objective, td3_bc_loss
+from rl_training.models import MLPTD3Model
+from rl_training.types import ConfigError
+
+
+def _actor(q: list[float], errors: list[float], bc_alpha: float = 2.5) -> dict[str, float]:
+    policy_actions = torch.tensor(errors)[:, None]
+    metrics = actor_objective(
+        policy_q_values=torch.tensor(q),
+        policy_actions=policy_actions,
+        actions=torch.zeros_like(policy_actions),
+        bc_alpha=bc_alpha,
+    )
+    return {name: float(value) for name, value in metrics.items()}
+
+
+def test_actor_objective_on_two_rows() -> None:
+    # mean |q| = (1 + 3) / 2 = 2, so lambda = 2.5 / 2; mean q = -1; mean squared error = (0.25 + 0) / 2.
+    metrics = _actor([1.0, -3.0], [0.5, 0.0])
+    assert metrics["bc_lambda"] == pytest.approx(1.25)
+    assert metrics["bc_loss"] == pytest.approx(0.125)
+    assert metrics["actor_loss"] == pytest.approx(1.25 + 0.125)
+    assert metrics["policy_q_abs_mean"] == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("scale", [0.01, 7.0, 1e4])
+def test_scaling_every_value_leaves_the_actor_loss_unchanged(scale: float) -> None:
+    plain = _actor([1.0, -3.0, 2.0], [0.5, 0.0, -0.25])["actor_loss"]
+    scaled = _actor([scale, -3 * scale, 2 * scale], [0.5, 0.0, -0.25])["actor_loss"]
+    assert scaled == pytest.approx(plain, rel=1e-5)
+
+
+def test_without_value_the_actor_clones() -> None:
+    metrics = _actor([1.0, -3.0], [0.5, 0.0], bc_alpha=0.0)
+    assert metrics["actor_loss"] == pytest.approx(metrics["bc_loss"])
+
+
+def test_a_critic_of_zeros_gives_a_finite_loss() -> None:
+    assert math.isfinite(_actor([0.0, 0.0], [0.5, 0.0])["actor_loss"])
+
+
+def test_the_whole_objective_has_both_halves() -> None:
+    # Critic 1 errs by 1 and 3 (mean square 5), critic 2 by 0 and 2 (mean square 2): the sum is 7.
+    metrics = td3_bc_loss(
+        q_values=torch.tensor([[1.0, 4.0], [0.0, 3.0]]),
+        target_q_values=torch.tensor([0.0, 1.0]),
+        policy_q_values=torch.tensor([1.0, -3.0]),
+        policy_actions=torch.tensor([[0.5], [0.0]]),
+        actions=torch.zeros(2, 1),
+        bc_alpha=2.5,
+    )
+    assert float(metrics["critic_loss"]) == pytest.approx(7.0)
+    assert float(metrics["q_mean"]) == pytest.approx(2.0)
+    assert float(metrics["target_q_mean"]) == pytest.approx(0.5)
+    assert float(metrics["actor_loss"]) == pytest.approx(1.375)
+
+
+def test_the_weight_carries_no_gradient() -> None:
+    # d loss / d q_i = -lambda / 2 with lambda = 2.5 / 2 held constant.
+    q = torch.tensor([1.0, -3.0], requires_grad=True)
+    zeros = torch.zeros(2, 1)
+    loss = actor_objective(policy_q_values=q, policy_actions=zeros, actions=zeros, bc_alpha=2.5)["actor_loss"]
+    (gradient,) = torch.autograd.grad(loss, q)
+    torch.testing.assert_close(gradient, torch.tensor([-0.625, -0.625]))
+
+
+def test_the_critic_target_takes_the_smaller_critic_and_stops_at_termination() -> None:
+    algorithm = build("td3_bc", policy_noise=0.0, gamma=0.5)
+    batch = batches(1, size=4)[0]
+    batch["dones"] = torch.tensor([0.0, 1.0, 0.0, 1.0], dtype=torch.float64)
+    with torch.no_grad():
+        next_q = algorithm.target.critic(batch["next_obs"], algorithm.target.actor(batch["next_obs"]))
+        smaller = torch.minimum(next_q[0], next_q[1])
+        expected = batch["rewards"] + torch.tensor([0.5, 0.0, 0.5, 0.0]) * smaller
+    target = algorithm.losses(batch)["target_q_mean"]
+    torch.testing.assert_close(target, expected.mean())
+
+
+def test_the_actor_and_the_targets_move_on_even_updates_only() -> None:
+    algorithm = build("td3_bc")
+    for number, batch in enumerate(batches(4), start=1):
+        before = _copy(algorithm.model.actor), _copy(algorithm.target.critic)
+        algorithm.update(batch)
+        moved = [_differ(before[0], algorithm.model.actor), _differ(before[1], algorithm.target.critic)]
+        assert moved == [number % 2 == 0] * 2
+
+
+def test_smoothing_noise_is_clipped_and_actions_stay_in_bounds() -> None:
+    from rl_training.algorithms.losses import smooth
+
+    actions = torch.zeros(10_000, 1)
+    noisy = smooth(actions, 5.0, 0.5)
+    assert float(noisy.abs().max()) == pytest.approx(0.5)
+    assert float(smooth(actions + 0.9, 0.2, 0.5).max()) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("bc_alpha", 0.0),
+        ("bc_alpha", -1.0),
+        ("policy_delay", 0),
+        ("policy_noise", -0.1),
+        ("noise_clip", -0.1),
+        ("gamma", 1.5),
+        ("tau", 0.0),
+        ("learning_rate", 0.0),
+        ("hidden_sizes", ()),
+        ("max_grad_norm", 0.0),
+    ],
+)
+def test_a_hyper_parameter_out_of_bounds_is_refused_by_name(name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=name):
+        TD3BC(MLPTD3Model(obs_dim=3, action_dim=1), **{name: value})
+
+
+def test_an_update_is_one_gradient_step_with_named_metrics() -> None:
+    algorithm = TD3BCAlgorithm(MLPTD3Model(obs_dim=5, action_dim=3), policy_delay=1).double()
+    result = algorithm.update(batches(1)[0])
+    assert result.num_gradient_steps == 1
+    assert {"critic_loss", "actor_loss", "bc_loss", "bc_lambda", "q_mean", "target_q_mean"} <= result.metrics.keys()
+
+
+def _copy(module: torch.nn.Module) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in module.parameters()]
+
+
+def _differ(before: list[Tensor], module: torch.nn.Module) -> bool:
+    return any(not torch.equal(old, new) for old, new in zip(before, module.parameters(), strict=True))

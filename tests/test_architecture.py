@@ -1,0 +1,103 @@
+"""Is it still this design? Imports go one way, and what algorithms may not contain is not there."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "rl_training"
+FILES = sorted(SOURCE.rglob("*.py"))
+
+ALLOWED = {
+    "types": set(),
+    "config": {"types"},
+    "data": {"types", "config"},
+    "envs": {"types", "config"},
+    "models": {"types", "config"},
+    "algorithms": {"models", "types", "config"},
+    "runtime": {"algorithms", "models", "data", "envs", "types", "config"},
+    "experiment": {"runtime", "algorithms", "types", "config"},
+    "api": {"experiment", "runtime", "types", "config"},
+    "cli": {"api", "experiment", "runtime", "types", "config"},
+    "__main__": {"cli"},
+    "__init__": {"config", "runtime", "api", "types"},
+}
+"""Which packages a package may import, besides itself."""
+
+THIRD_PARTY_HOMES = {
+    "gymnasium": {"envs"},
+    "h5py": {"data/readers.py"},
+    "minari": {"data/readers.py"},
+    "matplotlib": {"experiment/report.py"},
+    "yaml": {"config.py"},
+    "typer": {"cli.py"},
+    "rich": {"cli.py", "runtime/progress.py"},
+}
+"""Third-party packages that are used in one place only."""
+
+FORBIDDEN_CALLS = {"item", "cpu", "numpy", "tolist", "backward", "print"}
+"""Under algorithms: what reads a number, or changes a parameter, outside the one gradient step."""
+
+
+def _imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield node.module or ""
+
+
+def _package(path: Path) -> str:
+    return path.relative_to(SOURCE).with_suffix("").parts[0]
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(SOURCE).as_posix()
+
+
+@pytest.mark.parametrize("path", FILES, ids=_name)
+def test_imports_follow_the_layers(path: Path) -> None:
+    package = _package(path)
+    for module in _imports(path):
+        parts = module.split(".")
+        if parts[0] != "rl_training" or len(parts) == 1:
+            continue
+        assert parts[1] == package or parts[1] in ALLOWED[package], f"{_name(path)} imports {module}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=_name)
+def test_third_party_packages_stay_in_their_places(path: Path) -> None:
+    for module in _imports(path):
+        homes = THIRD_PARTY_HOMES.get(module.split(".")[0])
+        if homes is not None:
+            assert _name(path) in homes or _package(path) in homes, f"{_name(path)} imports {module}"
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if _package(path) == "algorithms"], ids=_name)
+def test_algorithms_contain_losses_only(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            assert name not in FORBIDDEN_CALLS, f"{_name(path)}:{node.lineno} calls {name}"
+        if isinstance(node, ast.Attribute):
+            assert node.attr != "grad" or ast.unparse(node) == "torch.autograd.grad", f"{_name(path)}:{node.lineno}"
+    assert not any(module.startswith("torch.optim") for module in _imports(path))
+
+
+def test_no_module_is_called_by_a_word_that_means_nothing() -> None:
+    assert not {path.stem for path in FILES} & {"utils", "helpers", "common", "misc"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=_name)
+def test_every_module_says_what_it_is_for(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+
+
+def test_files_stay_small() -> None:
+    long = {_name(path): lines for path in FILES if (lines := len(path.read_text().splitlines())) > 400}
+    assert not long
