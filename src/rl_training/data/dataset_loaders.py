@@ -180,6 +180,8 @@ def _filter(dataset: TransitionDataset, options: DataOptions) -> TransitionDatas
     dataset = dataset.with_notes(*audit(dataset))
     if dataset.has_episodes:
         dataset = replace(dataset, raw_returns=dataset.episode_returns())
+    elif options.best_fraction is not None or options.reward_normalize == "return_range":
+        raise DatasetError("best_fraction and reward_normalize: return_range need episodes, and the rows seem shuffled")
     if options.best_fraction is not None:
         dataset = dataset.best_episodes(options.best_fraction)
         dataset = replace(dataset, raw_returns=dataset.episode_returns())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +25,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
 }
 """Field name to other spellings. `masks` is 1 where bootstrapping goes on, `episode_ends` on an episode's last row."""
 
+KNOWN = frozenset(spelling for field, others in ALIASES.items() for spelling in (field, *others))
 REQUIRED = ("obs", "actions", "rewards")
 ROW_LIMIT = 1 << 14
 """Rows checked at a time, which bounds the memory that checks take beside the data."""
@@ -40,10 +42,9 @@ def rename(names: Mapping[str, Any]) -> dict[str, str]:
             )
         if spellings:
             found[field] = spellings[0]
-    known = [spelling for field, others in ALIASES.items() for spelling in (field, *others)]
+    unknown = [name for name in names if name not in KNOWN]
     for field in REQUIRED:
         if field not in found:
-            unknown = [name for name in names if name not in known]
             close = next((hint for name in unknown if (hint := nearest(name, [field, *ALIASES[field]]))), "")
             raise DatasetError(
                 f"field {field!r} is missing (found {', '.join(map(repr, unknown or names)) or 'nothing'}){close}"
@@ -52,6 +53,10 @@ def rename(names: Mapping[str, Any]) -> dict[str, str]:
         raise DatasetError(
             "field 'dones' is missing: say where episodes terminated with 'dones' ('terminals') or 'masks'"
         )
+    for name in unknown:
+        # Other fields are nobody's business, but time limits that go unread for a missing letter change every value.
+        if near := difflib.get_close_matches(name, KNOWN, n=1, cutoff=0.85):
+            raise DatasetError(f"unknown field {name!r}; did you mean {near[0]!r}?")
     return found
 
 
@@ -133,7 +138,7 @@ def _ends(fields: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         masks = fields.pop("masks")
         recorded = fields.pop("dones", np.zeros_like(masks))
         fields["dones"] = ~masks
-        fields["truncations"] = fields.get("truncations", np.zeros_like(masks)) | (recorded & masks)
+        fields["truncations"] = fields.get("truncations", np.zeros_like(masks)) | recorded
     if "episode_ends" in fields:
         # d3rlpy 1: `terminals` may be set on a row before the last; it counts only where the episode ends.
         ends = fields.pop("episode_ends")

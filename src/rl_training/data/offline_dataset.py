@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor
 from typing_extensions import Self
 
+from rl_training.data.conversion import add_next_obs, episode_rows
 from rl_training.data.fields import read_fields
 from rl_training.data.sampling import BlockSampler
 from rl_training.types import Batch, DatasetError
@@ -61,6 +63,9 @@ class TransitionDataset:
     seed: int = 0
     _sampler: list[BlockSampler] = field(default_factory=list, init=False, repr=False)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fields", MappingProxyType(dict(self.fields)))
+
     @classmethod
     def from_dict(cls, arrays: Mapping[str, ArrayLike | Tensor], *, copy: bool = True, seed: int = 0) -> Self:
         """A dataset from arrays under their usual names: plain, D4RL's, d3rlpy's, Minari's or OGBench's.
@@ -81,14 +86,14 @@ class TransitionDataset:
                 logged["next_actions"] = np.concatenate([logged["actions"][1:], logged["actions"][-1:]])
         tails, dropped = None, 0
         if "next_obs" not in logged:
-            logged, mask, tails, dropped = _add_next_obs(logged, mask)
+            logged, mask, tails, dropped = add_next_obs(logged, mask)
         cut = torch.from_numpy(logged.pop("truncations"))
         logged["dones"] = logged["dones"].astype(np.float32)
         return cls(
             fields={name: torch.from_numpy(array) for name, array in logged.items()},
             truncations=cut,
             next_action_mask=torch.from_numpy(mask),
-            tail_rewards=tails,
+            tail_rewards=None if tails is None else torch.from_numpy(tails),
             num_dropped=dropped,
             notes=(f"dropped {dropped} rows without a next observation",) if dropped else (),
             seed=seed,
@@ -101,7 +106,7 @@ class TransitionDataset:
         Each has `observations`, `actions`, `rewards`, and says how it ended with `terminations` and `truncations`,
         arrays or single flags.
         """
-        parts = [_episode_rows(number, episode) for number, episode in enumerate(episodes)]
+        parts = [episode_rows(number, episode) for number, episode in enumerate(episodes)]
         if not parts:
             raise DatasetError("there are no episodes")
         for number, part in enumerate(parts):
@@ -148,7 +153,9 @@ class TransitionDataset:
     @property
     def has_episodes(self) -> bool:
         """Whether any row is followed by another of its episode; one-step episodes count if the task terminated."""
-        return self.is_ordered and bool((~self.episode_ends).any() or self.fields["dones"].bool().all())
+        if not self.is_ordered:
+            return False
+        return self.tail_rewards is not None or bool((~self.episode_ends).any() or self.fields["dones"].bool().all())
 
     def episode_bounds(self) -> Tensor:
         """First row and row after the last of each episode: (episodes, 2)."""
@@ -332,62 +339,6 @@ class TransitionDataset:
     def _require_order(self, what: str) -> None:
         if not self.is_ordered:
             raise DatasetError(f"a mixed or filtered dataset has no {what}: its rows are not in episode order any more")
-
-
-def _add_next_obs(
-    logged: dict[str, NDArray[Any]], mask: NDArray[np.bool_]
-) -> tuple[dict[str, NDArray[Any]], NDArray[np.bool_], Tensor | None, int]:
-    """Take the next row as `next_obs`; drop rows that end an episode without terminating, for they have none.
-
-    A terminated row keeps its own observation as `next_obs`: nothing is bootstrapped from it.
-    """
-    obs, dones, truncations = logged["obs"], logged["dones"], logged["truncations"]
-    logged["next_obs"] = np.concatenate([obs[1:], obs[-1:]])
-    logged["next_obs"][dones] = obs[dones]
-    kept = ~truncations
-    if not kept.any():
-        raise DatasetError("no row has a next observation: every row ends an episode, and 'next_obs' is missing")
-    starts_anew = np.concatenate([[True], (dones | truncations)[:-1]])
-    # The row before a dropped one is where its episode is cut from here on.
-    before_dropped = np.concatenate([truncations[1:] & ~starts_anew[1:], [False]])
-    tails = np.where(before_dropped, np.concatenate([logged["rewards"][1:], [np.nan]]), np.nan).astype(np.float32)
-    logged["truncations"] = before_dropped
-    return (
-        {name: array[kept] for name, array in logged.items()},
-        mask[kept],
-        torch.from_numpy(tails[kept]),
-        int(truncations.sum()),
-    )
-
-
-def _episode_rows(number: int, episode: Any) -> dict[str, NDArray[Any]]:
-    """One trajectory as rows of transitions."""
-
-    def get(*names: str) -> Any:
-        for name in names:
-            if isinstance(episode, Mapping) and name in episode:
-                return np.asarray(episode[name])
-            if not isinstance(episode, Mapping) and hasattr(episode, name):
-                return np.asarray(getattr(episode, name))
-        raise DatasetError(f"episode {number} has no {names[0]!r}")
-
-    obs, actions, rewards = get("observations", "obs"), get("actions"), get("rewards")
-    steps = len(rewards)
-    if len(obs) != steps + 1 or len(actions) != steps or steps == 0:
-        counts = f"{len(obs)} observations, {len(actions)} actions and {steps} rewards"
-        raise DatasetError(
-            f"episode {number} must have T + 1 observations for T >= 1 actions and rewards, got {counts}"
-        )
-    rows = {"obs": obs[:-1], "next_obs": obs[1:], "actions": actions, "rewards": rewards}
-    for field_name, names in (
-        ("dones", ("terminations", "terminated", "terminals", "dones")),
-        ("truncations", ("truncations", "truncated", "timeouts")),
-    ):
-        flags = get(*names)
-        rows[field_name] = flags if flags.ndim else np.concatenate([np.zeros(steps - 1, bool), [bool(flags)]])
-    if not (rows["dones"][-1] or rows["truncations"][-1]):
-        rows["truncations"] = np.concatenate([rows["truncations"][:-1], [True]])
-    return rows
 
 
 def _discounted_sums(rewards: Tensor, ends: Tensor, gamma: float) -> Tensor:

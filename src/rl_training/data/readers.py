@@ -11,21 +11,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from rl_training.data.fields import ALIASES
+from rl_training.data.fields import KNOWN
 from rl_training.types import DatasetError, MissingExtraError, nearest
-
-_KNOWN = {name for field, others in ALIASES.items() for name in (field, *others)}
 
 
 def read_npz(path: Path) -> dict[str, Any]:
-    """The known fields of an .npz file; pickled objects are refused, never run."""
+    """The arrays of an .npz file, of unknown fields the name only; pickled objects are refused, never run."""
     if not zipfile.is_zipfile(path):
         raise DatasetError(f"{path} is not a readable .npz file, it may be truncated (no complete archive of arrays)")
     try:
         with np.load(path, allow_pickle=False) as file:
-            return {name: _npz_member(path, file, name) for name in file.files if name in _KNOWN} or dict.fromkeys(
-                file.files
-            )
+            return {name: _npz_member(path, file, name) if name in KNOWN else None for name in file.files}
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
         if isinstance(error, (DatasetError, FileNotFoundError)):
             raise
@@ -56,7 +52,7 @@ def read_pt(path: Path) -> Any:
 
 
 def read_hdf5(path: Path) -> dict[str, Any]:
-    """The known fields of an HDF5 file in D4RL's or d3rlpy's layout; other groups are passed over."""
+    """The arrays of an HDF5 file in D4RL's or d3rlpy's layout, of unknown fields the name only."""
     try:
         import h5py
     except ImportError:
@@ -65,8 +61,8 @@ def read_hdf5(path: Path) -> dict[str, Any]:
         with h5py.File(path, "r") as file:
             if "discrete_action" in file and bool(np.asarray(file["discrete_action"])):
                 raise DatasetError(f"{path}: actions are discrete; only continuous actions are supported")
-            fields = {name: file[name][()] for name in file if name in _KNOWN and isinstance(file[name], h5py.Dataset)}
-            return fields or dict.fromkeys(file)
+            arrays = {name: item for name, item in file.items() if isinstance(item, h5py.Dataset)}
+            return {name: item[()] if name in KNOWN else None for name, item in arrays.items()}
     except OSError as error:
         raise DatasetError(f"{path} is not a readable HDF5 file, it may be truncated ({error})") from None
 
