@@ -1,0 +1,506 @@
+"""The command, as a user types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from functools import partial
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import TINY, Answer, Command, call_main
+
+from rl_training import cli
+from rl_training.config import load_config
+from rl_training.runtime import predict, resume, train
+from rl_training.runtime.artifacts import read_metrics
+from rl_training.runtime.trainer import Session
+from rl_training.types import ConfigError
+
+CHECKOUT = Path(__file__).parents[2]
+
+FRAGILE = '''
+"""An environment of five steps, in which exactly one process comes to harm."""
+
+import os
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+
+
+class Fragile(gym.Env):
+    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gym.spaces.Box(-1, 1, (1,), np.float32)
+    made = 0
+
+    def __init__(self, victim):
+        Fragile.made += 1
+        # The first is looked at, the second collects data, from the third on they are for evaluation.
+        if Fragile.made == 3:
+            try:
+                Path(victim).touch(exist_ok=False)
+            except FileExistsError:
+                return
+            os._exit(7)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.time += 1
+        return np.full(2, self.time / 5, np.float32), float(action[0]), False, self.time == 5, {}
+
+
+gym.register("Fragile-v0", entry_point=Fragile)
+'''
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """The entry point, called with these arguments."""
+
+    return partial(call_main, monkeypatch, capsys)
+
+
+@pytest.fixture
+def train_tiny(command: Command, tmp_path: Path) -> Command:
+    """`rl-training train` on a packaged config, made tiny."""
+
+    def call(algo: str, *arguments: str) -> Answer:
+        return command("train", "-c", f"{algo}/pendulum", *arguments, *TINY, f"output_dir={tmp_path / 'runs'}")
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run, to look at."""
+    output = tmp_path_factory.mktemp("finished")
+    return train(load_config("td3_bc/pendulum", overrides=[*TINY, f"output_dir={output}"])).run_dir
+
+
+def test_the_installed_command_is_this_one() -> None:
+    (script,) = entry_points(group="console_scripts", name="rl-training")
+
+    assert script.load() is cli.main
+
+
+def test_training_shows_progress_and_says_what_it_came_to(train_tiny: Command, tmp_path: Path) -> None:
+    answer = train_tiny("td3_bc")
+
+    assert (answer.code, answer.err) == (0, "")
+    (run,) = (tmp_path / "runs").iterdir()
+    assert answer.out.startswith(f"run {run}\n")
+    assert re.search(r"^10/20  .* updates/s", answer.out, re.MULTILINE)
+    assert re.search(r"^policy +return -\d+\.\d ± \d+\.\d$", answer.out, re.MULTILINE)
+    assert re.search(r"^data +return -\d+\.\d$", answer.out, re.MULTILINE)
+    assert re.search(rf"^checkpoint +{run}/checkpoints/latest.pt$", answer.out, re.MULTILINE)
+
+
+def test_training_quietly_says_only_what_it_came_to(train_tiny: Command) -> None:
+    answer = train_tiny("bc", "--quiet")
+
+    assert answer.code == 0
+    assert [line.split()[0] for line in answer.out.splitlines() if not line.startswith("best")] == [
+        "policy",
+        "data",
+        "run",
+        "checkpoint",
+    ]
+
+
+def test_training_with_json_prints_one_value_and_nothing_else(train_tiny: Command) -> None:
+    answer = train_tiny("bc", "--json")
+
+    result = json.loads(answer.out)
+    assert set(result) == {"run_dir", "checkpoint", "metrics", "best_metrics", "data_return", "stop_reason"}
+    assert Path(result["checkpoint"]).is_file()
+    assert result["metrics"]["length_mean"] == 200
+    assert json.loads((Path(result["run_dir"]) / "metadata.json").read_text())["command"][:2] == [
+        "rl-training",
+        "train",
+    ]
+
+
+def test_overrides_may_be_bare_words_after_set_and_the_last_one_wins(train_tiny: Command) -> None:
+    answer = train_tiny("bc", "--json", "--set", "seed=1", "seed=2", "-s", "tags=[a, b]")
+
+    config = load_config(Path(json.loads(answer.out)["run_dir"]) / "config.yaml")
+    assert (config.seed, config.tags) == (2, ("a", "b"))
+
+
+def test_a_config_may_be_a_path_through_the_checkouts_configs_link(command: Command) -> None:
+    path = CHECKOUT / "configs" / "bc" / "pendulum.yaml"
+    if not path.is_file():
+        pytest.skip("only a checkout has the link")
+
+    answer = command("config", "validate", path)
+
+    assert (answer.code, answer.out) == (0, f"{path}: ok\n")
+
+
+def test_eval_runs_the_policy_for_as_many_episodes_as_asked(command: Command, run_dir: Path) -> None:
+    text = command("eval", run_dir, "--episodes", "2").out
+    values = json.loads(command("eval", run_dir, "--episodes", "2", "--json").out)
+
+    assert len(values["returns"]) == 2
+    assert values["lengths"] == [200, 200]
+    assert values["return_mean"] == pytest.approx(np.mean(values["returns"]))
+    assert text.startswith(
+        f"Pendulum-v1: return {values['return_mean']:.1f} ± {values['return_std']:.1f} over 2 episodes"
+    )
+
+
+def test_eval_starts_from_the_seed_that_is_given(command: Command, run_dir: Path) -> None:
+    first, second, again = (
+        json.loads(command("eval", run_dir, "--json", "--episodes", "1", "--seed", seed).out)["returns"]
+        for seed in ("1", "2", "1")
+    )
+
+    assert first == again
+    assert first != second
+
+
+def test_eval_repeats_what_training_saw_last_or_best(command: Command, run_dir: Path) -> None:
+    result = json.loads((run_dir / "result.json").read_text())
+
+    for options, metrics in (([], "metrics"), (["--best"], "best_metrics")):
+        values = json.loads(command("eval", run_dir, "--json", *options).out)
+        assert values["return_mean"] == pytest.approx(result[metrics]["return_mean"])
+
+
+@pytest.mark.parametrize("ending", [".npy", ".json"])
+def test_predict_reads_and_writes_files_and_agrees_with_the_library(
+    command: Command, run_dir: Path, tmp_path: Path, ending: str
+) -> None:
+    obs = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+    source, target = tmp_path / f"obs{ending}", tmp_path / f"actions{ending}"
+    if ending == ".npy":
+        np.save(source, obs)
+    else:
+        source.write_text(json.dumps(obs.tolist()))
+
+    shown = command("predict", run_dir, "--obs", source, "--json")
+    written = command("predict", run_dir, "--obs", source, "--out", target)
+
+    expected = predict(run_dir, obs)
+    np.testing.assert_allclose(json.loads(shown.out), expected, rtol=1e-6)
+    actions = np.load(target) if ending == ".npy" else json.loads(target.read_text())
+    np.testing.assert_allclose(actions, expected, rtol=1e-6)
+    assert written == Answer(0, "", "")
+
+
+def test_predict_prints_actions_when_told_nothing_else(command: Command, run_dir: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "obs.npy", np.zeros(3))
+
+    answer = command("predict", run_dir, "--obs", tmp_path / "obs.npy")
+
+    assert re.fullmatch(r"\[-?\d+\.\d+\]\n", answer.out)
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        (("obs.npy", None), "does not exist"),
+        (("obs.csv", b"1,2,3"), "must be a .npy or .json file"),
+        (("obs.npy", b"hello"), "cannot be read"),
+        (("obs.json", b"[[1, 2, 3"), "cannot be read"),
+        (("obs.json", b'{"obs": [1, 2, 3]}'), "cannot be read"),
+        (("obs.json", b'[["a", "b", "c"]]'), "cannot be read"),
+        (("obs.json", b"[[1, 2]]"), "obs must have shape (3,) or (batch, 3), got (1, 2)"),
+    ],
+)
+def test_observations_that_cannot_be_used_are_refused(
+    command: Command, run_dir: Path, tmp_path: Path, file: tuple[str, bytes | None], words: str
+) -> None:
+    name, contents = file
+    path = tmp_path / name
+    if contents is not None:
+        path.write_bytes(contents)
+
+    answer = command("predict", run_dir, "--obs", path)
+
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith("error: ")
+    assert words in answer.err
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("actions.txt", "--out must end in .npy or .json"), ("missing/actions.npy", "No such file or directory: ")],
+)
+def test_actions_that_cannot_be_written_are_an_error_without_a_traceback(
+    command: Command, run_dir: Path, tmp_path: Path, name: str, words: str
+) -> None:
+    np.save(tmp_path / "obs.npy", np.zeros((1, 3)))
+
+    answer = command("predict", run_dir, "--obs", tmp_path / "obs.npy", "--out", tmp_path / name)
+
+    assert answer.code == 2
+    assert words in answer.err
+    assert name in answer.err
+
+
+def test_resume_goes_on_to_a_later_end(train_tiny: Command, command: Command) -> None:
+    run = json.loads(train_tiny("bc", "--json").out)["run_dir"]
+
+    answer = command("resume", run, "--set", "total_timesteps=40", "--json")
+
+    assert answer.code == 0
+    assert json.loads(answer.out)["run_dir"] == run
+    rows = [row["update_count"] for row in read_metrics(Path(run)) if row["kind"] == "train"]
+    assert rows == [10, 20, 30, 40]
+
+
+def test_resume_may_set_options_that_were_null(train_tiny: Command, command: Command) -> None:
+    run = json.loads(train_tiny("bc", "--json").out)["run_dir"]
+    stopping = "algo_kwargs.early_stopping.threshold=200"
+
+    answer = command(
+        "resume",
+        run,
+        "--set",
+        "total_timesteps=60",
+        "--set",
+        stopping,
+        "--set",
+        "algo_kwargs.early_stopping.metric=length_mean",
+    )
+
+    assert answer.code == 0
+    assert "stopped after 30 updates: length_mean reached 200 (threshold 200)" in answer.out
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("sed=1", "unknown option 'sed'; did you mean 'seed'?"),
+        # The names of the function's own arguments are not options.
+        ("threads=1", "unknown option 'threads'"),
+        ("path=elsewhere", "unknown option 'path'"),
+        ("algo_kwargs.bc_aplha=1", "algo_kwargs: unknown option 'bc_aplha'; did you mean 'bc_alpha'?"),
+        ("algo_kwargs.hidden_sizes=[4, 4]", "the checkpoint does not fit the options of the networks: size mismatch"),
+        ("algo_kwargs.dataset_seed=9", "the data is not what the run was trained on"),
+    ],
+)
+def test_resume_refuses_what_the_run_cannot_become(command: Command, run_dir: Path, override: str, words: str) -> None:
+    before = {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()}
+
+    answer = command("resume", run_dir, "--set", override)
+
+    assert answer.code == 2
+    assert words in answer.err
+    assert "Traceback" not in answer.err
+    assert {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()} == before
+
+
+def test_an_interrupted_run_ends_with_status_130_and_can_be_resumed(
+    train_tiny: Command, command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "log", lambda self: signal.raise_signal(signal.SIGINT))
+        answer = train_tiny("bc", "--quiet")
+
+    (run,) = (tmp_path / "runs").iterdir()
+    assert answer.code == 130
+    assert answer.err == f"resume with: rl-training resume {run}\n"
+    assert json.loads((run / "result.json").read_text())["stop_reason"] == "interrupted by SIGINT"
+    assert command("resume", run).code == 0
+    result = json.loads((run / "result.json").read_text())
+    assert (result["update_count"], result["stop_reason"]) == (20, None)
+
+
+def test_list_shows_each_algorithm_with_its_idea_and_configs(command: Command) -> None:
+    text, rows = command("list").out, json.loads(command("list", "--json").out)
+
+    names = [row["name"] for row in rows]
+    assert {"bc", "td3_bc"} <= set(names)
+    assert names == sorted(names)
+    for row in rows:
+        assert set(row) == {"name", "mode", "idea", "configs"}
+        assert all(config in text for config in [row["name"], row["idea"], *row["configs"]])
+
+
+def test_config_show_writes_out_every_option_and_can_be_trained_from(command: Command, tmp_path: Path) -> None:
+    tiny = [word for override in TINY for word in ("--set", override)]
+    path = tmp_path / "full.yaml"
+    path.write_text(command("config", "show", "td3_bc/pendulum", *tiny).out, encoding="utf-8")
+
+    shown = json.loads(command("config", "show", path, "--json").out)
+
+    assert shown["algo_kwargs"]["policy_delay"] == 2
+    assert shown["algo_kwargs"]["early_stopping"] is None
+    assert shown == json.loads(command("config", "show", "td3_bc/pendulum", "--json", *tiny).out)
+    assert command("train", "-q", "-c", path, f"output_dir={tmp_path / 'runs'}").code == 0
+
+
+def test_config_explain_describes_the_outer_record_and_an_algorithms_groups(command: Command) -> None:
+    outer = json.loads(command("config", "explain", "--json").out)
+    groups = json.loads(command("config", "explain", "td3_bc", "--json").out)
+    text = command("config", "explain", "td3_bc").out
+
+    assert list(outer) == ["TrainConfig"]
+    assert list(groups) == ["TrainConfig", "TD3BCHyper", "DataOptions", "LoopOptions", "ControlOptions"]
+    assert "TD3BCHyper (in algo_kwargs)" in text
+    assert re.search(r"^policy_delay +integer +>= 1 +2 +critic updates per actor update", text, re.MULTILINE)
+    # Rich would take square brackets for colours.
+    assert re.search(r"^hidden_sizes +list of integer +256, 256 ", text, re.MULTILINE)
+
+
+def test_config_validate_checks_several_files_and_reports_all_that_are_wrong(command: Command, tmp_path: Path) -> None:
+    for name, text in {"a": "algo: bc\nsed: 1\n", "b": "algo: td3_bc\nalgo_kwargs: {tau: 2}\n"}.items():
+        (tmp_path / f"{name}.yaml").write_text(text)
+
+    answer = command("config", "validate", tmp_path / "a.yaml", "bc/pendulum", tmp_path / "b.yaml")
+
+    assert (answer.code, answer.out) == (2, "bc/pendulum: ok\n")
+    assert answer.err == (
+        f"error: {tmp_path}/a.yaml: 1 problem\n  unknown option 'sed'; did you mean 'seed'?\n"
+        f"{tmp_path}/b.yaml: 1 problem\n  algo_kwargs: tau must be <= 1, got 2\n"
+    )
+
+
+def test_report_tables_runs_and_draws_them(command: Command, run_dir: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "curves.png"
+
+    text = command("report", run_dir.parent, "--plot", picture).out
+    (row,) = json.loads(command("report", run_dir, "--json").out)
+
+    assert re.search(rf"^td3_bc +Pendulum-v1 +return_mean +1 +{row['last']:.1f} ", text, re.MULTILINE)
+    assert f"[{row['interval'][0]:.1f}, {row['interval'][1]:.1f}]" in text
+    assert f"curves in {picture}" in text
+    assert picture.stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--metric", "retrn_mean"], "no run reports 'retrn_mean'; did you mean 'return_mean'?"),
+        (["--plot", f"{__file__}/curves.png"], "Not a directory: "),
+    ],
+)
+def test_report_refuses_what_it_cannot_do(command: Command, run_dir: Path, options: list[str], words: str) -> None:
+    pytest.importorskip("matplotlib")
+
+    answer = command("report", run_dir, *options)
+
+    assert answer.code == 2
+    assert answer.err.startswith("error: ")
+    assert words in answer.err
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds"), [("3", [3]), ("0-2", [0, 1, 2]), ("0,3,7", [0, 3, 7]), ("1-2,9", [1, 2, 9]), ("4-4", [4])]
+)
+def test_seeds_are_numbers_and_ranges(text: str, seeds: list[int]) -> None:
+    assert cli.parse_seeds(text) == seeds
+
+
+@pytest.mark.parametrize("text", ["", "a", "1-", "-1", "0-2-4", "1.5", "3-1"])
+def test_seeds_that_make_no_sense_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="--seeds"):
+        cli.parse_seeds(text)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--workers", "2"], "--workers goes with --seeds"),
+        (["--seeds", "0-1", "--workers", "0"], "--workers must be a number >= 1 or auto, got '0'"),
+        (["--seeds", "0-1", "--workers", "many"], "--workers must be a number >= 1 or auto, got 'many'"),
+    ],
+)
+def test_workers_that_make_no_sense_are_refused(train_tiny: Command, options: list[str], words: str) -> None:
+    answer = train_tiny("bc", *options)
+
+    assert (answer.code, answer.out, answer.err) == (2, "", f"error: {words}\n")
+
+
+def test_a_worker_that_dies_is_reported_and_does_not_take_the_other_seeds_along(
+    train_tiny: Command, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fragile_task.py").write_text(FRAGILE)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    answer = train_tiny(
+        "bc",
+        "--seeds",
+        "0-2",
+        "--workers",
+        "2",
+        "--json",
+        "env_id=fragile_task:Fragile-v0",
+        f"env_kwargs.victim={tmp_path / 'victim'}",
+    )
+
+    results = {result["status"]: result for result in json.loads(answer.out)}
+    assert [result["seed"] for result in json.loads(answer.out)] == [0, 1, 2]
+    assert sorted(result["status"] for result in json.loads(answer.out)) == ["done", "done", "failed"]
+    assert results["done"]["update_count"] == results["done"]["total"] == 20
+    assert results["done"]["metrics"]["length_mean"] == 5
+    dead = results["failed"]
+    assert dead["error"] == f"the process ended with status 7; resume it with: rl-training resume {dead['run_dir']}"
+    assert (answer.code, answer.err) == (2, f"error: seed {dead['seed']}: {dead['error']}\n")
+    # What the message says can be done.
+    assert resume(dead["run_dir"]).metrics["length_mean"] == 5
+
+
+def _python(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    # The narrowest terminal that still counts as one, to see that nothing depends on its width.
+    environment = {**os.environ, "COLUMNS": "80"}
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_help_answers_without_importing_torch(tmp_path: Path) -> None:
+    script = (
+        "import sys, rl_training.cli\n"
+        "for arguments in (['--help'], ['train', '--help'], ['config', 'explain', '--help']):\n"
+        "    sys.argv = ['rl-training', *arguments]\n"
+        "    try: rl_training.cli.main()\n"
+        "    except SystemExit as error: assert error.code == 0\n"
+        "print(sorted({'torch', 'numpy', 'gymnasium'} & set(sys.modules)))\n"
+    )
+
+    done = _python("-c", script, cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    assert "Train policies on logged data" in done.stdout
+    assert "[KEY=VALUE]..." in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_package_can_be_run_as_a_module(tmp_path: Path) -> None:
+    done = _python("-m", "rl_training", "list", "--json", cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    assert {row["name"] for row in json.loads(done.stdout)} >= {"bc", "td3_bc"}
+    assert done.stderr == ""
+
+
+def test_a_mistake_in_another_process_is_one_message_and_status_2(tmp_path: Path) -> None:
+    done = _python("-m", "rl_training", "train", "--config", "td3_bc/pendulm", cwd=tmp_path)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "error: no config file or packaged config 'td3_bc/pendulm'; did you mean 'td3_bc/pendulum'?\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_command_without_arguments_explains_itself(command: Command) -> None:
+    answer = command()
+
+    words = answer.out + answer.err
+    assert all(name in words for name in ("train", "resume", "eval", "predict", "list", "config", "report"))

@@ -1,0 +1,79 @@
+"""What is in the wheel."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).parents[2]
+SOURCES = CHECKOUT / "src" / "rl_training"
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """The package built without a network, from a copy of the checkout: building leaves files beside the sources."""
+    pytest.importorskip("setuptools", minversion="77")
+    copy, output = tmp_path_factory.mktemp("checkout"), tmp_path_factory.mktemp("wheel")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(CHECKOUT / name, copy)
+    shutil.copytree(CHECKOUT / "src", copy / "src", ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
+    options = ["--no-index", "--no-deps", "--no-build-isolation", "--wheel-dir", str(output)]
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", *options, str(copy)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    (path,) = output.glob("*.whl")
+    return zipfile.ZipFile(path)
+
+
+def _text(wheel: zipfile.ZipFile, ending: str) -> str:
+    (name,) = [name for name in wheel.namelist() if name.endswith(f".dist-info/{ending}")]
+    return wheel.read(name).decode()
+
+
+def test_the_wheel_holds_every_module_the_configs_and_the_marker_of_types(wheel: zipfile.ZipFile) -> None:
+    kinds = ("*.py", "*.yaml", "py.typed")
+    expected = {path.relative_to(SOURCES.parent).as_posix() for kind in kinds for path in SOURCES.rglob(kind)}
+
+    found = {name for name in wheel.namelist() if ".dist-info/" not in name}
+
+    assert found == expected
+    assert {"rl_training/py.typed", "rl_training/assets/configs/td3_bc/pendulum.yaml"} <= found
+
+
+def test_the_wheel_installs_the_command_and_carries_its_licence(wheel: zipfile.ZipFile) -> None:
+    assert "rl-training = rl_training.cli:main" in _text(wheel, "entry_points.txt")
+    assert "License-Expression: MIT" in _text(wheel, "METADATA")
+    assert _text(wheel, "licenses/LICENSE") == (CHECKOUT / "LICENSE").read_text()
+
+
+def test_the_package_in_the_wheel_finds_its_configs(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    wheel.extractall(tmp_path)
+    script = (
+        "import json, rl_training\n"
+        "from rl_training.config import load_config, packaged_configs\n"
+        "configs = {name: load_config(name).algo for name in packaged_configs()}\n"
+        "print(json.dumps([rl_training.__file__, configs]))\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    place, configs = json.loads(done.stdout)
+    assert place == str(tmp_path / "rl_training" / "__init__.py")
+    folders = {path.relative_to(SOURCES / "assets" / "configs") for path in SOURCES.glob("assets/configs/*/*.yaml")}
+    assert configs == {path.with_suffix("").as_posix(): path.parent.name for path in folders}

@@ -1,0 +1,212 @@
+"""Tables and curves over run directories."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rl_training.config import TrainConfig
+from rl_training.experiment.report import check_metric, find_runs, pick_metric, plot_curves, summarize
+from rl_training.experiment.statistics import bootstrap_interval
+from rl_training.runtime import train
+from rl_training.types import ConfigError, MissingExtraError
+
+Rows = Sequence[Mapping[str, float]]
+
+
+def _run(
+    folder: Path, seed: int, rows: Rows, *, algo: str = "bc", env_id: str | None = "Task-v0", kind: str = "eval"
+) -> Path:
+    """A run directory with these evaluations, 100 updates apart."""
+    config = TrainConfig(algo=algo, env_id=env_id, seed=seed)
+    path = folder / f"{algo}__{env_id or 'log'}__seed{seed}__20240506-120000"
+    path.mkdir(parents=True)
+    (path / "config.yaml").write_text(config.to_yaml())
+    lines: list[dict[str, Any]] = [{"kind": "train", "update_count": 50, "actor_loss": 1.0}]
+    lines += [{"kind": kind, "update_count": 100 * (number + 1), **row} for number, row in enumerate(rows)]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def _returns(*values: float) -> Rows:
+    return [{"return_mean": value} for value in values]
+
+
+def test_a_row_says_what_the_seeds_of_one_task_come_to(tmp_path: Path) -> None:
+    for seed, values in enumerate([(1.0, 9.0, 4.0), (2.0, 6.0), (3.0, 8.0), (0.0, 100.0)]):
+        _run(tmp_path, seed, _returns(*values))
+
+    (row,) = summarize(find_runs([tmp_path]))
+
+    low, high = bootstrap_interval([4.0, 6.0, 8.0, 100.0])
+    assert row == {
+        "algo": "bc",
+        "task": "Task-v0",
+        "metric": "return_mean",
+        "runs": 4,
+        "last": pytest.approx((4 + 6 + 8 + 100) / 4),
+        "best": pytest.approx((9 + 6 + 8 + 100) / 4),
+        "iqm": pytest.approx(7.0),
+        "interval": [low, high],
+    }
+    assert low <= row["iqm"] <= high
+
+
+def test_algorithms_and_tasks_have_rows_of_their_own(tmp_path: Path) -> None:
+    _run(tmp_path, 0, _returns(1.0), algo="td3_bc")
+    _run(tmp_path, 0, _returns(2.0), env_id="Other-v0")
+    _run(tmp_path, 0, _returns(3.0))
+    _run(tmp_path, 1, _returns(5.0))
+
+    rows = summarize(find_runs([tmp_path]))
+
+    assert [(row["algo"], row["task"], row["runs"], row["last"]) for row in rows] == [
+        ("bc", "Other-v0", 1, 2.0),
+        ("bc", "Task-v0", 2, 4.0),
+        ("td3_bc", "Task-v0", 1, 1.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("metric", "best"), [("return_mean", 9.0), ("td_error", 1.0), ("action_mse", 1.0), ("critic_loss", 1.0)]
+)
+def test_the_best_of_an_error_is_its_smallest_value(tmp_path: Path, metric: str, best: float) -> None:
+    _run(tmp_path, 0, [{metric: value} for value in (4.0, 1.0, 9.0, 2.0)])
+
+    (row,) = summarize(find_runs([tmp_path]), metric=metric)
+
+    assert (row["last"], row["best"]) == (2.0, best)
+
+
+def test_a_run_without_an_environment_is_named_after_its_data(tmp_path: Path) -> None:
+    _run(tmp_path, 0, [{"td_error": 2.0}], env_id=None, kind="validation")
+
+    (row,) = summarize(find_runs([tmp_path]))
+
+    assert (row["task"], row["metric"], row["last"]) == ("log", "td_error", 2.0)
+
+
+def test_runs_are_found_one_by_one_and_in_folders(tmp_path: Path) -> None:
+    first, second = _run(tmp_path / "a", 0, _returns(1.0)), _run(tmp_path / "b", 1, _returns(2.0))
+    third = _run(tmp_path / "b", 2, _returns(3.0))
+
+    assert [record.path for record in find_runs([first, tmp_path / "b"])] == [first, second, third]
+
+
+def test_a_run_that_is_still_going_counts_with_what_it_has(tmp_path: Path) -> None:
+    _run(tmp_path, 0, _returns(1.0))
+    torn = _run(tmp_path, 1, _returns(3.0))
+    with (torn / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "eval", "return_me')
+    _run(tmp_path, 2, [])
+
+    (row,) = summarize(find_runs([tmp_path]))
+
+    assert (row["runs"], row["last"]) == (2, 2.0)
+
+
+def test_values_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:
+    # JSON has no word for NaN, so the log says null.
+    rows: Any = [{"return_mean": 1.0}, {"return_mean": None}]
+    _run(tmp_path, 0, rows)
+
+    assert find_runs([tmp_path])[0].curve("return_mean") == [(100, 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "metric"),
+    [
+        (
+            [{"return_mean": 1.0, "normalized_score": 2.0}, {"return_mean": 1.0, "normalized_score": 3.0}],
+            "normalized_score",
+        ),
+        ([{"return_mean": 1.0, "normalized_score": 2.0}, {"return_mean": 1.0}], "return_mean"),
+        ([{"td_error": 1.0, "action_mse": 1.0}, {"action_mse": 1.0}], "action_mse"),
+    ],
+)
+def test_the_most_telling_metric_that_all_runs_have_is_reported(tmp_path: Path, rows: Rows, metric: str) -> None:
+    for seed, row in enumerate(rows):
+        _run(tmp_path, seed, [row])
+
+    assert pick_metric(find_runs([tmp_path])) == metric
+
+
+def test_runs_without_a_common_metric_cannot_be_reported_together(tmp_path: Path) -> None:
+    _run(tmp_path, 0, _returns(1.0))
+    _run(tmp_path, 1, [{"td_error": 1.0}], env_id=None)
+
+    with pytest.raises(ConfigError, match="no metric in common; report them separately"):
+        summarize(find_runs([tmp_path]))
+
+
+def test_runs_without_an_evaluation_have_nothing_to_report(tmp_path: Path) -> None:
+    _run(tmp_path, 0, [])
+
+    with pytest.raises(ConfigError, match="none of these runs has an evaluation yet"):
+        summarize(find_runs([tmp_path]))
+
+
+@pytest.mark.parametrize("make", [False, True], ids=["missing", "empty"])
+def test_a_folder_that_holds_no_run_is_refused_by_name(tmp_path: Path, make: bool) -> None:
+    folder = tmp_path / "runs"
+    if make:
+        folder.mkdir()
+
+    with pytest.raises(ConfigError) as caught:
+        find_runs([folder])
+
+    expected = "holds no run: there is no config.yaml in it or in its folders" if make else "is not a directory"
+    assert str(caught.value) == f"{str(folder)!r} {expected}"
+
+
+def test_a_metric_that_no_run_has_is_answered_with_the_nearest_one(tmp_path: Path) -> None:
+    _run(tmp_path, 0, [{"return_mean": 1.0, "return_std": 2.0}])
+    records = find_runs([tmp_path])
+
+    check_metric(records, "return_std")
+    with pytest.raises(ConfigError, match="no run reports 'return_men'; did you mean 'return_mean'"):
+        check_metric(records, "return_men")
+    with pytest.raises(ConfigError, match=r"no run reports 'zzz'; there are \['return_mean', 'return_std'\]"):
+        check_metric(records, "zzz")
+
+
+def test_curves_are_drawn_as_a_picture(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    _run(tmp_path / "runs", 0, _returns(1.0, 2.0))
+    _run(tmp_path / "runs", 1, _returns(2.0))
+    path = tmp_path / "curves.png"
+
+    plot_curves(find_runs([tmp_path / "runs"]), path)
+
+    assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+
+
+def test_a_picture_of_an_unknown_kind_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    _run(tmp_path / "runs", 0, _returns(1.0))
+
+    with pytest.raises(ConfigError, match=r"--plot '.*curves.xyz': .*supported formats: .*png"):
+        plot_curves(find_runs([tmp_path / "runs"]), tmp_path / "curves.xyz")
+
+
+def test_without_matplotlib_the_extra_to_install_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _run(tmp_path / "runs", 0, _returns(1.0))
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+
+    with pytest.raises(MissingExtraError, match=r"pip install 'rl-training\[plot\]'"):
+        plot_curves(find_runs([tmp_path / "runs"]), tmp_path / "curves.png")
+
+
+def test_the_report_of_a_real_run_agrees_with_its_result(tiny_config: Callable[..., TrainConfig]) -> None:
+    result = train(tiny_config("bc"))
+
+    (row,) = summarize(find_runs([result.run_dir]))
+
+    assert (row["algo"], row["task"], row["runs"]) == ("bc", "Pendulum-v1", 1)
+    assert row["last"] == row["iqm"] == result.metrics["return_mean"]
+    assert row["best"] == result.best_metrics["return_mean"]

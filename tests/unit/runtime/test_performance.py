@@ -1,0 +1,128 @@
+"""When the update is compiled, and what happens where it cannot be."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from rl_training.config import TrainConfig
+from rl_training.runtime import performance, train
+from rl_training.runtime.performance import EARNED_AFTER, configure_machine, default_device, should_compile
+from rl_training.types import ConfigError
+
+
+@pytest.fixture
+def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+
+
+@pytest.fixture
+def compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(performance, "_obstacle", lambda: None)
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize(
+    ("option", "updates", "expected"),
+    [
+        ("auto", EARNED_AFTER - 1, False),
+        ("auto", EARNED_AFTER, True),
+        ("always", 1, True),
+        ("never", 10 * EARNED_AFTER, False),
+    ],
+)
+def test_auto_compiles_the_runs_that_earn_it(option: performance.CompileOption, updates: int, expected: bool) -> None:
+    assert should_compile(option, updates) is expected
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_without_a_compiler_auto_falls_back_with_one_warning_that_names_the_cause() -> None:
+    with pytest.warns(UserWarning, match=r"training without compilation, .*no C\+\+ compiler found") as caught:
+        compiled = should_compile("auto", EARNED_AFTER)
+
+    assert compiled is False
+    assert len(caught) == 1
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_without_a_compiler_always_is_refused() -> None:
+    with pytest.raises(ConfigError) as caught:
+        should_compile("always", 1)
+
+    assert str(caught.value) == (
+        "compile: always is not possible: no C++ compiler found (looked for g++, clang++); set compile: never or auto"
+    )
+
+
+@pytest.mark.usefixtures("no_compiler")
+@pytest.mark.parametrize(("option", "updates"), [("auto", 10), ("never", EARNED_AFTER)])
+def test_runs_that_are_not_compiled_need_no_compiler(option: performance.CompileOption, updates: int) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+
+        assert should_compile(option, updates) is False
+
+
+def test_a_compiler_named_in_the_environment_is_the_one_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "my-compiler")
+    monkeypatch.setattr(shutil, "which", lambda name: "/bin/true" if name == "g++" else None)
+
+    with pytest.raises(ConfigError, match="looked for my-compiler"):
+        should_compile("always", 1)
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_a_run_without_a_compiler_warns_once_and_trains(
+    tiny_config: Callable[..., TrainConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(performance, "EARNED_AFTER", 1)
+
+    with pytest.warns(UserWarning, match="training without compilation") as caught:
+        result = train(tiny_config("td3_bc"))
+
+    assert len([warning for warning in caught if "compilation" in str(warning.message)]) == 1
+    assert "return_mean" in result.metrics
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_a_run_that_must_be_compiled_and_cannot_be_leaves_nothing_behind(
+    tiny_config: Callable[..., TrainConfig], tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="compile: always is not possible"):
+        train(tiny_config("td3_bc", "algo_kwargs.compile=always"))
+
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.usefixtures("threads")
+def test_the_number_of_threads_changes_only_when_it_is_given() -> None:
+    configure_machine(1)
+    assert torch.get_num_threads() == 1
+
+    configure_machine()
+    assert torch.get_num_threads() == 1
+
+
+def test_the_device_is_what_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert default_device("auto") == torch.device("cpu")
+    assert default_device("cpu") == torch.device("cpu")
+    for name in ("cuda", "cuda:1"):
+        with pytest.raises(ConfigError, match=f"device {name!r} is not available on this machine"):
+            default_device(name)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert default_device("auto") == torch.device("cuda")
