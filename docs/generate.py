@@ -6,7 +6,8 @@ import re
 import sys
 from pathlib import Path
 
-from rl_training.config import TrainConfig, describe
+from rl_training.binding import describe
+from rl_training.config import TrainConfig
 from rl_training.data import DataOptions
 from rl_training.experiment import list_algorithms
 from rl_training.runtime.controls import ControlOptions

@@ -13,15 +13,17 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 ALLOWED = {
     "types": set(),
-    "config": {"types"},
-    "data": {"types", "config"},
-    "envs": {"types", "config"},
-    "models": {"types", "config"},
-    "algorithms": {"models", "types", "config"},
-    "runtime": {"algorithms", "models", "data", "envs", "types", "config"},
-    "experiment": {"runtime", "algorithms", "types", "config"},
+    "binding": {"types"},
+    "config": {"types", "binding"},
+    "data": {"types", "binding", "config"},
+    "envs": {"types", "binding", "config"},
+    "models": {"types", "binding", "config"},
+    "algorithms": {"models", "types", "binding", "config"},
+    "runtime": {"algorithms", "models", "data", "envs", "types", "binding", "config"},
+    "experiment": {"runtime", "algorithms", "types", "binding", "config"},
     "api": {"experiment", "runtime", "types", "config"},
-    "cli": {"api", "experiment", "runtime", "types", "config"},
+    "console": {"experiment", "runtime"},
+    "cli": {"api", "console", "experiment", "runtime", "types", "binding", "config"},
     "__main__": {"cli"},
     "__init__": {"config", "runtime", "api", "types"},
 }
@@ -34,7 +36,7 @@ THIRD_PARTY_HOMES = {
     "matplotlib": {"experiment/report.py"},
     "yaml": {"config.py"},
     "typer": {"cli.py"},
-    "rich": {"cli.py", "runtime/progress.py"},
+    "rich": {"console.py", "runtime/progress.py"},
 }
 """Third-party packages that are used in one place only."""
 

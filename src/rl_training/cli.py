@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rl_training.console import SweepDisplay, cell, print_json, print_table, score_text, summary
 from rl_training.types import ConfigError, UserError
 
 # Everything that imports torch is imported inside the command that needs it, so that --help answers at once.
 if TYPE_CHECKING:
     from rl_training.config import TrainConfig
-    from rl_training.experiment import SeedProgress
     from rl_training.runtime import TrainResult
 
 INTERRUPTED = 130
@@ -87,15 +86,18 @@ def evaluate(
 ) -> None:
     """Run a trained policy in its environment, on raw reward."""
     from rl_training.runtime import evaluate as evaluate_run
+    from rl_training.runtime.checkpointing import find_checkpoint
     from rl_training.runtime.rollout import EVAL_SEED
 
-    path = Path(run) / "checkpoints" / "best.pt" if best else Path(run)
+    path = find_checkpoint(run, name="best.pt" if best else "latest.pt")
     result = evaluate_run(path, episodes=episodes, seed=EVAL_SEED if seed is None else seed)
     if as_json:
-        _print_json(result.to_dict())
+        print_json(result.to_dict())
         return
     metrics = result.metrics()
-    print(f"{result.env_id}: {_score_text(metrics)} over {len(result.returns)} episodes")
+    count = "1 episode" if len(result.returns) == 1 else f"{len(result.returns)} episodes"
+    print(path)
+    print(f"{result.env_id}: {score_text(metrics)} over {count}")
     print(
         f"  from {metrics['return_min']:.1f} to {metrics['return_max']:.1f}, mean length {metrics['length_mean']:.0f}"
     )
@@ -122,7 +124,7 @@ def predict(
     elif out is not None:
         out.write_text(json.dumps(actions.tolist()) + "\n", encoding="utf-8")
     if as_json:
-        _print_json(actions.tolist())
+        print_json(actions.tolist())
     elif out is None:
         print(actions)
 
@@ -136,9 +138,9 @@ def list_(as_json: JsonOption = False) -> None:
         {"name": spec.name, "mode": spec.mode, "idea": spec.idea, "configs": spec.configs} for spec in list_algorithms()
     ]
     if as_json:
-        _print_json(rows)
+        print_json(rows)
     else:
-        _print_table(["algorithm", "mode", "idea", "configs"], [[*map(_cell, row.values())] for row in rows])
+        print_table(["algorithm", "mode", "idea", "configs"], [[*map(cell, row.values())] for row in rows])
 
 
 @config_app.command("show")
@@ -149,7 +151,7 @@ def config_show(config: Annotated[str, typer.Argument()], set_: SetOption = None
     record, options = read_options(config, overrides=set_ or [])
     resolved = options.resolve(record)
     if as_json:
-        _print_json(resolved.to_plain())
+        print_json(resolved.to_plain())
     else:
         print(resolved.to_yaml(), end="")
 
@@ -160,7 +162,8 @@ def config_explain(
     as_json: JsonOption = False,
 ) -> None:
     """Every option: type, bound, default, meaning."""
-    from rl_training.config import TrainConfig, describe
+    from rl_training.binding import describe
+    from rl_training.config import TrainConfig
 
     groups = {"TrainConfig": describe(TrainConfig)}
     if algorithm is not None:
@@ -168,11 +171,11 @@ def config_explain(
 
         groups |= get_algorithm_spec(algorithm).options()
     if as_json:
-        _print_json(groups)
+        print_json(groups)
         return
     for name, rows in groups.items():
         print(f"\n{name}{'' if name == 'TrainConfig' else ' (in algo_kwargs)'}")
-        _print_table(["option", "type", "bound", "default", "meaning"], [[*map(_cell, row.values())] for row in rows])
+        print_table(["option", "type", "bound", "default", "meaning"], [[*map(cell, row.values())] for row in rows])
 
 
 @config_app.command("validate")
@@ -208,7 +211,7 @@ def report(
     if plot is not None:
         plot_curves(records, plot, metric=metric)
     if as_json:
-        _print_json(rows)
+        print_json(rows)
         return
     head = ["algorithm", "task", "metric", "runs", "last", "best", "IQM", "95 % interval"]
     cells = []
@@ -216,7 +219,7 @@ def report(
         numbers = [f"{row[name]:.1f}" for name in ("last", "best", "iqm")]
         low, high = row["interval"]
         cells.append([row["algo"], row["task"], row["metric"], str(row["runs"]), *numbers, f"[{low:.1f}, {high:.1f}]"])
-    _print_table(head, cells)
+    print_table(head, cells)
     if plot is not None:
         print(f"curves in {plot}")
 
@@ -247,10 +250,10 @@ def _train_seeds(config: TrainConfig, seeds: list[int], workers: str, *, quiet: 
     if workers != "auto" and not (workers.isdigit() and int(workers) > 0):
         raise ConfigError(f"--workers must be a number >= 1 or auto, got {workers!r}")
     count = default_workers() if workers == "auto" else int(workers)
-    with _SweepDisplay(seeds, quiet=quiet or as_json) as show:
+    with SweepDisplay(seeds, quiet=quiet or as_json) as show:
         results = ExperimentManager().sweep(config, seeds, workers=count, on_progress=show)
     if as_json:
-        _print_json([vars(result) for result in results])
+        print_json([vars(result) for result in results])
     elif not quiet and (runs := [result.run_dir for result in results if result.run_dir]):
         print(f"report: rl-training report {' '.join(runs)}")
     failed = [result for result in results if result.status == "failed"]
@@ -258,53 +261,10 @@ def _train_seeds(config: TrainConfig, seeds: list[int], workers: str, *, quiet: 
         raise UserError("\n".join(f"seed {result.seed}: {result.error}" for result in failed))
 
 
-class _SweepDisplay:
-    """One line per seed, live on a terminal, else a line per event."""
-
-    def __init__(self, seeds: Sequence[int], *, quiet: bool) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
-        self.console = Console(highlight=False, soft_wrap=True, quiet=quiet)
-        self.rows: dict[int, SeedProgress | None] = dict.fromkeys(seeds)
-        self.live = Live(get_renderable=self.table, console=self.console) if self.console.is_terminal else None
-
-    def __enter__(self) -> Callable[[SeedProgress], None]:
-        if self.live is not None:
-            self.live.start()
-        return self.update
-
-    def __exit__(self, *_: object) -> None:
-        if self.live is not None:
-            self.live.stop()
-
-    def update(self, progress: SeedProgress) -> None:
-        self.rows[progress.seed] = progress
-        if self.live is None:
-            self.console.print("  ".join(self.cells(progress.seed, progress)), markup=False)
-
-    def table(self) -> Any:
-        from rich.table import Table
-
-        table = Table.grid(padding=(0, 2))
-        for seed, progress in self.rows.items():
-            table.add_row(*self.cells(seed, progress))
-        return table
-
-    @staticmethod
-    def cells(seed: int, progress: SeedProgress | None) -> list[str]:
-        if progress is None:
-            return [f"seed {seed}", "waiting"]
-        if progress.status == "failed":
-            return [f"seed {seed}", "failed", (progress.error or "").splitlines()[-1]]
-        cells = [f"seed {seed}", progress.status, f"{progress.update_count}/{progress.total or '?'}"]
-        return [*cells, _score_text(progress.metrics or {})]
-
-
 def _report_result(result: TrainResult, *, as_json: bool) -> None:
     """What a run came to: the policy's score beside the data's, and where everything is."""
     if as_json:
-        _print_json(
+        print_json(
             {
                 "run_dir": str(result.run_dir),
                 "checkpoint": str(result.checkpoint_path),
@@ -315,32 +275,11 @@ def _report_result(result: TrainResult, *, as_json: bool) -> None:
             }
         )
     else:
-        for name, text in _summary(result).items():
+        for name, text in summary(result).items():
             print(f"{name:<12}{text}")
     if result.interrupted:
         print(f"resume with: rl-training resume {result.run_dir}", file=sys.stderr)
         raise typer.Exit(INTERRUPTED)
-
-
-def _summary(result: TrainResult) -> dict[str, str]:
-    lines = {}
-    if result.metrics:
-        lines["policy"] = _score_text(result.metrics)
-    if result.best_metrics and result.best_metrics != result.metrics:
-        lines["best"] = _score_text(result.best_metrics)
-    if result.data_return is not None:
-        lines["data"] = f"return {result.data_return:.1f}"
-    lines["run"] = str(result.run_dir)
-    lines["checkpoint"] = str(result.checkpoint_path)
-    return lines
-
-
-def _score_text(metrics: Mapping[str, float]) -> str:
-    if "return_mean" in metrics:
-        text = f"return {metrics['return_mean']:.1f} ± {metrics['return_std']:.1f}"
-        return f"{text}, D4RL score {metrics['normalized_score']:.1f}" if "normalized_score" in metrics else text
-    names = ("td_error", "initial_value", "action_mse")
-    return ", ".join(f"{name} {metrics[name]:.4g}" for name in names if name in metrics)
 
 
 def _progress(quiet: bool) -> list[Any]:
@@ -362,31 +301,6 @@ def _read_observations(path: Path) -> Any:
     except (ValueError, TypeError, OSError, EOFError) as error:
         raise ConfigError(f"--obs {str(path)!r} cannot be read: {error}") from None
     raise ConfigError(f"--obs must be a .npy or .json file, got {str(path)!r}")
-
-
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2, default=list))
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-
-
-def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(*head, box=None, pad_edge=False, header_style="bold")
-    for row in rows:
-        table.add_row(*(cell.replace("[", r"\[") for cell in row))
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=max(console.width, 200))
-    console.print(table)
 
 
 def main() -> None:

@@ -155,9 +155,8 @@ def test_eval_runs_the_policy_for_as_many_episodes_as_asked(command: Command, ru
     assert len(values["returns"]) == 2
     assert values["lengths"] == [200, 200]
     assert values["return_mean"] == pytest.approx(np.mean(values["returns"]))
-    assert text.startswith(
-        f"Pendulum-v1: return {values['return_mean']:.1f} ± {values['return_std']:.1f} over 2 episodes"
-    )
+    score = f"Pendulum-v1: return {values['return_mean']:.1f} ± {values['return_std']:.1f} over 2 episodes"
+    assert text.splitlines()[:2] == [str(run_dir / "checkpoints" / "latest.pt"), score]
 
 
 def test_eval_starts_from_the_seed_that_is_given(command: Command, run_dir: Path) -> None:

@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rl_training.algorithms import ALGORITHMS, Algorithm
-from rl_training.config import TrainConfig, bind
+from rl_training.binding import bind
+from rl_training.config import TrainConfig
 from rl_training.experiment import get_algorithm_spec, list_algorithms
 from rl_training.runtime.checkpointing import load_checkpoint
 from rl_training.runtime.options import bind_options, option_groups
@@ -111,7 +112,8 @@ def test_save_load_update_equals_update(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_no_scalar_is_read_back_during_an_update(name: str) -> None:
     algorithm, batches = _build(name), _batches(name)
-    with _NoScalars():
+    mode: Any = _NoScalars
+    with mode():
         for batch in batches:
             algorithm.update(batch)
 
@@ -208,7 +210,7 @@ def _assert_trees_equal(ours: Any, theirs: Any) -> None:
         assert ours == theirs
 
 
-class _NoScalars(TorchDispatchMode):
+class _NoScalars(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its subclass hook untyped
     """Fails on any operation that needs a tensor's value on the Python side."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from rl_training.binding import bind
 from rl_training.cli import main
-from rl_training.config import TrainConfig, bind, parse_yaml
+from rl_training.config import TrainConfig, parse_yaml
 from rl_training.runtime.options import bind_options
 
 ROOT = Path(__file__).parents[2]

@@ -59,7 +59,7 @@ def _action(algorithm: Algorithm, obs: float = 0.0) -> float:
     return float(algorithm.act(torch.tensor([[obs]])))
 
 
-CRITIC = {"gamma": GAMMA, "tau": 0.05}
+CRITIC: dict[str, Any] = {"gamma": GAMMA, "tau": 0.05}
 
 
 @pytest.mark.parametrize("name", WITH_CRITICS)

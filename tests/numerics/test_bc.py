@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -30,7 +31,8 @@ def test_stochastic_loss_is_the_negative_log_likelihood() -> None:
 
 def test_log_density_agrees_with_torch_and_sums_over_dimensions() -> None:
     mean, log_std, actions = torch.randn(3, 8, 4, dtype=torch.float64)
-    expected = torch.distributions.Normal(mean, log_std.exp()).log_prob(actions).sum(-1)
+    normal: Any = torch.distributions.Normal(mean, log_std.exp())
+    expected = normal.log_prob(actions).sum(-1)
     torch.testing.assert_close(gaussian_log_prob(actions, mean, log_std), expected)
 
 

@@ -12,14 +12,12 @@ import pytest
 from pydantic import Field
 
 from rl_training.algorithms import ALGORITHMS
+from rl_training.binding import bind, describe, options
 from rl_training.config import (
     RewardTransformConfig,
     TrainConfig,
-    bind,
-    describe,
     find_config,
     load_config,
-    options,
     packaged_configs,
     parse_overrides,
     parse_yaml,

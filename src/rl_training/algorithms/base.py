@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
 from types import FunctionType
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from pydantic import Field
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from rl_training.algorithms.optim import Adam, gradient_norm, polyak
-from rl_training.config import bind, options
+from rl_training.binding import bind, options
 from rl_training.models import Model
 from rl_training.types import Batch, Metrics, SpaceSpec
 
@@ -32,7 +32,9 @@ class Hyper:
     """Hyper-parameters that every algorithm has."""
 
     learning_rate: float = Field(default=3e-4, gt=0, description="step size of Adam")
-    hidden_sizes: tuple[int, ...] = Field(default=(256, 256), min_length=1, description="widths of the hidden layers")
+    hidden_sizes: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        default=(256, 256), min_length=1, description="widths of the hidden layers"
+    )
     max_grad_norm: float | None = Field(default=None, gt=0, description="bound on the gradient norm of each network")
 
     def learning_rate_of(self, child: str) -> float:

@@ -17,7 +17,7 @@ from pydantic import Field
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, Hyper, Step, register
-from rl_training.config import options
+from rl_training.binding import options
 from rl_training.models import MLPBCModel
 from rl_training.models.policies import gaussian_log_prob
 from rl_training.types import Batch, Metrics

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, Step, ValueHyper, register
 from rl_training.algorithms.losses import bellman, critic_objective, smooth
-from rl_training.config import options
+from rl_training.binding import options
 from rl_training.models import MLPTD3Model
 from rl_training.types import Batch, Metrics
 

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from rl_training.config import RewardPreset, RewardTransformConfig, bind, options
+from rl_training.binding import bind, options
+from rl_training.config import PathText, RewardPreset, RewardTransformConfig
 from rl_training.data.audit import audit
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.offline_mixers import concatenate_datasets, mix_transition_datasets
@@ -27,7 +28,7 @@ class DatasetSpec:
     """Where one dataset comes from."""
 
     dataset_kind: Kind | None = Field(default=None, description="form of the data; inferred from a path's ending")
-    dataset_path: str | None = Field(default=None, description="file to read (npz, pt, hdf5)")
+    dataset_path: PathText | None = Field(default=None, description="file to read (npz, pt, hdf5)")
     dataset_id: str | None = Field(default=None, description="name of a Minari dataset")
     dataset_download: bool = Field(default=False, description="fetch a Minari dataset that is not on this machine")
     dataset_size: int | None = Field(

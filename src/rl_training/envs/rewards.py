@@ -7,7 +7,8 @@ from typing import Any, SupportsFloat
 
 import gymnasium as gym
 
-from rl_training.config import RewardTransformConfig, bind
+from rl_training.binding import bind
+from rl_training.config import RewardTransformConfig
 from rl_training.types import ConfigError
 
 

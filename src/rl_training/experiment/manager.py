@@ -129,6 +129,11 @@ def _sweep(config: TrainConfig, seeds: list[int], workers: int) -> Iterator[Seed
                 sender.close()
                 running[receiver] = (seed, process, SeedProgress(seed, "running"))
             yield from _collect(running)
+    except KeyboardInterrupt:
+        # Ctrl-C reaches the workers too: each saves its run and ends.
+        for _, worker, _ in running.values():
+            worker.join()
+        raise
     finally:
         for _, worker, _ in running.values():
             worker.terminate()

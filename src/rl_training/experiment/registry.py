@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rl_training.algorithms import ALGORITHMS, Algorithm
-from rl_training.config import TrainConfig, describe, packaged_configs
+from rl_training.binding import describe
+from rl_training.config import TrainConfig, packaged_configs
 from rl_training.runtime import TrainResult, check_algorithm, load_policy, read_options, resume, train
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.options import find_algorithm, option_groups

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,9 +21,9 @@ from rl_training.runtime.controls import ControlOptions
 from rl_training.runtime.diagnostics import diagnose
 from rl_training.runtime.options import RunOptions
 from rl_training.runtime.performance import default_device, should_compile
-from rl_training.runtime.rollout import evaluate_policy
+from rl_training.runtime.rollout import EvaluationResult, evaluate_policy
 from rl_training.runtime.trainer import Session, TrainerState
-from rl_training.types import CheckpointError, ConfigError, DatasetError, SpaceSpec
+from rl_training.types import CheckpointError, ConfigError, DatasetError, SpaceSpec, nearest
 
 DEFAULT_VALIDATION = 0.1
 TOLERANCE = 1e-5
@@ -77,17 +78,21 @@ def open_session(
     data = load_data(config, options)
     if tree is not None and tree["trainer"]["fingerprint"] != data.fingerprint:
         raise CheckpointError("the data is not what the run was trained on: its fingerprint differs; start a new run")
+    source = data.dataset.to(device).requiring(*options.algorithm.needs).with_seed(config.seed)
+    loop, controls = options.loop, options.controls
+    if len(source) < loop.min_buffer_size:
+        raise DatasetError(f"the data has {len(source)} transitions, min_buffer_size is {loop.min_buffer_size}")
+    updates_per_epoch = math.ceil(len(source) / loop.batch_size)
+    limit, limit_reason = controls.update_limit(config.total_timesteps, updates_per_epoch)
     torch.manual_seed(config.seed)
     algorithm = _build(options, data, device)
-    source = data.dataset.to(device).requiring(*algorithm.needs).with_seed(config.seed)
-    if len(source) < options.loop.min_buffer_size:
-        raise DatasetError(f"the data has {len(source)} transitions, min_buffer_size is {options.loop.min_buffer_size}")
-    compiled = tree["machine"]["compiled"] if tree else should_compile(options.loop.compile, config.total_timesteps)
+    compiled = tree["machine"]["compiled"] if tree else should_compile(loop.compile, limit)
     if compiled:
         algorithm.compile_steps()
-    if options.controls.early_stopping is not None:
-        callbacks = [EarlyStoppingCallback(options.controls.early_stopping), *callbacks]
     evaluator = partial(_evaluate, algorithm, config, data.dataset.validation, device)
+    if controls.early_stopping is not None:
+        _check_metric(controls.early_stopping.metric, algorithm, config, data.dataset.validation)
+        callbacks = [EarlyStoppingCallback(controls.early_stopping), *callbacks]
     config = options.resolve(config)
     if run is None:
         about = {"data": data.describe(), "compiled": compiled, "threads": torch.get_num_threads()}
@@ -97,14 +102,17 @@ def open_session(
         spaces=data.spaces,
         algorithm=algorithm,
         source=source,
-        loop=options.loop,
-        controls=options.controls,
-        state=TrainerState(config.algo, run.path, config.total_timesteps, notes=source.notes, compiled=compiled),
+        loop=loop,
+        controls=controls,
+        state=TrainerState(config.algo, run.path, limit, notes=source.notes, compiled=compiled),
         run=run,
         evaluate=evaluator,
-        best_metric=_best_metric(config, options.controls),
+        best_metric=_best_metric(config, controls),
         fingerprint=data.fingerprint,
-        horizon=config.total_timesteps,
+        updates_per_epoch=updates_per_epoch,
+        limit=limit,
+        limit_reason=limit_reason,
+        horizon=limit,
         data_return=data.mean_return,
         callbacks=callbacks,
     )
@@ -164,6 +172,18 @@ def _evaluate(
     if held_out is not None:
         rows["validation"] = diagnose(algorithm, held_out.to(device))
     return rows
+
+
+def _check_metric(metric: str, algorithm: Algorithm, config: TrainConfig, held_out: TransitionDataset | None) -> None:
+    """Refuse a metric that no evaluation of this run will report, before the run begins."""
+    names: set[str] = set()
+    if config.env_id is not None:
+        names |= EvaluationResult(config.env_id, (0.0,), (1,)).metrics().keys()
+    if held_out is not None:
+        names |= diagnose(algorithm, held_out.take_episodes([0]).to(algorithm.obs_mean.device)).keys()
+    if metric not in names:
+        known = f"; there are {', '.join(sorted(names))}" if names else "; there is neither an env_id nor held-out data"
+        raise ConfigError(f"early_stopping.metric {metric!r} is not reported{nearest(metric, names) or known}")
 
 
 def _best_metric(config: TrainConfig, controls: ControlOptions) -> tuple[str, str] | None:

@@ -61,15 +61,15 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     return tree
 
 
-def find_checkpoint(path: Path | str) -> Path:
-    """The checkpoint meant by a file, a run directory (its latest), or a folder of runs (the latest of the newest)."""
+def find_checkpoint(path: Path | str, *, name: str = "latest.pt") -> Path:
+    """The checkpoint meant by a file, by a run directory (its latest), or by a folder of runs (that of the newest)."""
     path = Path(path)
     if not path.is_dir():
         return path
-    latest = Path("checkpoints", "latest.pt")
-    found = [path / latest] if (path / latest).is_file() else list(path.glob(f"*/{latest.as_posix()}"))
+    place = Path("checkpoints", name)
+    found = [path / place] if (path / place).is_file() else list(path.glob(f"*/{place.as_posix()}"))
     if not found:
-        raise CheckpointError(f"{str(path)!r} holds no checkpoint (looked for {latest})")
+        raise CheckpointError(f"{str(path)!r} holds no checkpoint (looked for {place})")
     return max(found, key=lambda file: file.stat().st_mtime)
 
 

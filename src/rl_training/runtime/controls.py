@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from rl_training.config import options
+from rl_training.binding import options
 from rl_training.runtime.schedules import ScheduleSpec, as_schedule
 from rl_training.types import ConfigError
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from rl_training.algorithms import ALGORITHMS, Algorithm
 from rl_training.algorithms.base import Hyper
-from rl_training.config import TrainConfig, bind, read_config
+from rl_training.binding import bind
+from rl_training.config import TrainConfig, read_config
 from rl_training.data import DataOptions
 from rl_training.runtime.controls import ControlOptions
 from rl_training.runtime.trainer import LoopOptions

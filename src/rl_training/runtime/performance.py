@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shlex
 import shutil
 import sys
 import warnings
@@ -42,6 +43,7 @@ def should_compile(option: CompileOption, updates: int) -> bool:
         return False
     obstacle = _obstacle()
     if obstacle is None:
+        _warn_of_scalar_code()
         return True
     if option == "always":
         raise ConfigError(f"compile: always is not possible: {obstacle}; set compile: never or auto")
@@ -49,8 +51,24 @@ def should_compile(option: CompileOption, updates: int) -> bool:
     return False
 
 
+def _warn_of_scalar_code() -> None:
+    """Say so where the compiler would write code without vector instructions though the processor has them.
+
+    It decides that by compiling a small program; if that fails once, its cache remembers slow code for good.
+    """
+    from torch._inductor.cpu_vec_isa import pick_vec_isa
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    if torch.backends.cpu.get_cpu_capability() != "DEFAULT" and not pick_vec_isa():
+        warnings.warn(
+            f"the compiler found no vector instructions, so compiled updates will be slow; delete {cache_dir()} and "
+            "start again",
+            stacklevel=3,
+        )
+
+
 def _obstacle() -> str | None:
-    compilers = [os.environ["CXX"]] if "CXX" in os.environ else ["g++", "clang++"]
+    compilers = shlex.split(os.environ["CXX"])[:1] if "CXX" in os.environ else ["g++", "clang++"]
     if not any(map(shutil.which, compilers)):
         return f"no C++ compiler found (looked for {', '.join(compilers)})"
     if not hasattr(torch._dynamo.config, "trace_autograd_ops"):

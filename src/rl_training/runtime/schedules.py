@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from rl_training.config import options
+from rl_training.binding import options
 
 Shape = Literal["constant", "linear", "cosine"]
 

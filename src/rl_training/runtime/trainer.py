@@ -13,7 +13,8 @@ import torch
 from pydantic import Field
 
 from rl_training.algorithms import Algorithm
-from rl_training.config import TrainConfig, options
+from rl_training.binding import options
+from rl_training.config import TrainConfig
 from rl_training.data import TransitionDataset
 from rl_training.runtime.artifacts import MetricWindow, RunDirectory, write_json
 from rl_training.runtime.callbacks import Callback
@@ -107,6 +108,10 @@ class Session:
     best_metric: tuple[str, str] | None
     """Name and mode of what decides which checkpoint is the best; None where nothing can."""
     fingerprint: str
+    updates_per_epoch: int
+    limit: int
+    """Updates that the run may make."""
+    limit_reason: str | None
     horizon: int
     """Length that the learning-rate schedule was planned for."""
     data_return: float | None = None
@@ -118,9 +123,6 @@ class Session:
     clock: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
-        self.updates_per_epoch = math.ceil(len(self.source) / self.loop.batch_size)
-        self.limit, self.limit_reason = self.controls.update_limit(self.config.total_timesteps, self.updates_per_epoch)
-        self.state.total = self.limit
         self.schedule = self.controls.schedule()
         self.logged_at = self.state.update_count
 
@@ -210,6 +212,11 @@ class Session:
         state = self.state
         return {"global_step": state.global_step, "epoch": state.epoch, "update_count": state.update_count}
 
+    def named_callbacks(self) -> list[tuple[str, Callback]]:
+        """Callbacks under the names of their classes; several of one class are numbered."""
+        kinds = [type(callback).__name__ for callback in self.callbacks]
+        return [(f"{kind}{kinds[:k].count(kind) or ''}", self.callbacks[k]) for k, kind in enumerate(kinds)]
+
     def tree(self) -> dict[str, Any]:
         """The complete state of the run: tensors and plain values only."""
         return {
@@ -220,13 +227,16 @@ class Session:
             "trainer": {
                 "state": self.state.state_dict(),
                 "window": self.window.state_dict(),
-                "callbacks": {type(callback).__name__: callback.state_dict() for callback in self.callbacks},
+                "callbacks": {name: callback.state_dict() for name, callback in self.named_callbacks()},
                 "last_metrics": self.last_metrics,
                 "best_metrics": self.best_metrics,
                 "horizon": self.horizon,
                 "fingerprint": self.fingerprint,
             },
-            "random": {"torch": torch.get_rng_state()},
+            "random": {
+                "torch": torch.get_rng_state(),
+                "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+            },
             "machine": {
                 "torch": str(torch.__version__),
                 "threads": torch.get_num_threads(),
@@ -245,14 +255,15 @@ class Session:
         self.source.sampler.load_state_dict(tree["source"])
         self.state.load_state_dict(trainer["state"])
         self.window.load_state_dict(trainer["window"])
-        for callback in self.callbacks:
+        for name, callback in self.named_callbacks():
             # A callback may be new to the run; then there is nothing to restore.
-            if type(callback).__name__ in trainer["callbacks"]:
-                callback.load_state_dict(trainer["callbacks"][type(callback).__name__])
+            if name in trainer["callbacks"]:
+                callback.load_state_dict(trainer["callbacks"][name])
         self.last_metrics, self.best_metrics = dict(trainer["last_metrics"]), dict(trainer["best_metrics"])
         self.horizon = trainer["horizon"]
         self.logged_at = self.state.update_count
         torch.set_rng_state(tree["random"]["torch"])
+        torch.cuda.set_rng_state_all(tree["random"]["cuda"])
 
 
 def train_session(session: Session) -> TrainResult:

@@ -16,7 +16,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from rl_training.algorithms import Algorithm
-from rl_training.config import TrainConfig, bind, load_config
+from rl_training.binding import bind
+from rl_training.config import TrainConfig, load_config
 from rl_training.runtime.artifacts import RunDirectory
 from rl_training.runtime.assembly import open_session
 from rl_training.runtime.callbacks import Callback
@@ -59,6 +60,7 @@ def resume(
     tree = load_checkpoint(checkpoint) if checkpoint.is_file() else None
     config = TrainConfig(**tree["config"]) if tree else load_config(run_dir / "config.yaml")
     _check_algo(checkpoint, config, expected_algo)
+    _check_overrides(overrides)
     config = bind(_merge(config.to_plain(), overrides), TrainConfig)[0]
     options = bind_options(config)
     configure_machine(threads or (tree["machine"]["threads"] if tree else None))
@@ -82,6 +84,12 @@ def _merge(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, An
         if isinstance(value, dict) and isinstance(values.get(key), dict)
     }
     return {**values, **overrides, **merged}
+
+
+def _check_overrides(overrides: Mapping[str, Any]) -> None:
+    fixed = [name for name in ("algo", "env_id", "seed", "output_dir") if name in overrides]
+    if fixed:
+        raise ConfigError(f"a run keeps its {fixed[0]}: leave it out, or start a new run")
 
 
 def _check_algo(checkpoint: Path, config: TrainConfig, expected: str | None) -> None:

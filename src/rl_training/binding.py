@@ -1,0 +1,193 @@
+"""Option groups: typed, bounded records that say all that is wrong with their values at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from pydantic import ConfigDict, Field, ValidationError
+from pydantic.dataclasses import dataclass as pydantic_dataclass
+from typing_extensions import dataclass_transform
+
+from rl_training.types import ConfigError, nearest
+
+T = TypeVar("T")
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(Field,))
+def options(cls: type[T]) -> type[T]:
+    """Make a class an option group: frozen, keyword-only, checked on construction, unknown names refused."""
+    group: Any = pydantic_dataclass(cls, frozen=True, kw_only=True, config=_SETTINGS)
+    validate = group.__init__
+
+    def checked(self: object, **values: Any) -> None:
+        problems = _strays(group, values)
+        try:
+            validate(self, **{name: _number(value) for name, value in values.items()})
+        except ValidationError as error:
+            problems |= _problems(error, group)
+        if problems:
+            raise ConfigError(*problems.values())
+
+    group.__init__ = checked
+    return group  # type: ignore[no-any-return]  # pydantic types its decorator's result as its own protocol
+
+
+_SETTINGS = ConfigDict(extra="forbid", allow_inf_nan=False, validate_default=False)
+
+
+def _strays(hint: Any, value: Any, name: str = "") -> dict[str, str]:
+    """By name, the booleans that stand for numbers, which pydantic would take as 0 and 1."""
+    kinds = _kinds(hint)
+    if isinstance(value, bool) and not {bool, Any} & kinds:
+        return {name: f"{name} must not be a boolean, got {value}"}
+    group = next(filter(is_dataclass, kinds), None)
+    hints = get_type_hints(group) if group is not None else {}
+    parts: list[tuple[Any, Any, Any]] = []
+    if isinstance(value, Mapping):
+        parts = [(hints[key], key, item) for key, item in value.items() if key in hints]
+    elif isinstance(value, (list, tuple)):
+        parts = [(hint, number, item) for number, item in enumerate(value)]
+    found: dict[str, str] = {}
+    for part, key, item in parts:
+        found |= _strays(part, item, f"{name}.{key}" if name else key)
+    return found
+
+
+def _kinds(hint: Any) -> set[Any]:
+    """A type and all those it is made of."""
+    return {hint}.union(*map(_kinds, get_args(hint)))
+
+
+def _number(value: Any) -> Any:
+    """Text such as '1e6' as the whole number it stands for, so that integer options take it too."""
+    if isinstance(value, str) and _EXPONENT.match(value) and float(value).is_integer():
+        return int(float(value))
+    return value
+
+
+_EXPONENT = re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE]\+?[0-9]+$")
+
+
+def _problems(error: ValidationError, group: type) -> dict[str, str]:
+    """One problem per name; a list that is too short only because its items are wrong is not reported."""
+    items = [item for item in error.errors() if item["type"] != "too_short" or not item["input"]]
+    return {".".join(_path(item)): _problem(item, group) for item in items}
+
+
+def _path(item: Mapping[str, Any]) -> list[str]:
+    """Where in the options a problem is; pydantic's own words, which are no names, are left out."""
+    return [str(part) for part in item["loc"] if not isinstance(part, str) or part.isidentifier()]
+
+
+_RELATIONS = {"greater_than": ">", "greater_than_equal": ">=", "less_than": "<", "less_than_equal": "<="}
+_KINDS = {
+    "int": "an integer",
+    "float": "a number",
+    "bool": "true or false",
+    "string": "text",
+    "finite": "a finite number",
+    "dict": "a mapping",
+    "dataclass": "a mapping",
+    "tuple": "a list",
+}
+
+
+def _problem(item: Mapping[str, Any], group: type) -> str:
+    """One pydantic error in the package's own words: what, expected, got."""
+    path = _path(item)
+    name, kind, got = ".".join(path) or group.__name__, item["type"], item["input"]
+    if kind in ("unexpected_keyword_argument", "extra_forbidden"):
+        return f"unknown option {name!r}{nearest(path[-1], _names(group, path[:-1]))}"
+    if kind in ("missing", "missing_argument", "missing_keyword_only_argument"):
+        return f"{name} is required"
+    if kind == "value_error":
+        return str(item["ctx"]["error"])
+    if kind == "too_short":
+        return f"{name} must not be empty"
+    return f"{name} must be {_expectation(item, group)}, got {got!r}{nearest(str(got), _choices(item))}"
+
+
+def _expectation(item: Mapping[str, Any], group: Any) -> str:
+    kind, context = item["type"], item.get("ctx", {})
+    if kind in _RELATIONS:
+        return f"{_RELATIONS[kind]} {next(iter(context.values())):g}"
+    if kind == "literal_error":
+        return f"one of {context['expected']}"
+    if kind == "string_pattern_mismatch":
+        return str(group.__pydantic_fields__[item["loc"][0]].description)
+    start = kind.split("_")[0]
+    return _KINDS.get(start) or item["msg"].removeprefix("Input should be ").lower()
+
+
+def _choices(item: Mapping[str, Any]) -> list[str]:
+    return re.findall(r"'([^']*)'", item["ctx"]["expected"]) if item["type"] == "literal_error" else []
+
+
+def _names(group: Any, path: Sequence[str]) -> list[str]:
+    """The option names that are valid at a path inside a group."""
+    for part in path:
+        if part.isdigit():
+            continue
+        hint = get_type_hints(group).get(part)
+        group = next((arg for arg in (hint, *get_args(hint)) if is_dataclass(arg)), None)
+    return [field.name for field in fields(group)] if group is not None else []
+
+
+def bind(values: Mapping[str, Any], *groups: type[Any], where: str | None = None) -> tuple[Any, ...]:
+    """Share one flat mapping out over several option groups by field name; collect every problem before raising."""
+    homes = {field.name: group for group in groups for field in fields(group)}
+    problems = [f"unknown option {key!r}{nearest(str(key), homes)}" for key in values if key not in homes]
+    bound = []
+    for group in groups:
+        try:
+            bound.append(group(**{key: value for key, value in values.items() if homes.get(key) is group}))
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(*(f"{where}: {problem}" if where else problem for problem in problems))
+    return tuple(bound)
+
+
+def describe(group: type[Any], defaults: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+    """One row per option of a group: name, type, bound, default, meaning."""
+    rows = []
+    for field in fields(group):
+        info: Any = field.default
+        default = info.default_factory() if info.default_factory else info.default
+        rows.append(
+            {
+                "name": field.name,
+                "type": _type_name(get_type_hints(group)[field.name]),
+                "bound": _bound(info.metadata),
+                "default": "required" if info.is_required() else (defaults or {}).get(field.name, default),
+                "meaning": info.description or "",
+            }
+        )
+    return rows
+
+
+def _type_name(hint: Any) -> str:
+    if get_origin(hint) is Literal:
+        return " | ".join(map(str, get_args(hint)))
+    if get_origin(hint) in (tuple, list):
+        return f"list of {_type_name(get_args(hint)[0])}"
+    if get_origin(hint) is dict or get_origin(hint) is Mapping:
+        return "mapping"
+    if get_args(hint):
+        return " | ".join(_type_name(arg) for arg in get_args(hint))
+    plain = {"NoneType": "null", "str": "text", "int": "integer", "float": "number", "bool": "true | false"}
+    return plain.get(hint.__name__, str(hint.__name__))
+
+
+def _bound(metadata: Sequence[Any]) -> str:
+    signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+    bounds = [
+        f"{sign} {value:g}"
+        for item in metadata
+        for key, sign in signs.items()
+        if (value := getattr(item, key, None)) is not None
+    ]
+    return ", ".join(bounds)

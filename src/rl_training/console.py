@@ -1,0 +1,104 @@
+"""What the command line prints: results, tables, and several seeds at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from rl_training.experiment import SeedProgress
+    from rl_training.runtime import TrainResult
+
+
+class SweepDisplay:
+    """One line per seed, live on a terminal, else a line per event."""
+
+    def __init__(self, seeds: Sequence[int], *, quiet: bool) -> None:
+        self.console = Console(highlight=False, soft_wrap=True, quiet=quiet)
+        self.rows: dict[int, SeedProgress | None] = dict.fromkeys(seeds)
+        self.live = Live(get_renderable=self.table, console=self.console) if self.console.is_terminal else None
+
+    def __enter__(self) -> Callable[[SeedProgress], None]:
+        if self.live is not None:
+            self.live.start()
+        return self.update
+
+    def __exit__(self, *_: object) -> None:
+        if self.live is not None:
+            self.live.stop()
+
+    def update(self, progress: SeedProgress) -> None:
+        """Show how far a seed has come."""
+        self.rows[progress.seed] = progress
+        if self.live is None:
+            self.console.print("  ".join(self.cells(progress.seed, progress)), markup=False)
+
+    def table(self) -> Table:
+        """The live display."""
+        table = Table.grid(padding=(0, 2))
+        for seed, progress in self.rows.items():
+            table.add_row(*self.cells(seed, progress))
+        return table
+
+    @staticmethod
+    def cells(seed: int, progress: SeedProgress | None) -> list[str]:
+        """The line of one seed."""
+        if progress is None:
+            return [f"seed {seed}", "waiting"]
+        if progress.status == "failed":
+            return [f"seed {seed}", "failed", (progress.error or "").splitlines()[-1]]
+        cells = [f"seed {seed}", progress.status, f"{progress.update_count}/{progress.total or '?'}"]
+        return [*cells, score_text(progress.metrics or {})]
+
+
+def summary(result: TrainResult) -> dict[str, str]:
+    """What a run came to, by name: the policy's score beside the data's, and where everything is."""
+    lines = {}
+    if result.metrics:
+        lines["policy"] = score_text(result.metrics)
+    if result.best_metrics and result.best_metrics != result.metrics:
+        lines["best"] = score_text(result.best_metrics)
+    if result.data_return is not None:
+        lines["data"] = f"return {result.data_return:.1f}"
+    lines["run"] = str(result.run_dir)
+    lines["checkpoint"] = str(result.checkpoint_path)
+    return lines
+
+
+def score_text(metrics: Mapping[str, float]) -> str:
+    """An evaluation in a few words."""
+    if "return_mean" in metrics:
+        text = f"return {metrics['return_mean']:.1f} ± {metrics['return_std']:.1f}"
+        return f"{text}, D4RL score {metrics['normalized_score']:.1f}" if "normalized_score" in metrics else text
+    names = ("td_error", "initial_value", "action_mse")
+    return ", ".join(f"{name} {metrics[name]:.4g}" for name in names if name in metrics)
+
+
+def print_json(value: Any) -> None:
+    """One JSON value on standard output."""
+    print(json.dumps(value, indent=2, default=list))
+
+
+def cell(value: Any) -> str:
+    """A value as a table shows it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table on standard output; wide where nobody watches."""
+    table = Table(*head, box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        table.add_row(*(cell.replace("[", r"\[") for cell in row))
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=max(console.width, 200))
+    console.print(table)
