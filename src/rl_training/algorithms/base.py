@@ -7,7 +7,6 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
-from types import FunctionType
 from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 import torch
@@ -15,6 +14,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from typing_extensions import Self
 
+from rl_training.algorithms.compilation import CompiledGradient
 from rl_training.algorithms.optim import Adam, gradient_norm, polyak
 from rl_training.binding import bind, options
 from rl_training.models import Model
@@ -197,17 +197,9 @@ class Algorithm(nn.Module):
 
     def compile_steps(self, *, backend: str = "inductor") -> None:
         """Compile loss and gradient of each step as one graph; parameters, states and results stay what they are."""
-        # Read when a graph is traced: lets it contain torch.autograd.grad.
-        torch._dynamo.config.trace_autograd_ops = True
-        # The graph belongs to this algorithm, whose parts never change: only what comes in with a batch is checked.
-        options: dict[str, Any] = {"guard_filter_fn": torch.compiler.keep_tensor_guards_unsafe}
-        if backend == "inductor":
-            # Noise from torch's own generator, so that a compiled run draws what an eager one draws.
-            options["fallback_random"] = True
         for step in self.steps:
-            function = _with_own_code(Algorithm.gradient, name=f"{self.name}_{step.name}_gradient")
-            compiled = torch.compile(function, fullgraph=True, dynamic=False, backend=backend, options=options)
-            self._gradients[step.name] = partial(compiled, self, step)
+            name = f"{self.name}_{step.name}_gradient"
+            self._gradients[step.name] = CompiledGradient(Algorithm.gradient, self, step, name=name, backend=backend)
 
     def get_extra_state(self) -> dict[str, int]:
         """Counters that are not tensors; part of the state dict."""
@@ -216,14 +208,6 @@ class Algorithm(nn.Module):
     def set_extra_state(self, state: dict[str, int]) -> None:
         """Restore what `get_extra_state` returned."""
         self.updates = state["updates"]
-
-
-def _with_own_code(function: Any, *, name: str) -> Any:
-    """A copy of a function that the compiler does not take for the original.
-
-    Its cache belongs to the code and is bounded: shared code would be refused after a few runs in one process.
-    """
-    return FunctionType(function.__code__.replace(co_name=name), function.__globals__, name)
 
 
 ALGORITHMS: dict[str, type[Algorithm]] = {}

@@ -59,7 +59,7 @@ def _zeros(module: nn.Module) -> nn.Module:
 
 def gradient_norm(gradients: list[Tensor]) -> Tensor:
     """Euclidean norm over all gradients together."""
-    return torch.stack(torch._foreach_norm(gradients)).square().sum().sqrt()
+    return torch.stack([gradient.square().sum() for gradient in gradients]).sum().sqrt()
 
 
 @torch.no_grad()
