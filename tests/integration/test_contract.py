@@ -84,6 +84,15 @@ def test_an_update_moves_exactly_what_its_steps_declare(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_a_batch_without_a_needed_field_is_refused_by_name(name: str) -> None:
+    algorithm = _build(name)
+    for field in algorithm.needs:
+        batch = {key: value for key, value in _batches(name)[0].items() if key != field}
+        with pytest.raises(ValueError, match=f"needs '{field}' in a batch"):
+            algorithm.update(batch)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_losses_on_held_out_data_change_nothing(name: str) -> None:
     algorithm = _build(name)
     before = copy.deepcopy(algorithm.state_dict())

@@ -69,4 +69,4 @@ def test_stochastic_policy_learns_the_spread_of_the_data() -> None:
 
 def test_an_unknown_policy_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(ConfigError, match="did you mean 'stochastic'"):
-        build("bc", policy="stocastic")
+        build("bc", policy="stochastick")

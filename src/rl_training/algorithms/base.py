@@ -147,6 +147,9 @@ class Algorithm(nn.Module):
 
     def prepare(self, batch: Batch) -> Batch:
         """The batch as the losses see it."""
+        missing = [name for name in self.needs if name not in batch]
+        if missing:
+            raise ValueError(f"{type(self).__name__} needs {missing[0]!r} in a batch, which has {', '.join(batch)}")
         return {key: self.normalize(value) if key in ("obs", "next_obs") else value for key, value in batch.items()}
 
     @torch.no_grad()
