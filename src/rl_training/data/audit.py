@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from rl_training.data.offline_dataset import TransitionDataset
 
 
@@ -23,7 +25,8 @@ def _time_limits(dataset: TransitionDataset) -> list[str]:
     bounds = dataset.episode_bounds()
     # The last episode may be cut short by the end of the recording, so it says nothing about a time limit.
     lengths = (bounds[:-1, 1] - bounds[:-1, 0]).tolist()
-    if len(bounds) <= 3 or len(set(lengths)) != 1 or lengths[0] == 1 or int(dataset.dones.sum()) < len(bounds) - 1:
+    dones = np.count_nonzero(dataset.dones.numpy(force=True))
+    if len(bounds) <= 3 or len(set(lengths)) != 1 or lengths[0] == 1 or dones < len(bounds) - 1:
         return []
     return [
         f"every episode ends with dones after exactly {lengths[0]} steps, which looks like a time limit recorded as "

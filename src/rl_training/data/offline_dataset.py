@@ -155,12 +155,13 @@ class TransitionDataset:
         """Whether any row is followed by another of its episode; one-step episodes count if the task terminated."""
         if not self.is_ordered:
             return False
-        return self.tail_rewards is not None or bool((~self.episode_ends).any() or self.fields["dones"].bool().all())
+        dones = self.fields["dones"].numpy(force=True)
+        return self.tail_rewards is not None or not self._end_flags().all() or bool(dones.all())
 
     def episode_bounds(self) -> Tensor:
         """First row and row after the last of each episode: (episodes, 2)."""
         self._require_order("episodes")
-        stops = np.flatnonzero(self.episode_ends.numpy(force=True)) + 1
+        stops = np.flatnonzero(self._end_flags()) + 1
         return torch.from_numpy(np.stack([np.concatenate([[0], stops[:-1]]), stops], axis=1)).to(self.device)
 
     def episodes(self) -> Iterator[Episode]:
@@ -335,6 +336,11 @@ class TransitionDataset:
             digest.update(name.encode())
             digest.update(value.contiguous().numpy(force=True).view(np.uint8).data)
         return digest.hexdigest()
+
+    def _end_flags(self) -> NDArray[np.bool_]:
+        """`episode_ends` in NumPy: the first use of a torch kernel costs memory, and loading must not need much."""
+        flags: NDArray[np.bool_] = self.truncations.numpy(force=True) | (self.fields["dones"].numpy(force=True) != 0)
+        return flags
 
     def _require_order(self, what: str) -> None:
         if not self.is_ordered:
