@@ -12,11 +12,14 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+import rl_training
 from rl_training.config import TrainConfig, load_config
 
 # Tests train tiny networks, in this process and in others: more threads would only get in each other's way.
 os.environ["OMP_NUM_THREADS"] = "1"
 torch.set_num_threads(1)
+# The package may be found through a relative PYTHONPATH; processes that tests start elsewhere must find it too.
+os.environ["PYTHONPATH"] = str(Path(rl_training.__file__).parents[1])
 
 DATA_FOLDER = Path(os.environ.get("RL_TRAINING_DATA", Path(__file__).parents[2] / "shared" / "data"))
 """Real datasets to test on; not part of the project."""

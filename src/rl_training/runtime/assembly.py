@@ -20,7 +20,7 @@ from rl_training.runtime.callbacks import Callback, EarlyStoppingCallback
 from rl_training.runtime.controls import ControlOptions
 from rl_training.runtime.diagnostics import diagnose
 from rl_training.runtime.options import RunOptions
-from rl_training.runtime.performance import default_device, should_compile
+from rl_training.runtime.performance import can_compile, default_device, should_compile
 from rl_training.runtime.rollout import EvaluationResult, evaluate_policy
 from rl_training.runtime.trainer import Session, TrainerState
 from rl_training.types import CheckpointError, ConfigError, DatasetError, SpaceSpec, nearest
@@ -86,7 +86,7 @@ def open_session(
     limit, limit_reason = controls.update_limit(config.total_timesteps, updates_per_epoch)
     torch.manual_seed(config.seed)
     algorithm = _build(options, data, device)
-    compiled = tree["machine"]["compiled"] if tree else should_compile(loop.compile, limit)
+    compiled = should_compile(loop.compile, limit) if tree is None else can_compile(tree["machine"]["compiled"])
     if compiled:
         algorithm.compile_steps()
     evaluator = partial(_evaluate, algorithm, config, data.dataset.validation, device)

@@ -39,16 +39,21 @@ def _raise_malloc_thresholds() -> None:
 
 def should_compile(option: CompileOption, updates: int) -> bool:
     """Whether a run of so many updates is compiled; warns once where it should be and cannot be."""
-    if option == "never" or (option == "auto" and updates < EARNED_AFTER):
+    if option == "always" and (obstacle := _obstacle()) is not None:
+        raise ConfigError(f"compile: always is not possible: {obstacle}; set compile: never or auto")
+    return can_compile(option == "always" or (option == "auto" and updates >= EARNED_AFTER))
+
+
+def can_compile(wanted: bool) -> bool:
+    """Whether what is wanted is possible; says so where it is not, or not well."""
+    if not wanted:
         return False
     obstacle = _obstacle()
-    if obstacle is None:
-        _warn_of_scalar_code()
-        return True
-    if option == "always":
-        raise ConfigError(f"compile: always is not possible: {obstacle}; set compile: never or auto")
-    warnings.warn(f"training without compilation, which is slower: {obstacle}", stacklevel=2)
-    return False
+    if obstacle is not None:
+        warnings.warn(f"training without compilation, which is slower: {obstacle}", stacklevel=2)
+        return False
+    _warn_of_scalar_code()
+    return True
 
 
 def _warn_of_scalar_code() -> None:

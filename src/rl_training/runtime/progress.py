@@ -36,6 +36,8 @@ class ProgressCallback(Callback):
         """Say where the run is and what was noticed about its data."""
         self.started, self.started_at = time.monotonic(), state.update_count
         self.console.print(f"run {state.run_dir}", markup=False)
+        if state.update_count >= state.total:
+            self.console.print(f"all {state.total} updates are done; a larger total_timesteps would go on")
         for note in state.notes:
             self.console.print(f"note: {note}", markup=False)
         if state.compiled:
