@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from rl_training.console import SweepDisplay, cell, print_json, print_table, score_text, summary
+from rl_training.console import SweepDisplay, cell, number_text, print_json, print_table, score_text, summary
 from rl_training.types import ConfigError, UserError
 
 # Everything that imports torch is imported inside the command that needs it, so that --help answers at once.
@@ -112,21 +112,21 @@ def predict(
     as_json: JsonOption = False,
 ) -> None:
     """Actions of a trained policy for observations in a file."""
+    import numpy as np
+
     from rl_training.runtime import predict as predict_run
 
     if out is not None and out.suffix not in (".npy", ".json"):
         raise ConfigError(f"--out must end in .npy or .json, got {str(out)!r}")
     actions = predict_run(run, _read_observations(obs), deterministic=not stochastic)
     if out is not None and out.suffix == ".npy":
-        import numpy as np
-
         np.save(out, actions)
     elif out is not None:
         out.write_text(json.dumps(actions.tolist()) + "\n", encoding="utf-8")
     if as_json:
         print_json(actions.tolist())
     elif out is None:
-        print(actions)
+        print(np.array2string(actions, threshold=sys.maxsize))
 
 
 @app.command("list")
@@ -179,19 +179,30 @@ def config_explain(
 
 
 @config_app.command("validate")
-def config_validate(configs: Annotated[list[str], typer.Argument(metavar="CONFIG")], set_: SetOption = None) -> None:
+def config_validate(
+    configs: Annotated[list[str], typer.Argument(metavar="CONFIG")],
+    set_: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Check configurations without running them."""
     from rl_training.runtime import read_options
 
-    problems = []
+    problems: dict[str, list[str]] = {}
     for config in configs:
         try:
             read_options(config, overrides=set_ or [])
+            problems[config] = []
+        except ConfigError as error:
+            problems[config] = list(error.problems)
+    if as_json:
+        print_json(problems)
+        raise typer.Exit(2 if any(problems.values()) else 0)
+    for config in configs:
+        if not problems[config]:
             print(f"{config}: ok")
-        except UserError as error:
-            problems.append(str(error))
-    if problems:
-        raise UserError("\n".join(problems))
+    wrong = [ConfigError(*found, where=config) for config, found in problems.items() if found]
+    if wrong:
+        raise UserError("\n".join(map(str, wrong)))
 
 
 @app.command()
@@ -213,12 +224,12 @@ def report(
     if as_json:
         print_json(rows)
         return
-    head = ["algorithm", "task", "metric", "runs", "last", "best", "IQM", "95 % interval"]
+    head = ["algorithm", "task", "variant", "metric", "runs", "last", "best", "IQM", "95 % interval"]
     cells = []
     for row in rows:
-        numbers = [f"{row[name]:.1f}" for name in ("last", "best", "iqm")]
-        low, high = row["interval"]
-        cells.append([row["algo"], row["task"], row["metric"], str(row["runs"]), *numbers, f"[{low:.1f}, {high:.1f}]"])
+        words = [str(row[name]) for name in ("algo", "task", "variant", "metric", "runs")]
+        numbers = [number_text(row[name]) for name in ("last", "best", "iqm")]
+        cells.append([*words, *numbers, f"[{', '.join(map(number_text, row['interval']))}]"])
     print_table(head, cells)
     if plot is not None:
         print(f"curves in {plot}")
@@ -250,8 +261,12 @@ def _train_seeds(config: TrainConfig, seeds: list[int], workers: str, *, quiet: 
     if workers != "auto" and not (workers.isdigit() and int(workers) > 0):
         raise ConfigError(f"--workers must be a number >= 1 or auto, got {workers!r}")
     count = default_workers() if workers == "auto" else int(workers)
-    with SweepDisplay(seeds, quiet=quiet or as_json) as show:
-        results = ExperimentManager().sweep(config, seeds, workers=count, on_progress=show)
+    display = SweepDisplay(seeds, quiet=quiet or as_json)
+    try:
+        with display:
+            results = ExperimentManager().sweep(config, seeds, workers=count, on_progress=display.update)
+    except KeyboardInterrupt:
+        _report_interrupt(display)
     if as_json:
         print_json([vars(result) for result in results])
     elif not quiet and (runs := [result.run_dir for result in results if result.run_dir]):
@@ -259,6 +274,18 @@ def _train_seeds(config: TrainConfig, seeds: list[int], workers: str, *, quiet: 
     failed = [result for result in results if result.status == "failed"]
     if failed:
         raise UserError("\n".join(f"seed {result.seed}: {result.error}" for result in failed))
+    if any(result.status == "interrupted" for result in results):
+        _report_interrupt(display)
+
+
+def _report_interrupt(display: SweepDisplay) -> NoReturn:
+    """Say how to go on with each seed, and end as an interrupted command does."""
+    for seed, progress in display.rows.items():
+        if progress is None:
+            print(f"seed {seed} was not started", file=sys.stderr)
+        elif progress.status in ("running", "interrupted") and progress.run_dir:
+            print(f"resume seed {seed} with: rl-training resume {progress.run_dir}", file=sys.stderr)
+    raise typer.Exit(INTERRUPTED)
 
 
 def _report_result(result: TrainResult, *, as_json: bool) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from typing_extensions import Self
 
 if TYPE_CHECKING:
     from rl_training.experiment import SeedProgress
@@ -23,10 +24,10 @@ class SweepDisplay:
         self.rows: dict[int, SeedProgress | None] = dict.fromkeys(seeds)
         self.live = Live(get_renderable=self.table, console=self.console) if self.console.is_terminal else None
 
-    def __enter__(self) -> Callable[[SeedProgress], None]:
+    def __enter__(self) -> Self:
         if self.live is not None:
             self.live.start()
-        return self.update
+        return self
 
     def __exit__(self, *_: object) -> None:
         if self.live is not None:
@@ -77,6 +78,11 @@ def score_text(metrics: Mapping[str, float]) -> str:
         return f"{text}, D4RL score {metrics['normalized_score']:.1f}" if "normalized_score" in metrics else text
     names = ("td_error", "initial_value", "action_mse")
     return ", ".join(f"{name} {metrics[name]:.4g}" for name in names if name in metrics)
+
+
+def number_text(value: float) -> str:
+    """A number with as many digits as one compares by."""
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.4g}"
 
 
 def print_json(value: Any) -> None:

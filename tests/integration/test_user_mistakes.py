@@ -89,7 +89,7 @@ def _with_row(array: NDArray[Any], row: int, value: float) -> NDArray[Any]:
         (["env_id=CartPole-v1"], "CartPole-v1 has the action space Discrete(2)"),
         (["env_kwargs.gravity=1"], "env_kwargs: "),
         (["env_kwargs.wrappers.reward=clip_1"], "env_kwargs.wrappers.reward must be a mapping"),
-        (["env_id=null"], "dataset_kind 'random' needs an environment to act in (env_id)"),
+        (["env_id=null"], "dataset_kind 'random' needs an environment to act in: set env_id"),
         (["algo_kwargs.dataset_kind=null", "algo_kwargs.dataset_size=null"], "no dataset is named: set dataset_path"),
         (["algo_kwargs.dataset_kind=npz"], "dataset_kind 'npz' needs a dataset_path"),
         (["algo_kwargs.dataset_path=log.txt", "algo_kwargs.dataset_kind=null"], "has none of the endings .npz"),

@@ -63,9 +63,6 @@ def numbers(tensor: torch.Tensor) -> list[float]:
     return values
 
 
-# Mixing ---------------------------------------------------------------------------------------------------------------
-
-
 @LAW
 @given(logs(), logs(start=1000), logs(start=2000), st.lists(st.integers(1, 9), min_size=3, max_size=3), st.data())
 def test_mixing_keeps_proportions(first: Log, second: Log, third: Log, ratios: list[int], data: st.DataObject) -> None:
@@ -101,9 +98,6 @@ def test_mixing_without_a_size_repeats_no_row(first: Log, second: Log, one: int,
     longer = [Log([*log.episodes, ([0] * 10, True)], log.start) for log in (first, second)]
     mixed = mix_transition_datasets([log.dataset() for log in longer], [one, other], seed=seed)
     assert len(set(numbers(mixed.obs))) == len(mixed)
-
-
-# Rewards --------------------------------------------------------------------------------------------------------------
 
 
 @LAW
@@ -155,9 +149,6 @@ def test_returns_to_go_equal_a_plain_sum(log: Log, with_next_obs: bool, gamma: f
     np.testing.assert_allclose(numbers(data.returns_to_go), expected, rtol=1e-5, atol=1e-5)
 
 
-# Episodes -------------------------------------------------------------------------------------------------------------
-
-
 @LAW
 @given(logs(), st.integers(1, 9), st.integers(1, 20), st.sampled_from(["left", "right"]), SEEDS)
 def test_windows_never_cross_the_end_of_an_episode(
@@ -193,9 +184,6 @@ def test_episodes_make_the_dataset_they_came_from(log: Log) -> None:
     following = torch.where(data.episode_ends[:, None], data.next_obs, data.obs + 1)
     data = data.with_fields(next_obs=following)
     assert TransitionDataset.from_episodes(data.episodes()).fingerprint() == data.fingerprint()
-
-
-# Samples --------------------------------------------------------------------------------------------------------------
 
 
 @LAW

@@ -12,7 +12,7 @@ __all__.extend(MANAGED)
 def __getattr__(name: str) -> type[ManagedAlgorithm]:
     if name in MANAGED:
         return MANAGED[name]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{nearest(name, MANAGED)}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{nearest(name, __all__)}")
 
 
 def __dir__() -> list[str]:

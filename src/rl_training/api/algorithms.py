@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,12 +13,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import Self
 
-from rl_training.config import TrainConfig
 from rl_training.experiment.registry import AlgorithmSpec, list_algorithms
 from rl_training.runtime import Policy, SavedPolicy, TrainResult, check_algorithm, load_policy, read_options, train
 from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.options import ConfigSource
 from rl_training.runtime.progress import ProgressCallback
-from rl_training.types import UserError
+from rl_training.types import UserError, nearest
 
 
 class ManagedAlgorithm:
@@ -25,7 +26,7 @@ class ManagedAlgorithm:
 
     algo: ClassVar[str]
 
-    def __init__(self, config: TrainConfig | str | Path) -> None:
+    def __init__(self, config: ConfigSource) -> None:
         """Take a TrainConfig, the path of a YAML file, or a packaged name such as 'td3_bc/pendulum'."""
         self.config, _ = read_options(config)
         check_algorithm(self.config, self.algo)
@@ -58,10 +59,10 @@ class ManagedAlgorithm:
 
     def policy(self) -> Policy:
         """The policy as a plain module from native observations to native actions."""
-        return self._trained().policy
+        return copy.deepcopy(self._trained().policy)
 
     def save(self, path: str | Path) -> None:
-        """Write everything to one file, from which `load` and `rl-training` can go on."""
+        """Write everything to one file, for `load`, and for `rl-training eval` and `predict`."""
         self._trained().save(path)
 
     @classmethod
@@ -90,3 +91,9 @@ def _managed_class(spec: AlgorithmSpec) -> type[ManagedAlgorithm]:
 MANAGED: dict[str, type[ManagedAlgorithm]] = {
     spec.algorithm.__name__: _managed_class(spec) for spec in list_algorithms()
 }
+
+
+def __getattr__(name: str) -> type[ManagedAlgorithm]:
+    if name in MANAGED:
+        return MANAGED[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{nearest(name, MANAGED)}")

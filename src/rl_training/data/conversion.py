@@ -48,9 +48,12 @@ def episode_rows(number: int, episode: Any) -> dict[str, NDArray[Any]]:
                 return np.asarray(episode[name])
             if not isinstance(episode, Mapping) and hasattr(episode, name):
                 return np.asarray(getattr(episode, name))
-        raise DatasetError(f"episode {number} has no {names[0]!r}")
+        return None
 
     obs, actions, rewards = get("observations", "obs"), get("actions"), get("rewards")
+    for name, value in (("observations", obs), ("actions", actions), ("rewards", rewards)):
+        if value is None:
+            raise DatasetError(f"episode {number} has no {name!r}")
     steps = len(rewards)
     if len(obs) != steps + 1 or len(actions) != steps or steps == 0:
         counts = f"{len(obs)} observations, {len(actions)} actions and {steps} rewards"
@@ -63,6 +66,7 @@ def episode_rows(number: int, episode: Any) -> dict[str, NDArray[Any]]:
         ("truncations", ("truncations", "truncated", "timeouts")),
     ):
         flags = get(*names)
+        flags = np.asarray(False) if flags is None else flags
         rows[field_name] = flags if flags.ndim else np.concatenate([np.zeros(steps - 1, bool), [bool(flags)]])
     if not (rows["dones"][-1] or rows["truncations"][-1]):
         rows["truncations"] = np.concatenate([rows["truncations"][:-1], [True]])

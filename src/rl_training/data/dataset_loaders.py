@@ -122,21 +122,42 @@ class DataOptions(DatasetSpec):
 
 
 def load_transition_dataset(
-    options: DataOptions | None = None, *, env: Callable[[], Any] | None = None, **values: Any
+    source: DataOptions | str | Path | None = None,
+    *,
+    env: Callable[[], Any] | None = None,
+    env_rewards: RewardTransformConfig | None = None,
+    default_validation: float = 0.0,
+    **values: Any,
 ) -> TransitionDataset:
     """The dataset that options describe: read, checked, filtered, its rewards transformed, split.
 
-    Options are given as a group or by name (`dataset_path="log.npz"`). Actions keep their native units. `env` makes
-    the environment in which `dataset_kind: random` acts. Held-out episodes are the result's `validation`.
+    Options are given as a group or by name (`dataset_path="log.npz"`), or a path stands alone. Actions keep their
+    native units. `env` makes the environment in which `dataset_kind: random` acts, `env_rewards` is what training makes
+    of its rewards. Held-out episodes are the result's `validation`; `default_validation` is their share where the
+    options leave it open and there are episodes to spare.
     """
-    if options is None:
-        options = bind(values, DataOptions)[0]
+    options = _options(source, values)
     parts = [_filter(_load(spec, env), options) for spec in options.dataset_mix or (options,)]
+    if env_rewards is not None:
+        parts = [part.with_reward_transform(**env_rewards.resolve()) for part in parts]
     # One normalisation for all parts: with one of its own, bad data would be rewarded as well as good data.
     normalizer = _reward_normalizer(parts, options.reward_normalize)
-    parts = [_finish(part, normalizer, options) for part in parts]
+    parts = [_finish(part, normalizer, options, default_validation) for part in parts]
     dataset = _mix(parts, options) if options.dataset_mix else parts[0]
+    if options.clip_actions and options.action_low is not None and options.action_high is not None:
+        dataset = dataset.with_clipped_actions(options.action_low, options.action_high)
     return dataset.with_obs_statistics() if options.normalize_obs else dataset
+
+
+def _options(source: DataOptions | str | Path | None, values: dict[str, Any]) -> DataOptions:
+    if isinstance(source, DataOptions):
+        if values:
+            raise ConfigError(f"give options as a group or by name, not both: {', '.join(values)}")
+        return source
+    if source is not None:
+        values = {"dataset_path": source, **values}
+    options: DataOptions = bind(values, DataOptions)[0]
+    return options
 
 
 def _mix(parts: list[TransitionDataset], options: DataOptions) -> TransitionDataset:
@@ -153,7 +174,10 @@ def _load(spec: DatasetSpec, env: Callable[[], Any] | None) -> TransitionDataset
         raise ConfigError("no dataset is named: set dataset_path, dataset_id, dataset_mix, or dataset_kind: random")
     if kind == "random":
         if env is None:
-            raise ConfigError("dataset_kind 'random' needs an environment to act in (env_id)")
+            raise ConfigError(
+                "dataset_kind 'random' needs an environment to act in: set env_id in a config, or pass env=, "
+                "a function that makes one"
+            )
         return collect_random_dataset(env, size=spec.dataset_size or 10_000, seed=spec.dataset_seed)
     if spec.dataset_size is not None:
         raise ConfigError(f"dataset_size does not go with dataset_kind {kind!r}; it counts rows to collect or to mix")
@@ -163,10 +187,11 @@ def _load(spec: DatasetSpec, env: Callable[[], Any] | None) -> TransitionDataset
 
 
 def _read_file(path: Path, kind: Kind) -> TransitionDataset:
+    if path.is_dir():
+        raise DatasetError(f"dataset_path {str(path)!r} is a folder, expected a file")
     if not path.is_file():
-        folder = path.parent if path.parent.is_dir() else Path()
-        hint = nearest(path.name, [item.name for item in folder.iterdir()])
-        raise DatasetError(f"dataset_path {str(path)!r} does not exist{hint}")
+        beside = [item.name for item in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise DatasetError(f"dataset_path {str(path)!r} does not exist{nearest(path.name, beside)}")
     arrays: Any = {"npz": read_npz, "pt": read_pt, "hdf5": read_hdf5}[kind](path)
     try:
         if isinstance(arrays, list):
@@ -189,15 +214,23 @@ def _filter(dataset: TransitionDataset, options: DataOptions) -> TransitionDatas
     return dataset
 
 
-def _finish(dataset: TransitionDataset, normalizer: RewardTransformConfig, options: DataOptions) -> TransitionDataset:
+def _finish(
+    dataset: TransitionDataset, normalizer: RewardTransformConfig, options: DataOptions, default_validation: float
+) -> TransitionDataset:
     """What the options ask for beyond filtering, in a fixed order."""
     for transform in (normalizer, options.reward_transform()):
         if transform != RewardTransformConfig():
             dataset = dataset.with_reward_transform(**transform.resolve())
-    if options.validation_fraction:
-        dataset, held_out = dataset.split(options.validation_fraction, seed=options.dataset_seed)
-        dataset = replace(dataset, validation=held_out)
-    return dataset
+    fraction = default_validation if options.validation_fraction is None else options.validation_fraction
+    if not fraction:
+        return dataset
+    episodes = len(dataset.episode_bounds())
+    if episodes < 2 and options.validation_fraction is None:
+        return dataset.with_notes("no episode could be held out for diagnostics: there is only one")
+    if episodes < 2:
+        raise DatasetError(f"validation_fraction holds out whole episodes and needs at least 2 of them, got {episodes}")
+    dataset, held_out = dataset.split(fraction, seed=options.dataset_seed)
+    return replace(dataset, validation=held_out)
 
 
 def _reward_normalizer(parts: list[TransitionDataset], how: str) -> RewardTransformConfig:

@@ -16,8 +16,10 @@ from typing_extensions import Self
 
 from rl_training.data.conversion import add_next_obs, episode_rows
 from rl_training.data.fields import read_fields
-from rl_training.data.sampling import BlockSampler
+from rl_training.data.sampling import BlockSampler, sample_trajectory_windows
 from rl_training.types import Batch, DatasetError
+
+__all__ = ["Episode", "TransitionDataset", "sample_trajectory_windows"]
 
 OPTIONAL = ("next_actions", "returns_to_go")
 
@@ -65,6 +67,17 @@ class TransitionDataset:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fields", MappingProxyType(dict(self.fields)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "fields": dict(self.fields)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.__post_init__()
+
+    def __repr__(self) -> str:
+        shape = f"{len(self)} rows, fields {', '.join(self.fields)}"
+        return f"{type(self).__name__}({shape})"
 
     @classmethod
     def from_dict(cls, arrays: Mapping[str, ArrayLike | Tensor], *, copy: bool = True, seed: int = 0) -> Self:
@@ -204,12 +217,12 @@ class TransitionDataset:
 
     def with_reward_transform(
         self,
-        *,
         scale: float = 1.0,
         shift: float = 0.0,
-        sign: bool = False,
         clip_min: float | None = None,
         clip_max: float | None = None,
+        *,
+        sign: bool = False,
     ) -> Self:
         """Rewards times scale, plus shift, then their sign if asked, then clipped."""
 
@@ -221,7 +234,7 @@ class TransitionDataset:
         tails = None if self.tail_rewards is None else transform(self.tail_rewards)
         return self.with_rewards(transform(self.fields["rewards"]), tails)
 
-    def with_returns_to_go(self, *, gamma: float) -> Self:
+    def with_returns_to_go(self, gamma: float) -> Self:
         """The dataset with `returns_to_go`: the discounted sum of rewards from each row to its episode's end."""
         self._require_order("returns_to_go")
         rewards = self.fields["rewards"].double()
@@ -231,17 +244,29 @@ class TransitionDataset:
 
     def with_action_bounds(self, low: ArrayLike, high: ArrayLike) -> Self:
         """Actions in native units mapped so that [low, high] becomes [-1, 1]."""
-        bottom, top = (
-            torch.as_tensor(np.asarray(bound), dtype=torch.float32, device=self.device) for bound in (low, high)
-        )
-        if bottom.shape != (self.action_dim,) or top.shape != (self.action_dim,):
-            raise DatasetError(f"action bounds must have {self.action_dim} numbers each, got {low!r} and {high!r}")
-        if not bool(((bottom < top) & (top - bottom).isfinite()).all()):
-            raise DatasetError(f"action bounds must be finite with low < high, got {low!r} and {high!r}")
+        bottom, top = self._action_bounds(low, high)
         if bool((bottom == -1).all() and (top == 1).all()):
             return self
         names = [name for name in ("actions", "next_actions") if name in self.fields]
         return self.with_fields(**{name: 2 * (self.fields[name] - bottom) / (top - bottom) - 1 for name in names})
+
+    def with_clipped_actions(self, low: ArrayLike, high: ArrayLike) -> Self:
+        """Actions, those of held-out episodes too, brought into [low, high]."""
+        bottom, top = self._action_bounds(low, high)
+        names = [name for name in ("actions", "next_actions") if name in self.fields]
+        clipped = self.with_fields(**{name: self.fields[name].clamp(bottom, top) for name in names})
+        held_out = None if self.validation is None else self.validation.with_clipped_actions(low, high)
+        return replace(clipped, validation=held_out)
+
+    def _action_bounds(self, low: ArrayLike, high: ArrayLike) -> tuple[Tensor, Tensor]:
+        """Bounds as one number per dimension; a single number is meant for all of them."""
+        pair = [torch.as_tensor(np.asarray(bound), dtype=torch.float32, device=self.device) for bound in (low, high)]
+        if any(bound.shape not in ((), (1,), (self.action_dim,)) for bound in pair):
+            raise DatasetError(f"action bounds must have {self.action_dim} numbers each, got {low!r} and {high!r}")
+        bottom, top = (bound.expand(self.action_dim) for bound in pair)
+        if not bool(((bottom < top) & (top - bottom).isfinite()).all()):
+            raise DatasetError(f"action bounds must be finite with low < high, got {low!r} and {high!r}")
+        return bottom, top
 
     def with_obs_statistics(self, *, epsilon: float = 1e-3) -> Self:
         """The dataset with the mean and the standard deviation (plus epsilon) of its observations."""
@@ -281,7 +306,7 @@ class TransitionDataset:
             tail_rewards=pick(self.tail_rewards),
         )
 
-    def split(self, fraction: float, *, seed: int = 0) -> tuple[Self, Self]:
+    def split(self, fraction: float, seed: int = 0) -> tuple[Self, Self]:
         """Two datasets of whole episodes: the rest, and `fraction` of the episodes chosen at random."""
         if not 0 < fraction < 1:
             raise DatasetError(f"fraction must be > 0 and < 1, got {fraction}")

@@ -77,6 +77,8 @@ def sample_trajectory_windows(
     """
     if length < 1 or batch_size < 1:
         raise DatasetError(f"length and batch_size must be >= 1, got {length} and {batch_size}")
+    if pad not in ("left", "right"):
+        raise DatasetError(f"pad must be 'left' or 'right', got {pad!r}")
     bounds = dataset.episode_bounds().cpu()
     rows = torch.randint(len(dataset), (batch_size,), generator=torch.Generator().manual_seed(seed))
     first, stop = bounds[torch.searchsorted(bounds[:, 1].contiguous(), rows, right=True)].unbind(1)

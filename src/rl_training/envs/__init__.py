@@ -1,6 +1,6 @@
 """Gymnasium in, [-1, 1] actions and flat float32 observations out."""
 
-from rl_training.envs.factory import make_env, make_native_env, make_vector_env, space_spec
+from rl_training.envs.factory import make_env, make_native_env, make_vector_env, reward_transform, space_spec
 from rl_training.envs.rewards import (
     RewardClipWrapper,
     RewardScaleWrapper,
@@ -18,5 +18,6 @@ __all__ = [
     "make_env",
     "make_native_env",
     "make_vector_env",
+    "reward_transform",
     "space_spec",
 ]

@@ -13,7 +13,8 @@ from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FlattenObservation, RescaleAction, TransformObservation
 
-from rl_training.envs.rewards import apply_reward_wrappers
+from rl_training.config import RewardTransformConfig
+from rl_training.envs.rewards import apply_reward_wrappers, as_reward_transform
 from rl_training.types import ConfigError, MissingExtraError, SpaceSpec, nearest
 
 WRAPPERS = ("reward",)
@@ -27,18 +28,23 @@ def make_native_env(
     `env_kwargs` are passed to gymnasium.make, except `wrappers`, whose `reward` is a reward transform; `raw_rewards`
     leaves that transform out, as evaluation does.
     """
-    kwargs = dict(env_kwargs or {})
-    wrappers = kwargs.pop("wrappers", None) or {}
+    kwargs = {name: value for name, value in (env_kwargs or {}).items() if name != "wrappers"}
+    transform = reward_transform(env_kwargs or {})
+    env = _make(env_id, kwargs)
+    _check_spaces(env_id, env)
+    return _flatten(env if raw_rewards else apply_reward_wrappers(env, transform))
+
+
+def reward_transform(env_kwargs: Mapping[str, Any]) -> RewardTransformConfig | None:
+    """The reward transform in a configuration's `env_kwargs`, checked; None where there is none."""
+    wrappers = env_kwargs.get("wrappers") or {}
     if not isinstance(wrappers, Mapping):
         raise ConfigError(f"env_kwargs.wrappers must be a mapping, got {wrappers!r}")
     for name in wrappers:
         if name not in WRAPPERS:
             raise ConfigError(f"env_kwargs.wrappers: unknown wrapper {name!r}{nearest(name, WRAPPERS)}")
-    env = _make(env_id, kwargs)
-    _check_spaces(env_id, env)
-    if not raw_rewards:
-        env = apply_reward_wrappers(env, wrappers.get("reward"))
-    return _flatten(env)
+    reward = wrappers.get("reward")
+    return None if reward is None else as_reward_transform(reward)
 
 
 def make_env(

@@ -60,17 +60,23 @@ class RewardClipWrapper(gym.RewardWrapper[Any, Any]):
         return value if self.clip_max is None else min(value, self.clip_max)
 
 
+def as_reward_transform(config: RewardTransformConfig | Mapping[str, Any]) -> RewardTransformConfig:
+    """A reward transform from the mapping that a configuration holds."""
+    if isinstance(config, RewardTransformConfig):
+        return config
+    if not isinstance(config, Mapping):
+        raise ConfigError(f"env_kwargs.wrappers.reward must be a mapping such as {{preset: clip_1}}, got {config!r}")
+    transform: RewardTransformConfig = bind(config, RewardTransformConfig, where="env_kwargs.wrappers.reward")[0]
+    return transform
+
+
 def apply_reward_wrappers(
     env: gym.Env[Any, Any], config: RewardTransformConfig | Mapping[str, Any] | None
 ) -> gym.Env[Any, Any]:
     """The environment with a reward transform: scale, shift, sign, clip, each only where it changes something."""
     if config is None:
         return env
-    if not isinstance(config, (RewardTransformConfig, Mapping)):
-        raise ConfigError(f"env_kwargs.wrappers.reward must be a mapping such as {{preset: clip_1}}, got {config!r}")
-    if not isinstance(config, RewardTransformConfig):
-        (config,) = bind(config, RewardTransformConfig, where="env_kwargs.wrappers.reward")
-    fields: dict[str, Any] = config.resolve()  # type: ignore[union-attr]  # bind made it a config
+    fields = as_reward_transform(config).resolve()
     if fields["scale"] != 1:
         env = RewardScaleWrapper(env, fields["scale"])
     if fields["shift"] != 0:

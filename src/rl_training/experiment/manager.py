@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import multiprocessing as mp
 import os
+import signal
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -17,6 +20,7 @@ from typing_extensions import Self
 from rl_training.config import TrainConfig
 from rl_training.runtime import TrainerState, TrainResult, read_options, resume, train
 from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.options import ConfigSource
 from rl_training.types import ConfigError, UserError
 
 
@@ -39,7 +43,7 @@ class ExperimentManager:
     def __init__(self) -> None:
         self.config: TrainConfig | None = None
 
-    def setup(self, config: TrainConfig | str | Path) -> Self:
+    def setup(self, config: ConfigSource) -> Self:
         """Check a configuration and keep it for `train`."""
         self.config, _ = read_options(config)
         return self
@@ -56,7 +60,7 @@ class ExperimentManager:
 
     def sweep(
         self,
-        config: TrainConfig | str | Path,
+        config: ConfigSource,
         seeds: Sequence[int],
         *,
         workers: int = 1,
@@ -111,7 +115,8 @@ def _work(config: TrainConfig, threads: int | None, connection: Connection) -> N
     except Exception:
         reporter.report(status="failed", error=traceback.format_exc())
     else:
-        reporter.report(status="done", metrics=result.metrics or None)
+        status = "interrupted" if result.interrupted else "done"
+        reporter.report(status=status, metrics=result.metrics or None)
 
 
 def _sweep(config: TrainConfig, seeds: list[int], workers: int) -> Iterator[SeedProgress]:
@@ -125,18 +130,30 @@ def _sweep(config: TrainConfig, seeds: list[int], workers: int) -> Iterator[Seed
                 seed = waiting.pop(0)
                 receiver, sender = context.Pipe(duplex=False)
                 process = context.Process(target=_work, args=(replace(config, seed=seed), threads, sender))
-                process.start()
+                with _ignored_interrupt():
+                    process.start()
                 sender.close()
                 running[receiver] = (seed, process, SeedProgress(seed, "running"))
             yield from _collect(running)
-    except KeyboardInterrupt:
-        # Ctrl-C reaches the workers too: each saves its run and ends.
-        for _, worker, _ in running.values():
-            worker.join()
-        raise
     finally:
+        # Each worker that is still at it saves its run and ends.
         for _, worker, _ in running.values():
             worker.terminate()
+        for _, worker, _ in running.values():
+            worker.join()
+
+
+@contextmanager
+def _ignored_interrupt() -> Iterator[None]:
+    """A process started here ignores Ctrl-C, which this one answers for it; it may still be importing when it comes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _collect(running: dict[Connection, tuple[int, BaseProcess, SeedProgress]]) -> Iterator[SeedProgress]:

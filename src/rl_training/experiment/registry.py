@@ -13,10 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from rl_training.algorithms import ALGORITHMS, Algorithm
 from rl_training.binding import describe
-from rl_training.config import TrainConfig, packaged_configs
+from rl_training.config import packaged_configs
 from rl_training.runtime import TrainResult, check_algorithm, load_policy, read_options, resume, train
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.options import find_algorithm, option_groups
+from rl_training.runtime.options import ConfigSource, find_algorithm, option_groups
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class AlgorithmSpec:
         """Every option by group, with the defaults that hold for this algorithm."""
         return {group.__name__: describe(group, self.algorithm.defaults) for group in option_groups(self.algorithm)}
 
-    def train(self, config: TrainConfig | str | Path, *, callbacks: Sequence[Callback] = ()) -> TrainResult:
+    def train(self, config: ConfigSource, *, callbacks: Sequence[Callback] = ()) -> TrainResult:
         """Train from a config that is for this algorithm."""
         config, _ = read_options(config)
         check_algorithm(config, self.name)

@@ -13,6 +13,7 @@ from rl_training.runtime.artifacts import read_metrics
 from rl_training.types import ConfigError, MissingExtraError, nearest
 
 PREFERRED = ("normalized_score", "return_mean", "td_error", "action_mse")
+INCIDENTAL = ("seed", "output_dir", "tags", "log_interval", "checkpoint_interval", "num_envs", "device")
 LOWER_IS_BETTER = ("td_error", "action_mse")
 
 
@@ -53,41 +54,65 @@ def find_runs(paths: Sequence[str | Path]) -> list[RunRecord]:
 
 
 def summarize(records: Sequence[RunRecord], *, metric: str | None = None) -> list[dict[str, Any]]:
-    """One row per algorithm and task: seeds, last and best score, IQM of the last with its 95 % interval."""
-    metric = metric or pick_metric(records)
-    better = min if metric in LOWER_IS_BETTER or metric.endswith("_loss") else max
+    """One row per algorithm, task and variant: last and best score over seeds, IQM of the last, its 95 % interval."""
     rows = []
-    for group in sorted({record.group for record in records}):
-        curves = [curve for record in records if record.group == group and (curve := record.curve(metric))]
+    for (algo, task, variant), members in group_runs(records).items():
+        name = metric or pick_metric(members)
+        better = min if name in LOWER_IS_BETTER or name.endswith("_loss") else max
+        curves = [curve for record in members if (curve := record.curve(name))]
         if not curves:
             continue
         last = [curve[-1][1] for curve in curves]
         best = [better(value for _, value in curve) for curve in curves]
-        low, high = bootstrap_interval(last)
         rows.append(
             {
-                "algo": group[0],
-                "task": group[1],
-                "metric": metric,
+                "algo": algo,
+                "task": task,
+                "variant": variant,
+                "metric": name,
                 "runs": len(curves),
                 "last": sum(last) / len(last),
                 "best": sum(best) / len(best),
                 "iqm": interquartile_mean(last),
-                "interval": [low, high],
+                "interval": list(bootstrap_interval(last)),
             }
         )
     return rows
 
 
-def pick_metric(records: Sequence[RunRecord]) -> str:
-    """The most telling metric that every run with evaluations has."""
-    reported = [{name for row in record.rows for name in row} for record in records if record.rows]
-    if not reported:
+def group_runs(records: Sequence[RunRecord]) -> dict[tuple[str, str, str], list[RunRecord]]:
+    """Runs that differ only in their seed, under algorithm, task and the options that tell them from their neighbours.
+
+    Runs without an evaluation are left out.
+    """
+    evaluated = [record for record in records if record.rows]
+    if not evaluated:
         raise ConfigError("none of these runs has an evaluation yet")
+    groups: dict[tuple[str, str, str], list[RunRecord]] = {}
+    for subject in sorted({record.group for record in evaluated}):
+        neighbours = [record for record in evaluated if record.group == subject]
+        options = [_options(record.config) for record in neighbours]
+        varied = [key for key in options[0] if any(other.get(key) != options[0][key] for other in options)]
+        for record, values in zip(neighbours, options, strict=True):
+            variant = ", ".join(f"{key.removeprefix('algo_kwargs.')}={values.get(key)}" for key in varied)
+            groups.setdefault((*subject, variant), []).append(record)
+    return groups
+
+
+def _options(config: TrainConfig) -> dict[str, str]:
+    """Every option of a run but those that make no difference to what it learns, by dotted name."""
+    values = {key: value for key, value in config.to_plain().items() if key not in INCIDENTAL}
+    kwargs = values.pop("algo_kwargs")
+    return {key: str(value) for key, value in {**values, **{f"algo_kwargs.{k}": v for k, v in kwargs.items()}}.items()}
+
+
+def pick_metric(records: Sequence[RunRecord]) -> str:
+    """The most telling metric that all of these runs have."""
+    reported = [{name for row in record.rows for name in row} for record in records]
     for name in PREFERRED:
         if all(name in names for names in reported):
             return name
-    raise ConfigError("these runs have no metric in common; report them separately")
+    raise ConfigError(f"the runs beside {records[0].path} have no metric in common; name one with --metric")
 
 
 def check_metric(records: Sequence[RunRecord], metric: str) -> None:
@@ -108,14 +133,17 @@ def plot_curves(records: Sequence[RunRecord], path: Path, *, metric: str | None 
         from matplotlib import pyplot as plt
     except ImportError:
         raise MissingExtraError("matplotlib", "plot", "--plot") from None
-    metric = metric or pick_metric(records)
+    groups = group_runs(records)
     figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
-    for number, group in enumerate(sorted({record.group for record in records})):
-        curves = [curve for record in records if record.group == group and (curve := record.curve(metric))]
+    shown = set()
+    for number, ((algo, task, variant), members) in enumerate(groups.items()):
+        name = metric or pick_metric(members)
+        curves = [curve for record in members if (curve := record.curve(name))]
+        shown.add(name)
         for k, curve in enumerate(curves):
-            label = f"{group[0]} on {group[1]} ({len(curves)} runs)" if k == 0 else None
+            label = f"{algo} on {task} {variant} ({len(curves)} runs)".replace("  ", " ") if k == 0 else None
             axes.plot(*zip(*curve, strict=True), color=f"C{number}", alpha=0.8, marker=".", label=label)
-    axes.set(xlabel="updates", ylabel=metric)
+    axes.set(xlabel="updates", ylabel=", ".join(sorted(shown)))
     axes.grid(alpha=0.3)
     axes.legend()
     try:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,6 @@ from torch import Tensor
 
 from rl_training.config import TrainConfig
 from rl_training.types import ConfigError, Metrics
-
-DIRECTORY_TRIES = 1000
 
 
 class MetricWindow:
@@ -52,6 +51,14 @@ class MetricWindow:
         self.sums, self.counts = {}, {}
         return {name: total / counts[name] for name, total in totals.items()}
 
+    def find_broken(self) -> str | None:
+        """A metric that is not a finite number, if there is one."""
+        for names, values in self.sums.items():
+            for name, is_finite in zip(names, values.isfinite().tolist(), strict=True):
+                if not is_finite:
+                    return name
+        return None
+
     def state_dict(self) -> list[Any]:
         """Sums and counts as plain values and tensors."""
         return [[list(names), values.clone(), self.counts[names]] for names, values in self.sums.items()]
@@ -77,24 +84,21 @@ class RunDirectory:
         parent, text = Path(config.output_dir), config.to_yaml()
         stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
         name = f"{config.algo}__{subject.replace('/', '-')}__seed{config.seed}__{stamp}"
+        draft = parent / f".{name}.{os.getpid()}.{time.monotonic_ns()}"
         try:
-            parent.mkdir(parents=True, exist_ok=True)
-            draft = parent / f".{name}.{os.getpid()}.{time.monotonic_ns()}"
             (draft / "checkpoints").mkdir(parents=True)
+            (draft / "config.yaml").write_text(text, encoding="utf-8")
+            write_json(draft / "metadata.json", {**describe_machine(), **metadata})
+            return cls(_claim(draft, name))
         except OSError as error:
+            shutil.rmtree(draft, ignore_errors=True)
             raise ConfigError(f"output_dir {str(parent)!r} cannot be written: {error.strerror}") from None
-        (draft / "config.yaml").write_text(text, encoding="utf-8")
-        write_json(draft / "metadata.json", {**describe_machine(), **metadata})
-        for number in range(1, DIRECTORY_TRIES):
-            path = parent / (name if number == 1 else f"{name}-{number}")
-            try:
-                # Renaming onto a directory that holds something fails, so two runs never share one.
-                draft.rename(path)
-            except OSError:
-                continue
-            return cls(path)
-        shutil.rmtree(draft)
-        raise ConfigError(f"output_dir {str(parent)!r} already has {DIRECTORY_TRIES} runs called {name}")
+
+    def write_config(self, config: TrainConfig) -> None:
+        """Replace the run's configuration, as a resumed run with other options does."""
+        temporary = self.path / ".config.yaml.tmp"
+        temporary.write_text(config.to_yaml(), encoding="utf-8")
+        temporary.replace(self.path / "config.yaml")
 
     def write_metrics(self, kind: str, metrics: Mapping[str, Any]) -> None:
         """Append one row; metrics that are numbers go to TensorBoard too, where it is installed."""
@@ -132,6 +136,19 @@ class RunDirectory:
             else:
                 self._writer = SummaryWriter(str(self.path / "tensorboard"))
         return self._writer or None
+
+
+def _claim(draft: Path, name: str) -> Path:
+    """Give a complete directory its name, or the name with a number where another run has it."""
+    for number in count(1):
+        path = draft.with_name(name if number == 1 else f"{name}-{number}")
+        try:
+            # Renaming onto a directory that holds something fails, so two runs never share one.
+            return draft.rename(path)
+        except OSError:
+            if not path.exists():
+                raise
+    raise AssertionError  # count never ends
 
 
 def read_metrics(run_dir: Path) -> list[dict[str, Any]]:

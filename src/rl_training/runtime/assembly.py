@@ -14,7 +14,7 @@ import torch
 from rl_training.algorithms import Algorithm
 from rl_training.config import TrainConfig
 from rl_training.data import DataOptions, TransitionDataset, load_transition_dataset
-from rl_training.envs import make_native_env, space_spec
+from rl_training.envs import make_native_env, reward_transform, space_spec
 from rl_training.runtime.artifacts import RunDirectory
 from rl_training.runtime.callbacks import Callback, EarlyStoppingCallback
 from rl_training.runtime.controls import ControlOptions
@@ -86,7 +86,8 @@ def open_session(
     limit, limit_reason = controls.update_limit(config.total_timesteps, updates_per_epoch)
     torch.manual_seed(config.seed)
     algorithm = _build(options, data, device)
-    compiled = should_compile(loop.compile, limit) if tree is None else can_compile(tree["machine"]["compiled"])
+    saved = None if tree is None else tree["machine"]["compiled"]
+    compiled = should_compile(loop.compile, limit) if saved is None else can_compile(saved)
     if compiled:
         algorithm.compile_steps()
     evaluator = partial(_evaluate, algorithm, config, data.dataset.validation, device)
@@ -124,26 +125,30 @@ def open_session(
 def load_data(config: TrainConfig, options: RunOptions) -> Data:
     """The dataset with actions in [-1, 1], checked against the environment it is said to come from."""
     spaces = None
-    env = partial(make_native_env, config.env_id, config.env_kwargs) if config.env_id else None
+    env = partial(make_native_env, config.env_id, config.env_kwargs, raw_rewards=True) if config.env_id else None
     if env is not None:
         stage = env()
         spaces = space_spec(stage)
         stage.close()
     data_options = options.data
     _check_reward_wrappers(config, data_options)
-    if data_options.validation_fraction is None and env is None:
-        data_options = replace(data_options, validation_fraction=DEFAULT_VALIDATION)
-    dataset = load_transition_dataset(data_options, env=env)
+    dataset = load_transition_dataset(
+        data_options,
+        env=env,
+        env_rewards=reward_transform(config.env_kwargs),
+        default_validation=DEFAULT_VALIDATION if env is None else 0.0,
+    )
     spaces = _check_spaces(dataset, spaces, data_options, config.env_id)
     if data_options.clip_actions:
-        dataset = _clip_actions(dataset, spaces)
-    _check_bounds(dataset, spaces, config.env_id)
+        dataset = dataset.with_clipped_actions(spaces.action_low, spaces.action_high)
+    _check_bounds(dataset, spaces, config.env_id or ("the data" if data_options.action_low is None else "the config"))
     scaled = dataset.with_action_bounds(spaces.action_low, spaces.action_high)
+    fingerprint = scaled.fingerprint()
     if dataset.validation is not None:
-        held_out = dataset.validation
-        held_out = _clip_actions(held_out, spaces) if data_options.clip_actions else held_out
-        scaled = replace(scaled, validation=held_out.with_action_bounds(spaces.action_low, spaces.action_high))
-    return Data(scaled, spaces, scaled.fingerprint())
+        held_out = dataset.validation.with_action_bounds(spaces.action_low, spaces.action_high)
+        scaled = replace(scaled, validation=held_out)
+        fingerprint += held_out.fingerprint()
+    return Data(scaled, spaces, fingerprint)
 
 
 def _build(options: RunOptions, data: Data, device: torch.device) -> Algorithm:
@@ -194,9 +199,8 @@ def _best_metric(config: TrainConfig, controls: ControlOptions) -> tuple[str, st
 
 
 def _check_reward_wrappers(config: TrainConfig, options: DataOptions) -> None:
-    wrappers = config.env_kwargs.get("wrappers") or {}
     kinds = {part.kind() for part in options.dataset_mix} or {options.kind()}
-    if wrappers.get("reward") and kinds != {"random"}:
+    if reward_transform(config.env_kwargs) is not None and kinds != {"random"}:
         raise ConfigError(
             "env_kwargs.wrappers.reward does not change rewards in a file; use reward_preset, reward_scale, "
             "reward_shift, reward_clip_min and reward_clip_max in algo_kwargs"
@@ -221,8 +225,9 @@ def _check_spaces(
 def _spaces_of_data(dataset: TransitionDataset, options: DataOptions) -> SpaceSpec:
     low, high = options.action_low, options.action_high
     if low is None or high is None:
-        actions = dataset.actions.numpy(force=True)
-        bottom, top = actions.min(axis=0), actions.max(axis=0)
+        parts = [part.actions.numpy(force=True) for part in (dataset, dataset.validation) if part is not None]
+        bottom = np.min([part.min(axis=0) for part in parts], axis=0)
+        top = np.max([part.max(axis=0) for part in parts], axis=0)
         if (bottom >= -1).all() and (top <= 1).all():
             bottom, top = -np.ones_like(bottom), np.ones_like(top)
         flat = np.flatnonzero(bottom == top)
@@ -238,7 +243,7 @@ def _spaces_of_data(dataset: TransitionDataset, options: DataOptions) -> SpaceSp
     return SpaceSpec(dataset.obs_dim, dataset.action_dim, low, high)
 
 
-def _check_bounds(dataset: TransitionDataset, spaces: SpaceSpec, env_id: str | None) -> None:
+def _check_bounds(dataset: TransitionDataset, spaces: SpaceSpec, origin: str) -> None:
     low, high = torch.tensor(spaces.action_low), torch.tensor(spaces.action_high)
     slack = TOLERANCE * (high - low)
     for part in (dataset, dataset.validation):
@@ -250,12 +255,6 @@ def _check_bounds(dataset: TransitionDataset, spaces: SpaceSpec, env_id: str | N
             bounds = f"[{spaces.action_low[column]:g}, {spaces.action_high[column]:g}]"
             count, value = len(set(outside[:, 0].tolist())), float(part.actions[row, column])
             raise DatasetError(
-                f"{count} rows have actions outside the bounds of {env_id or 'the config'}: row {row}, column {column} "
+                f"{count} rows have actions outside the bounds of {origin}: row {row}, column {column} "
                 f"is {value:g}, expected {bounds}; set clip_actions: true to clip them"
             )
-
-
-def _clip_actions(dataset: TransitionDataset, spaces: SpaceSpec) -> TransitionDataset:
-    low, high = torch.tensor(spaces.action_low), torch.tensor(spaces.action_high)
-    names = [name for name in ("actions", "next_actions") if name in dataset.fields]
-    return dataset.with_fields(**{name: dataset.fields[name].clamp(low, high) for name in names})

@@ -52,24 +52,20 @@ def can_compile(wanted: bool) -> bool:
     if obstacle is not None:
         warnings.warn(f"training without compilation, which is slower: {obstacle}", stacklevel=2)
         return False
-    _warn_of_scalar_code()
+    if torch.backends.cpu.get_cpu_capability() != "DEFAULT" and not _finds_vector_instructions():
+        # If the compiler's own test program fails once, its cache remembers slow code for good.
+        from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+        advice = f"delete {cache_dir()} and start again"
+        warnings.warn(f"compiled updates will be slow, no vector instructions were found; {advice}", stacklevel=2)
     return True
 
 
-def _warn_of_scalar_code() -> None:
-    """Say so where the compiler would write code without vector instructions though the processor has them.
-
-    It decides that by compiling a small program; if that fails once, its cache remembers slow code for good.
-    """
+def _finds_vector_instructions() -> bool:
+    """Whether the compiler can use what the processor has; it finds out by compiling a small program."""
     from torch._inductor.cpu_vec_isa import pick_vec_isa
-    from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-    if torch.backends.cpu.get_cpu_capability() != "DEFAULT" and not pick_vec_isa():
-        warnings.warn(
-            f"the compiler found no vector instructions, so compiled updates will be slow; delete {cache_dir()} and "
-            "start again",
-            stacklevel=3,
-        )
+    return bool(pick_vec_isa())
 
 
 def _obstacle() -> str | None:
@@ -78,6 +74,10 @@ def _obstacle() -> str | None:
         return f"no C++ compiler found (looked for {', '.join(compilers)})"
     if not hasattr(torch._dynamo.config, "trace_autograd_ops"):
         return f"torch {torch.__version__} cannot compile a gradient; 2.13 can"
+    try:
+        _finds_vector_instructions()
+    except Exception as error:
+        return f"the C++ compiler does not work ({str(error).splitlines()[0]})"
     return None
 
 

@@ -42,5 +42,6 @@ class Policy(nn.Module):
 
     def act(self, obs: Tensor, *, deterministic: bool = True) -> Tensor:
         """The action, or a sample of it where the policy is stochastic."""
+        obs = obs.to(self.obs_mean.dtype)
         actions = self.model.act((obs - self.obs_mean) / self.obs_std, deterministic=deterministic)
         return self.action_low + (actions + 1) / 2 * (self.action_high - self.action_low)

@@ -38,9 +38,9 @@ class LoopOptions:
 class TrainerState:
     """Where a run is. Callbacks read it, and end the run with `request_stop`."""
 
-    algorithm: str
-    run_dir: Path
-    total: int
+    algorithm: str = ""
+    run_dir: Path = Path()
+    total: int = 0
     global_step: int = 0
     epoch: int = 0
     update_count: int = 0
@@ -148,35 +148,43 @@ class Session:
             self.log()
         if ended or (self.controls.eval_interval and done % self.controls.eval_interval == 0):
             self.evaluate_now()
+        if state.should_stop and not state.interrupted and done > self.logged_at:
+            self.log()
         if done % self.config.checkpoint_interval == 0 or ended or state.should_stop:
             self.checkpoint()
 
     def log(self) -> None:
         """Write the averages of the updates since the last line."""
         now, state = time.perf_counter(), self.state
-        metrics = self.window.drain()
-        multiplier = resolve_schedule_value(self.schedule, step=state.update_count - 1, total_steps=self.horizon)
-        metrics["learning_rate"] = multiplier * self.algorithm.hyper.learning_rate
-        metrics["learning_rate_multiplier"] = multiplier
+        broken = self.window.find_broken()
+        metrics = {**self.counters(), **self.window.drain()}
         metrics["updates_per_second"] = (state.update_count - self.logged_at) / max(now - self.clock, 1e-9)
         self.clock, self.logged_at = now, state.update_count
-        self.run.write_metrics("train", {**self.counters(), **metrics})
-        broken = [name for name, value in metrics.items() if not math.isfinite(value)]
-        if broken:
-            raise TrainingError(
-                f"{broken[0]} is {metrics[broken[0]]} after {state.update_count} updates: training has diverged; try a "
-                f"lower learning_rate or max_grad_norm; the last checkpoint is {self.run.checkpoints / 'latest.pt'}"
-            )
+        self.run.write_metrics("train", metrics)
+        self.refuse(broken)
         for callback in self.callbacks:
             callback.on_update_end(state, metrics)
+
+    def check_finite(self) -> None:
+        """Stop before a state that holds no numbers any more is evaluated or saved."""
+        self.refuse(self.window.find_broken())
+
+    def refuse(self, broken: str | None) -> None:
+        """End a run one of whose metrics is no number."""
+        if broken is not None:
+            raise TrainingError(
+                f"{broken} is not a number after {self.state.update_count} updates: training has diverged; try a lower "
+                f"learning_rate or max_grad_norm; the last checkpoint is {self.run.checkpoints / 'latest.pt'}"
+            )
 
     def evaluate_now(self) -> None:
         """Evaluate, tell the callbacks, and remember whether it is the best so far."""
         state, started = self.state, time.perf_counter()
+        self.check_finite()
         rows = self.evaluate()
         if not rows:
             return
-        self.last_metrics = {name: value for row in rows.values() for name, value in row.items()}
+        self.last_metrics = self.counters() | {name: value for row in rows.values() for name, value in row.items()}
         for kind, row in rows.items():
             self.run.write_metrics(kind, {**self.counters(), **row})
         is_best = self.keep_best()
@@ -192,6 +200,8 @@ class Session:
             return False
         name, mode = self.best_metric
         best, value = self.state.best_score, self.last_metrics[name]
+        if not math.isfinite(value):
+            return False
         if best is not None and (value <= best if mode == "max" else value >= best):
             return False
         self.state.best_score, self.state.best_step, self.best_metrics = (
@@ -203,14 +213,29 @@ class Session:
 
     def checkpoint(self) -> None:
         """Write the state under its number and make it the latest."""
+        self.check_finite()
         path = self.run.checkpoints / f"update_{self.state.update_count:09d}.pt"
         save_checkpoint(path, self.tree())
         link_checkpoint(path, "latest.pt")
 
     def counters(self) -> dict[str, Any]:
-        """What every row of metrics carries."""
-        state = self.state
-        return {"global_step": state.global_step, "epoch": state.epoch, "update_count": state.update_count}
+        """What every row of metrics carries: where the run is, and the learning rates of the last update."""
+        state, hyper = self.state, self.algorithm.hyper
+        last = max(state.update_count - 1, 0)
+        multiplier = resolve_schedule_value(self.schedule, step=last, total_steps=self.horizon)
+        own = {
+            f"{child}_learning_rate": multiplier * rate
+            for child in self.algorithm.optimizers
+            if (rate := hyper.learning_rate_of(child)) != hyper.learning_rate
+        }
+        return {
+            "global_step": state.global_step,
+            "epoch": state.epoch,
+            "update_count": state.update_count,
+            "learning_rate": multiplier * hyper.learning_rate,
+            "learning_rate_multiplier": multiplier,
+            **own,
+        }
 
     def named_callbacks(self) -> list[tuple[str, Callback]]:
         """Callbacks under the names of their classes; several of one class are numbered."""

@@ -22,7 +22,7 @@ from rl_training.runtime.artifacts import RunDirectory
 from rl_training.runtime.assembly import open_session
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpointing import find_checkpoint, load_checkpoint, save_checkpoint
-from rl_training.runtime.options import bind_options, find_algorithm, read_options
+from rl_training.runtime.options import ConfigSource, bind_options, find_algorithm, read_options
 from rl_training.runtime.performance import configure_machine
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.rollout import EVAL_SEED, EvaluationResult, evaluate_policy
@@ -30,9 +30,7 @@ from rl_training.runtime.trainer import Session, TrainResult, train_session
 from rl_training.types import CheckpointError, ConfigError, SpaceSpec
 
 
-def train(
-    config: TrainConfig | str | Path, *, callbacks: Sequence[Callback] = (), threads: int | None = None
-) -> TrainResult:
+def train(config: ConfigSource, *, callbacks: Sequence[Callback] = (), threads: int | None = None) -> TrainResult:
     """Train from a config; nothing is written before everything has been checked."""
     config, options = read_options(config)
     configure_machine(threads)
@@ -64,6 +62,8 @@ def resume(
     config = bind(_merge(config.to_plain(), overrides), TrainConfig)[0]
     options = bind_options(config)
     configure_machine(threads or (tree["machine"]["threads"] if tree else None))
+    if tree and "compile" in overrides.get("algo_kwargs", {}):
+        tree["machine"]["compiled"] = None
     if tree and tree["machine"]["torch"] != torch.__version__:
         started = tree["machine"]["torch"]
         warnings.warn(
@@ -73,6 +73,10 @@ def resume(
     session.run.rewind_metrics(session.state.update_count)
     if overrides:
         session.state.should_stop, session.state.stop_reason = False, None
+        session.run.write_config(session.config)
+    if overrides or checkpoint.name != "latest.pt":
+        # What the run goes on from is its latest state, whatever it had come to before.
+        session.checkpoint()
     return _run(session)
 
 
@@ -87,7 +91,8 @@ def _merge(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, An
 
 
 def _check_overrides(overrides: Mapping[str, Any]) -> None:
-    fixed = [name for name in ("algo", "env_id", "seed", "output_dir") if name in overrides]
+    given = {**overrides, **overrides.get("algo_kwargs", {})}
+    fixed = [name for name in ("algo", "env_id", "seed", "output_dir", "normalize_obs") if name in given]
     if fixed:
         raise ConfigError(f"a run keeps its {fixed[0]}: leave it out, or start a new run")
 
@@ -103,7 +108,9 @@ def _run_dir(path: Path) -> Path:
         raise CheckpointError(f"{str(path)!r} does not exist; expected a run directory or a checkpoint")
     run_dir = path if path.is_dir() else path.resolve().parent.parent
     if not (run_dir / "config.yaml").is_file():
-        raise CheckpointError(f"{str(run_dir)!r} is not a run directory: it has no config.yaml")
+        raise CheckpointError(
+            f"{str(path)!r} does not belong to a run directory: there is no {run_dir / 'config.yaml'}"
+        )
     return run_dir
 
 
@@ -124,7 +131,9 @@ def _stop_on_signals(session: Session) -> Iterator[None]:
         for each, handler in before.items():
             signal.signal(each, handler)
 
-    before = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
+    # A signal that is ignored on purpose stays so: the workers of a sweep leave Ctrl-C to the process that leads them.
+    heeded = [each for each in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(each) is not signal.SIG_IGN]
+    before = {each: signal.signal(each, stop) for each in heeded}
     try:
         yield
     finally:
@@ -151,6 +160,8 @@ class SavedPolicy:
     ) -> EvaluationResult:
         """Episodes in the run's own environment, on raw reward, with fixed seeds."""
         config = self.config
+        if episodes is not None and episodes < 1:
+            raise ConfigError(f"an evaluation needs at least 1 episode, got {episodes}")
         if config.env_id is None:
             raise ConfigError("the run has no env_id, so its policy cannot be evaluated in an environment")
         return evaluate_policy(

@@ -59,9 +59,6 @@ def path(tmp_path: Path) -> str:
     return write(tmp_path / "log.npz")
 
 
-# Which dataset --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["log.npz", "log.NPZ", "log.pt", "log.pth", "log.hdf5", "log.h5"])
 def test_the_form_of_a_file_follows_from_its_ending(tmp_path: Path, name: str) -> None:
     data = load_transition_dataset(dataset_path=write(tmp_path / name))
@@ -99,7 +96,7 @@ def test_a_pt_file_may_hold_episodes(tmp_path: Path) -> None:
         ({"dataset_path": "log.npz", "dataset_id": "D4RL/a-v0"}, "dataset_id does not go with dataset_kind 'npz'"),
         ({"dataset_path": "log.npz", "dataset_download": True}, "dataset_download does not go with"),
         ({"dataset_path": "log.npz", "dataset_size": 5}, "dataset_size does not go with dataset_kind 'npz'"),
-        ({"dataset_kind": "random"}, r"needs an environment to act in \(env_id\)"),
+        ({"dataset_kind": "random"}, "needs an environment to act in: set env_id"),
         ({"dataset_pth": "log.npz"}, "unknown option 'dataset_pth'; did you mean 'dataset_path'"),
         ({"dataset_kind": "npy"}, "dataset_kind must be one of .*, got 'npy'; did you mean 'npz'"),
         ({"dataset_path": "log.npz", "reward_clip_min": 1, "reward_clip_max": 0}, "clip_min must be <= clip_max"),
@@ -156,13 +153,40 @@ def test_a_dataset_has_a_name_for_run_directories(options: DataOptions, name: st
     assert options.name() == name
 
 
-# What is done to it ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("values", [{}, {"clip_actions": True, "action_low": [-1.0], "action_high": [1.0]}])
+@pytest.mark.parametrize("values", [{}, {"clip_actions": True}, {"action_low": [-1.0], "action_high": [1.0]}])
 def test_reading_keeps_the_units_of_actions_and_rejects_none(path: str, values: dict[str, Any]) -> None:
-    data = load_transition_dataset(dataset_path=path, **values)
+    data = load_transition_dataset(path, **values)
     assert data.actions.flatten().tolist() == [-25, -15, -5, 5, 15, 25]
+
+
+def test_reading_clips_actions_where_it_is_told_their_bounds(path: str) -> None:
+    data = load_transition_dataset(path, clip_actions=True, action_low=[-10], action_high=[20], validation_fraction=0.5)
+    assert data.validation is not None
+    for part in (data, data.validation):
+        assert float(part.actions.min()) >= -10
+        assert float(part.actions.max()) <= 20
+    both = torch.cat([data.actions, data.validation.actions]).flatten().tolist()
+    assert sorted(both) == [-10, -10, -5, 5, 15, 20]
+
+
+def test_a_group_of_options_and_single_ones_are_not_mixed(path: str) -> None:
+    with pytest.raises(ConfigError, match="as a group or by name, not both: reward_scale"):
+        load_transition_dataset(DataOptions(dataset_path=path), reward_scale=2.0)
+
+
+def test_holding_out_is_left_aside_where_only_a_default_asks_for_it(tmp_path: Path) -> None:
+    rows = {
+        "obs": np.zeros((3, 1)),
+        "actions": np.zeros((3, 1)),
+        "rewards": np.arange(3.0),
+        "next_obs": np.zeros((3, 1)),
+    }
+    np.savez(tmp_path / "one.npz", allow_pickle=False, **rows, dones=np.array([0.0, 0.0, 1.0]))
+    data = load_transition_dataset(tmp_path / "one.npz", default_validation=0.1)
+    assert data.validation is None
+    assert "no episode could be held out for diagnostics: there is only one" in data.notes
+    with pytest.raises(DatasetError, match="validation_fraction holds out whole episodes"):
+        load_transition_dataset(tmp_path / "one.npz", validation_fraction=0.1)
 
 
 @pytest.mark.parametrize(
@@ -273,9 +297,6 @@ def test_remarks_on_the_data_are_among_its_notes(tmp_path: Path) -> None:
     assert data.notes == ("every reward is 0",)
 
 
-# Random collection ----------------------------------------------------------------------------------------------------
-
-
 class Corridor(gym.Env[Any, Any]):
     """Walks one step per action from 0; the task ends at 3, a time limit cuts every second episode at 2."""
 
@@ -339,9 +360,6 @@ def test_random_collection_closes_its_environment(monkeypatch: pytest.MonkeyPatc
     assert Corridor.closed == 1
 
 
-# Mixtures -------------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def two(tmp_path: Path) -> Callable[..., TransitionDataset]:
     """Loads a mixture of the three episodes and of the same with rewards a hundred times as high."""
@@ -401,9 +419,6 @@ def test_a_random_part_can_be_mixed_with_a_file(tmp_path: Path) -> None:
     data = load_transition_dataset(dataset_mix=parts, dataset_size=12, env=Corridor)
     # Random actions lie in [-2, 2], those in the file outside.
     assert sorted((data.actions.abs() > 2).flatten().tolist()) == [False] * 6 + [True] * 6
-
-
-# Size -----------------------------------------------------------------------------------------------------------------
 
 
 def test_loading_a_million_transitions_takes_little_more_memory_than_their_file(tmp_path: Path) -> None:

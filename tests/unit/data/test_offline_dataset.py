@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError
 from types import SimpleNamespace
@@ -66,9 +68,6 @@ def numbers(tensor: Tensor | None) -> list[Any]:
     return values
 
 
-# Fields ---------------------------------------------------------------------------------------------------------------
-
-
 def test_each_field_is_an_attribute() -> None:
     data = dataset()
     assert numbers(data.obs) == OBS
@@ -127,9 +126,6 @@ def test_tensors_and_lists_are_read_like_arrays(convert: Callable[[NDArray[Any]]
 def test_errors_of_fields_reach_the_caller() -> None:
     with pytest.raises(DatasetError, match="rewards has 1 values that are not finite; the first is nan in row 1"):
         dataset(rewards=[1, np.nan, 4, 8, 16])
-
-
-# Rows without a next observation ------------------------------------------------------------------------------------
 
 
 def test_a_missing_next_observation_is_the_next_row_of_the_episode() -> None:
@@ -199,9 +195,6 @@ def test_rows_that_all_end_an_episode_need_next_observations() -> None:
         dataset("next_observations", terminals=np.zeros(5), timeouts=np.ones(5))
 
 
-# Next actions ---------------------------------------------------------------------------------------------------------
-
-
 def test_next_actions_are_filled_inside_episodes_and_marked_where_there_is_none() -> None:
     data = dataset()
     # Inside: the action of the next row. Row 2 terminated: any value will do. Row 4 was cut: none was recorded.
@@ -247,9 +240,6 @@ def test_requiring_other_fields_drops_no_row() -> None:
 def test_requiring_a_field_that_is_not_there_fails() -> None:
     with pytest.raises(AttributeError, match="no returns_to_go"):
         dataset().requiring("obs", "returns_to_go")
-
-
-# Episodes -------------------------------------------------------------------------------------------------------------
 
 
 def trajectory(**others: Any) -> dict[str, Any]:
@@ -351,9 +341,6 @@ def test_episodes_are_known_where_rows_follow_each_other(flags: dict[str, Any], 
     assert dataset(**flags).has_episodes is known
 
 
-# Rewards --------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("transform", "expected"),
     [
@@ -392,9 +379,6 @@ def test_other_rewards_drop_the_returns_of_the_old_ones() -> None:
         _ = data.returns_to_go
 
 
-# Actions and observations -------------------------------------------------------------------------------------------
-
-
 def test_action_bounds_become_minus_one_and_one() -> None:
     actions = np.array([[-2, 0], [2, 4], [0, 2], [1, 1], [3, 5]])
     data = dataset(actions=actions.astype(np.float32)).with_action_bounds([-2, 0], [2, 4])
@@ -413,7 +397,7 @@ def test_bounds_of_one_change_nothing() -> None:
     ("low", "high", "message"),
     [
         ([-1, -1], [1, 1], r"must have 1 numbers each, got \[-1, -1\] and \[1, 1\]"),
-        (-1, 1, "must have 1 numbers each, got -1 and 1"),
+        (1, -1, "low < high, got 1 and -1"),
         ([1], [1], r"low < high, got \[1\] and \[1\]"),
         ([-np.inf], [np.inf], "must be finite"),
         ([np.nan], [1], "must be finite"),
@@ -430,9 +414,6 @@ def test_statistics_of_observations_leave_the_observations_alone() -> None:
     assert numbers(data.obs_mean) == [0.5]
     assert numbers(data.obs_std) == [0.75]
     assert numbers(data.obs) == [0, 0, 1, 1]
-
-
-# Choosing episodes ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -507,9 +488,6 @@ def test_rows_taken_out_of_order_have_no_episodes(ask: Callable[[TransitionDatas
         ask(taken)
 
 
-# Devices, samples, contents ------------------------------------------------------------------------------------------
-
-
 def test_every_tensor_moves_to_the_device() -> None:
     whole = dataset("next_observations").with_obs_statistics()
     data = TransitionDataset(
@@ -572,3 +550,22 @@ def test_a_change_in_any_field_changes_the_fingerprint(name: str) -> None:
     changed = log()[name].copy()
     changed[0] = 1 - changed[0] if changed.dtype != bool else ~changed[0]
     assert dataset(**{name: changed}).fingerprint() != dataset().fingerprint()
+
+
+def test_one_number_bounds_every_dimension() -> None:
+    data = dataset()
+    both = [data.with_action_bounds(-4, 4), data.with_action_bounds([-4], [4])]
+    assert torch.equal(both[0].actions, both[1].actions)
+
+
+def test_a_dataset_can_be_pickled_and_copied() -> None:
+    data = dataset()
+    for again in (pickle.loads(pickle.dumps(data)), copy.deepcopy(data)):  # noqa: S301 - our own bytes
+        assert torch.equal(again.obs, data.obs)
+        assert again.fingerprint() == data.fingerprint()
+
+
+def test_a_dataset_shows_its_size_and_fields_and_not_its_numbers() -> None:
+    text = repr(dataset())
+    assert "rows, fields" in text
+    assert "tensor" not in text

@@ -56,9 +56,6 @@ def test_the_trap_works(tmp_path: Path) -> None:
     assert (tmp_path / "ran").exists()
 
 
-# npz ------------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_an_npz_file_gives_the_fields_it_holds(tmp_path: Path, save: Callable[..., None]) -> None:
     save(tmp_path / "log.npz", **ARRAYS)
@@ -105,9 +102,6 @@ def test_a_single_array_is_no_npz_file(tmp_path: Path) -> None:
         read_npz(tmp_path / "log.npz")
 
 
-# pt -------------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("value", [{"rewards": torch.ones(2)}, [{"rewards": torch.ones(2)}]], ids=["dict", "list"])
 def test_a_pt_file_gives_a_mapping_or_episodes(tmp_path: Path, value: Any) -> None:
     torch.save(value, tmp_path / "log.pt")
@@ -135,9 +129,6 @@ def test_a_pt_file_with_one_tensor_is_refused(tmp_path: Path) -> None:
     torch.save(torch.ones(2), tmp_path / "log.pt")
     with pytest.raises(DatasetError, match="must hold a mapping of tensors or a list of episodes, got Tensor"):
         read_pt(tmp_path / "log.pt")
-
-
-# hdf5 -----------------------------------------------------------------------------------------------------------------
 
 
 def test_an_hdf5_file_gives_its_fields_and_not_its_groups(tmp_path: Path) -> None:
@@ -171,16 +162,10 @@ def test_without_h5py_the_error_says_what_to_install(tmp_path: Path, monkeypatch
         read_hdf5(tmp_path / "log.hdf5")
 
 
-# Files that hold none of the fields ---------------------------------------------------------------------------------
-
-
 def test_a_file_without_fields_gives_the_names_it_has_for_the_error(tmp_path: Path) -> None:
     others = {"transitions": np.zeros(2), "policy": np.zeros(2)}
     assert set(read_npz(write_npz(tmp_path / "log.npz", **others))) == set(others)
     assert set(read_hdf5(write_hdf5(tmp_path / "log.hdf5", **others))) == set(others)
-
-
-# Minari ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -49,9 +49,6 @@ def dataset() -> TransitionDataset:
     )
 
 
-# Batches --------------------------------------------------------------------------------------------------------------
-
-
 def test_fields_of_a_batch_come_from_the_same_rows() -> None:
     batch = sampler().sample(100)
     assert batch["twice"].shape == (100, 2)
@@ -111,9 +108,6 @@ def test_a_stream_in_use_can_be_put_back() -> None:
     expected = draws(source, 8, 8)
     source.load_state_dict(state)
     assert draws(source, 8, 8) == expected
-
-
-# Windows --------------------------------------------------------------------------------------------------------------
 
 
 def rows_of(window: Tensor) -> list[int]:

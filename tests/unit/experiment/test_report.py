@@ -20,12 +20,21 @@ Rows = Sequence[Mapping[str, float]]
 
 
 def _run(
-    folder: Path, seed: int, rows: Rows, *, algo: str = "bc", env_id: str | None = "Task-v0", kind: str = "eval"
+    folder: Path,
+    seed: int,
+    rows: Rows,
+    *,
+    algo: str = "bc",
+    env_id: str | None = "Task-v0",
+    kind: str = "eval",
+    algo_kwargs: dict[str, Any] | None = None,
 ) -> Path:
     """A run directory with these evaluations, 100 updates apart."""
-    config = TrainConfig(algo=algo, env_id=env_id, seed=seed)
-    path = folder / f"{algo}__{env_id or 'log'}__seed{seed}__20240506-120000"
-    path.mkdir(parents=True)
+    config = TrainConfig(algo=algo, env_id=env_id, seed=seed, algo_kwargs=algo_kwargs or {})
+    folder.mkdir(parents=True, exist_ok=True)
+    number = len(list(folder.iterdir()))
+    path = folder / f"{algo}__{env_id or 'log'}__seed{seed}__20240506-12{number:04d}"
+    path.mkdir()
     (path / "config.yaml").write_text(config.to_yaml())
     lines: list[dict[str, Any]] = [{"kind": "train", "update_count": 50, "actor_loss": 1.0}]
     lines += [{"kind": kind, "update_count": 100 * (number + 1), **row} for number, row in enumerate(rows)]
@@ -47,6 +56,7 @@ def test_a_row_says_what_the_seeds_of_one_task_come_to(tmp_path: Path) -> None:
     assert row == {
         "algo": "bc",
         "task": "Task-v0",
+        "variant": "",
         "metric": "return_mean",
         "runs": 4,
         "last": pytest.approx((4 + 6 + 8 + 100) / 4),
@@ -136,12 +146,24 @@ def test_the_most_telling_metric_that_all_runs_have_is_reported(tmp_path: Path, 
     assert pick_metric(find_runs([tmp_path])) == metric
 
 
-def test_runs_without_a_common_metric_cannot_be_reported_together(tmp_path: Path) -> None:
+def test_runs_with_and_without_an_environment_are_reported_by_what_they_have(tmp_path: Path) -> None:
     _run(tmp_path, 0, _returns(1.0))
     _run(tmp_path, 1, [{"td_error": 1.0}], env_id=None)
 
-    with pytest.raises(ConfigError, match="no metric in common; report them separately"):
-        summarize(find_runs([tmp_path]))
+    assert {row["metric"] for row in summarize(find_runs([tmp_path]))} == {"return_mean", "td_error"}
+
+
+def test_runs_that_differ_in_more_than_their_seed_are_not_averaged(tmp_path: Path) -> None:
+    for seed, value in ((0, 1.0), (1, 3.0)):
+        _run(tmp_path, seed, _returns(value), algo_kwargs={"learning_rate": 1e-3})
+        _run(tmp_path, seed, _returns(10 * value), algo_kwargs={"learning_rate": 1e-4})
+
+    rows = summarize(find_runs([tmp_path]))
+
+    assert sorted((row["variant"], row["runs"], row["last"]) for row in rows) == [
+        ("learning_rate=0.0001", 2, 20.0),
+        ("learning_rate=0.001", 2, 2.0),
+    ]
 
 
 def test_runs_without_an_evaluation_have_nothing_to_report(tmp_path: Path) -> None:
