@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -332,6 +333,8 @@ def _read_observations(path: Path) -> Any:
 
 def main() -> None:
     """Run the command; what the user can mend ends with its message and status 2, without a traceback."""
+    # Where in the code a warning was raised is nothing to the user of a command.
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     try:
         app()
     except (UserError, OSError) as error:
