@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import pydoc
 import shutil
 from collections.abc import Callable
@@ -238,6 +239,25 @@ def test_a_manager_trains_what_it_was_set_up_with_and_resumes_it(tiny_config: Ma
 def test_a_manager_checks_its_config_when_it_is_set_up(tiny_config: MakeConfig) -> None:
     with pytest.raises(ConfigError, match="batch_size must be >= 1, got 0"):
         ExperimentManager().setup(tiny_config("bc", "algo_kwargs.batch_size=0"))
+
+
+def test_a_seed_that_is_told_to_stop_is_interrupted_and_can_go_on(tiny_config: MakeConfig) -> None:
+    stopped: list[int] = []
+
+    def stop_once(progress: SeedProgress) -> None:
+        if progress.update_count and not stopped:
+            (worker,) = multiprocessing.active_children()
+            worker.terminate()
+            stopped.append(progress.update_count)
+
+    config = tiny_config("bc", "total_timesteps=50000", "algo_kwargs.eval_interval=null", "log_interval=100")
+    (result,) = ExperimentManager().sweep(config, [0], on_progress=stop_once)
+
+    assert result.status == "interrupted"
+    assert result.run_dir is not None
+    assert stopped[0] <= result.update_count < 50_000
+    again = rl_training.resume(result.run_dir, total_timesteps=result.update_count + 100)
+    assert again.metrics["update_count"] > result.update_count
 
 
 def test_a_sweep_goes_on_when_a_seed_fails_and_keeps_what_it_said(

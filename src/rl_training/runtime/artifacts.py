@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -140,15 +139,16 @@ class RunDirectory:
 
 def _claim(draft: Path, name: str) -> Path:
     """Give a complete directory its name, or the name with a number where another run has it."""
-    for number in count(1):
-        path = draft.with_name(name if number == 1 else f"{name}-{number}")
+    path, number = draft.with_name(name), 1
+    while True:
         try:
             # Renaming onto a directory that holds something fails, so two runs never share one.
             return draft.rename(path)
         except OSError:
             if not path.exists():
                 raise
-    raise AssertionError  # count never ends
+        number += 1
+        path = draft.with_name(f"{name}-{number}")
 
 
 def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
