@@ -44,11 +44,6 @@ class GaussianActor(nn.Module):
         mean, log_std = self.mlp(obs).chunk(2, dim=-1)
         return mean.tanh(), log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
 
-    def log_prob(self, obs: Tensor, actions: Tensor) -> Tensor:
-        """Log-density of actions, summed over dimensions: (B,)."""
-        mean, log_std = self(obs)
-        return gaussian_log_prob(actions, mean, log_std)
-
     def act(self, obs: Tensor, *, deterministic: bool) -> Tensor:
         """The mean, or a clipped sample."""
         mean, log_std = self(obs)

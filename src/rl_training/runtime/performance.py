@@ -8,6 +8,7 @@ import shlex
 import shutil
 import sys
 import warnings
+from importlib.util import find_spec
 from typing import Literal
 
 import torch
@@ -72,7 +73,8 @@ def _obstacle() -> str | None:
     compilers = shlex.split(os.environ["CXX"])[:1] if "CXX" in os.environ else ["g++", "clang++"]
     if not any(map(shutil.which, compilers)):
         return f"no C++ compiler found (looked for {', '.join(compilers)})"
-    if not hasattr(torch._dynamo.config, "trace_autograd_ops"):
+    traces_gradients = hasattr(torch._dynamo.config, "trace_autograd_ops")
+    if not (traces_gradients and find_spec("torch._dynamo.aot_compile")):
         return f"torch {torch.__version__} cannot compile a gradient; 2.13 can"
     try:
         _finds_vector_instructions()

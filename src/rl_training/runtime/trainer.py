@@ -288,7 +288,8 @@ class Session:
         self.horizon = trainer["horizon"]
         self.logged_at = self.state.update_count
         torch.set_rng_state(tree["random"]["torch"])
-        torch.cuda.set_rng_state_all(tree["random"]["cuda"])
+        if torch.cuda.is_available() and tree["random"]["cuda"]:
+            torch.cuda.set_rng_state_all(tree["random"]["cuda"])
 
 
 def train_session(session: Session) -> TrainResult:

@@ -91,7 +91,8 @@ def _merge(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, An
 
 
 def _check_overrides(overrides: Mapping[str, Any]) -> None:
-    given = {**overrides, **overrides.get("algo_kwargs", {})}
+    kwargs = overrides.get("algo_kwargs")
+    given = {*overrides, *(kwargs if isinstance(kwargs, Mapping) else ())}
     fixed = [name for name in ("algo", "env_id", "seed", "output_dir", "normalize_obs") if name in given]
     if fixed:
         raise ConfigError(f"a run keeps its {fixed[0]}: leave it out, or start a new run")

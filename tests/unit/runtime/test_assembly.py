@@ -121,3 +121,9 @@ def test_what_a_run_is_cannot_be_changed_on_resume(name: str, tiny_config: MakeC
 
 def test_a_mapping_is_a_config_too(tiny_config: MakeConfig) -> None:
     assert train(tiny_config("bc").to_plain()).metrics["update_count"] == 20
+
+
+def test_options_on_resume_that_are_no_mapping_are_refused(tiny_config: MakeConfig) -> None:
+    result = train(tiny_config("bc"))
+    with pytest.raises(ConfigError, match="algo_kwargs must be a mapping, got 3"):
+        resume(result.run_dir, algo_kwargs=3)
