@@ -291,7 +291,7 @@ def test_a_checkpoint_that_cannot_be_used_is_named(command: Command, td3_bc_run:
         torch.save({"model": torch.zeros(3)}, checkpoint)
     elif damage == "flipped":
         weights = torch.load(td3_bc_run / "checkpoints" / "update_000000001.pt", weights_only=True)["algorithm"]
-        needle = weights["model.actor.mlp.0.weight"].numpy().tobytes()
+        needle = weights["model.actor.mlp.layers.0.weight"].numpy().tobytes()
         place = contents.index(needle)
         checkpoint.write_bytes(contents[:place] + bytes([contents[place] ^ 1]) + contents[place + 1 :])
 

@@ -10,7 +10,7 @@ import torch
 from peers import batches, build
 
 from rl_training.algorithms.bc import bc_loss, stochastic_bc_loss
-from rl_training.models.policies import LOG_STD_MAX, LOG_STD_MIN, gaussian_log_prob
+from rl_training.models.policies import LOG_STD_RANGE, gaussian_log_prob
 from rl_training.types import ConfigError
 
 
@@ -39,10 +39,10 @@ def test_log_density_agrees_with_torch_and_sums_over_dimensions() -> None:
 def test_log_deviation_is_bounded() -> None:
     algorithm = build("bc", policy="stochastic")
     with torch.no_grad():
-        algorithm.model.actor.mlp[-1].bias.fill_(1e3)
-        assert float(algorithm.model.actor(torch.zeros(1, 5, dtype=torch.float64))[1].max()) == LOG_STD_MAX
-        algorithm.model.actor.mlp[-1].bias.fill_(-1e3)
-        assert float(algorithm.model.actor(torch.zeros(1, 5, dtype=torch.float64))[1].min()) == LOG_STD_MIN
+        algorithm.model.actor.mlp.layers[-1].bias.fill_(1e3)
+        assert float(algorithm.model.actor(torch.zeros(1, 5, dtype=torch.float64))[1].max()) == LOG_STD_RANGE[1]
+        algorithm.model.actor.mlp.layers[-1].bias.fill_(-1e3)
+        assert float(algorithm.model.actor(torch.zeros(1, 5, dtype=torch.float64))[1].min()) == LOG_STD_RANGE[0]
 
 
 def test_linear_data_is_fitted_in_a_few_hundred_updates() -> None:

@@ -9,10 +9,15 @@ import torch
 from torch import Tensor
 
 from rl_training.models import EnsembleMLP, QEnsemble
+from rl_training.models.layers import EnsembleLinear
+
+
+def _layers(ensemble: EnsembleMLP) -> list[EnsembleLinear]:
+    return [layer for layer in ensemble.layers if isinstance(layer, EnsembleLinear)]
 
 
 def _alone(ensemble: EnsembleMLP, member: int, inputs: Tensor) -> Tensor:
-    for number, layer in enumerate(ensemble._linear_layers()):
+    for number, layer in enumerate(_layers(ensemble)):
         inputs = inputs @ layer.weight[member] + layer.bias[member]
         inputs = inputs.relu() if number < len(ensemble.layers) - 1 else inputs
     return inputs
@@ -40,11 +45,11 @@ def test_several_actions_per_state_are_one_more_leading_axis() -> None:
 def test_every_member_starts_within_one_over_the_root_of_its_fan_in() -> None:
     torch.manual_seed(0)
     ensemble = EnsembleMLP(4, 100, (50,), 1)
-    for layer, fan_in in zip(ensemble._linear_layers(), (100, 50), strict=True):
+    for layer, fan_in in zip(_layers(ensemble), (100, 50), strict=True):
         bound = 1 / math.sqrt(fan_in)
         for values in (*layer.weight, *layer.bias):
             assert float(values.detach().abs().max()) <= bound
         # Uniform within the bound has a standard deviation of bound / sqrt(3).
         assert float(layer.weight.detach().std()) == pytest.approx(bound / math.sqrt(3), rel=0.1)
-    first, second = ensemble._linear_layers()[0].weight[:2].detach()
+    first, second = _layers(ensemble)[0].weight[:2].detach()
     assert not torch.equal(first, second)

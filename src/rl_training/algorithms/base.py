@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from pydantic import Field
@@ -26,21 +26,35 @@ A = TypeVar("A", bound="Algorithm")
 
 TRANSITION = ("obs", "actions", "rewards", "next_obs", "dones")
 
+ORIGINS = {
+    "next_actions": "; a dataset in episode order derives it: sample from TransitionDataset.requiring('next_actions')",
+    "returns_to_go": "; sample from a dataset made by TransitionDataset.with_returns_to_go(gamma=...)",
+    "lambda_returns": "; sample from a LambdaReturnSource",
+    "advantages": "; sample from a LambdaReturnSource",
+}
+"""Where the fields come from that a log does not contain."""
+
+
+Sizes: TypeAlias = tuple[Annotated[int, Field(ge=1)], ...]
+
 
 @options
 class Hyper:
     """Hyper-parameters that every algorithm has."""
 
     learning_rate: float = Field(default=3e-4, gt=0, description="step size of Adam")
-    hidden_sizes: tuple[Annotated[int, Field(ge=1)], ...] = Field(
-        default=(256, 256), min_length=1, description="widths of the hidden layers"
-    )
+    hidden_sizes: Sizes = Field(default=(256, 256), min_length=1, description="widths of the hidden layers")
     max_grad_norm: float | None = Field(default=None, gt=0, description="bound on the gradient norm of each network")
 
     def learning_rate_of(self, child: str) -> float:
         """The step size of one child of the model: its own if it has one, else the shared one."""
         own: float | None = getattr(self, f"{child}_learning_rate", None)
         return self.learning_rate if own is None else own
+
+    def weight_decay_of(self, child: str) -> float:
+        """The weight decay of one child of the model; only those that have one are decayed."""
+        decay: float = getattr(self, f"{child}_weight_decay", 0.0)
+        return decay
 
 
 @options
@@ -51,19 +65,30 @@ class ValueHyper(Hyper):
     tau: float = Field(default=0.005, gt=0, le=1, description="rate at which targets follow")
     actor_learning_rate: float | None = Field(default=None, gt=0, description="step size of the actor, if its own")
     critic_learning_rate: float | None = Field(default=None, gt=0, description="step size of the critics, if their own")
+    actor_hidden_sizes: Sizes | None = Field(default=None, min_length=1, description="widths of the actor, if its own")
+    critic_hidden_sizes: Sizes | None = Field(
+        default=None, min_length=1, description="widths of the critics, if their own"
+    )
 
 
 @dataclass(frozen=True)
 class Step:
-    """One gradient step of an update.
+    """One gradient step of an update; where a number is expected, the name of a hyper-parameter will do.
 
-    The method <name>_loss returns metrics; the sum of "<child>_loss" over the trained children is minimised.
+    The method <name>_loss returns metrics, and each child minimises the one called <child>_loss: children that are
+    trained together move by gradients taken at the same point.
     """
 
     name: str
     trains: tuple[str, ...] = ()
     every: int | str = 1
+    repeat: int | str = 1
     tracks: tuple[str, ...] = ()
+    """Children whose lagged copies move after the step, by `tau`, on every `track_every`-th update."""
+    tau: float | str = "tau"
+    track_every: int | str = 1
+    carries: tuple[str, ...] = ()
+    """Buffers of the algorithm that take the value of the metric of their name: what an average remembers."""
 
     @property
     def children(self) -> tuple[str, ...]:
@@ -83,17 +108,20 @@ class Algorithm(nn.Module):
 
     hyper_class: ClassVar[type[Hyper]]
     model_class: ClassVar[type[Model]]
-    steps: ClassVar[tuple[Step, ...]]
-    needs: ClassVar[tuple[str, ...]] = TRANSITION
+    steps: tuple[Step, ...]
+    needs: tuple[str, ...] = TRANSITION
     defaults: ClassVar[Mapping[str, Any]] = {}
     name: ClassVar[str]
     mode: ClassVar[str]
     obs_mean: Tensor
     obs_std: Tensor
+    clock: Tensor
+    """`updates` as a tensor, for losses that change with it: a graph must not depend on a Python number."""
 
     def __init__(self, model: Model, **hyper: Any) -> None:
         super().__init__()
         self.hyper: Any = bind(hyper, self.hyper_class, where=type(self).__name__)[0]
+        self.steps, self.needs = self.make_steps(self.hyper), self.make_needs(self.hyper)
         self.model: Any = model
         self.target: Any = nn.Module()
         self.optimizers: Any = nn.ModuleDict()
@@ -103,7 +131,18 @@ class Algorithm(nn.Module):
             self._add_parts(step)
         self.register_buffer("obs_mean", torch.zeros(model.obs_dim))
         self.register_buffer("obs_std", torch.ones(model.obs_dim))
+        self.register_buffer("clock", torch.zeros((), dtype=torch.int64), persistent=False)
         self._gradients: dict[str, GradientFunction] = {step.name: partial(self.gradient, step) for step in self.steps}
+
+    @classmethod
+    def make_steps(cls, hyper: Any) -> tuple[Step, ...]:
+        """The steps of an update; a class whose hyper-parameters decide about them overrides this."""
+        return cls.steps
+
+    @classmethod
+    def make_needs(cls, hyper: Any) -> tuple[str, ...]:
+        """The fields that a batch must have; a class whose hyper-parameters decide about them overrides this."""
+        return cls.needs
 
     def _add_parts(self, step: Step) -> None:
         """The optimisers and lagged copies that a step asks for."""
@@ -115,6 +154,7 @@ class Algorithm(nn.Module):
                 getattr(self.model, child),
                 learning_rate=self.hyper.learning_rate_of(child),
                 max_grad_norm=self.hyper.max_grad_norm,
+                weight_decay=self.hyper.weight_decay_of(child),
             )
         for child in step.tracks:
             source = getattr(self.model, child)
@@ -136,10 +176,10 @@ class Algorithm(nn.Module):
         self.obs_mean.copy_(mean)
         self.obs_std.copy_(std)
 
-    def set_learning_rate_multiplier(self, multiplier: float) -> None:
-        """Scale every optimiser's step size relative to its configured one."""
-        for optimizer in self.optimizers.values():
-            optimizer.learning_rate = multiplier * optimizer.base_learning_rate
+    def set_learning_rate_multiplier(self, multiplier: float, **own: float) -> None:
+        """Scale every optimiser's step size relative to its configured one; a child may have its own factor."""
+        for child, optimizer in self.optimizers.items():
+            optimizer.learning_rate = own.get(child, multiplier) * optimizer.base_learning_rate
 
     def normalize(self, obs: Tensor) -> Tensor:
         """Observations as the networks see them."""
@@ -149,8 +189,15 @@ class Algorithm(nn.Module):
         """The batch as the losses see it."""
         missing = [name for name in self.needs if name not in batch]
         if missing:
-            raise ValueError(f"{type(self).__name__} needs {missing[0]!r} in a batch, which has {', '.join(batch)}")
+            found = f"{type(self).__name__} needs {missing[0]!r} in a batch, which has {', '.join(batch)}"
+            raise ValueError(found + ORIGINS.get(missing[0], ""))
         return {key: self.normalize(value) if key in ("obs", "next_obs") else value for key, value in batch.items()}
+
+    @torch.no_grad()
+    def lagged_values(self, obs: Tensor) -> Tensor:
+        """Values of raw observations by the lagged copy of the value, for sources that compute returns with them."""
+        values: Tensor = self.target.value(self.normalize(obs))
+        return values
 
     @torch.no_grad()
     def act(self, obs: Tensor, *, deterministic: bool = True) -> Tensor:
@@ -169,28 +216,37 @@ class Algorithm(nn.Module):
         """One update: every step that is due. The only place in the package where parameters change."""
         batch, report = self.prepare(batch), {}
         self.updates += 1
+        self.clock.add_(1)
         for step in self.steps:
-            if self.updates % self.period(step):
+            if self.updates % self.number(step.every):
                 continue
-            metrics, gradients = self._gradients[step.name](batch)
-            for child in step.children:
-                self.optimizers[child].step(gradients[child], metrics[f"grad_norm_{child}"])
-            for child in step.tracks:
-                polyak(*self._tracked[child], self.hyper.tau)
-            report.update(metrics)
+            for _ in range(self.number(step.repeat)):
+                report.update(self._take(step, batch))
+            if step.tracks and self.updates % self.number(step.track_every) == 0:
+                for child in step.tracks:
+                    polyak(*self._tracked[child], self.number(step.tau))
         return UpdateResult(report)
 
-    def period(self, step: Step) -> int:
-        """A step is due on every update whose number this divides."""
-        return getattr(self.hyper, step.every) if isinstance(step.every, str) else step.every
+    def _take(self, step: Step, batch: Batch) -> Metrics:
+        metrics, gradients = self._gradients[step.name](batch)
+        for child in step.children:
+            self.optimizers[child].step(gradients[child], metrics[f"grad_norm_{child}"])
+        for name in step.carries:
+            getattr(self, name).copy_(metrics[name])
+        return metrics
+
+    def number(self, value: Any) -> Any:
+        """A number given as itself or as the name of a hyper-parameter."""
+        return getattr(self.hyper, value) if isinstance(value, str) else value
 
     def gradient(self, step: Step, batch: Batch) -> tuple[Metrics, Gradients]:
         """Metrics and gradients of one step; pure, and compiled as one graph where compilation is on."""
-        metrics = self._loss(step, batch)
-        loss = torch.stack([metrics[f"{child}_loss"] for child in step.children]).sum()
-        params = {child: list(getattr(self.model, child).parameters()) for child in step.children}
-        flat = iter(torch.autograd.grad(loss, [param for group in params.values() for param in group]))
-        gradients = {child: [next(flat) for _ in group] for child, group in params.items()}
+        metrics, gradients = self._loss(step, batch), {}
+        for child in step.children:
+            params = list(getattr(self.model, child).parameters())
+            # Losses of one step may share a part of the graph.
+            keep = child != step.children[-1]
+            gradients[child] = list(torch.autograd.grad(metrics[f"{child}_loss"], params, retain_graph=keep))
         norms = {f"grad_norm_{child}": gradient_norm(group) for child, group in gradients.items()}
         return {name: value.detach() for name, value in metrics.items()} | norms, gradients
 
@@ -211,6 +267,7 @@ class Algorithm(nn.Module):
     def set_extra_state(self, state: dict[str, int]) -> None:
         """Restore what `get_extra_state` returned."""
         self.updates = state["updates"]
+        self.clock.fill_(self.updates)
 
 
 ALGORITHMS: dict[str, type[Algorithm]] = {}

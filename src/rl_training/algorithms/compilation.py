@@ -33,6 +33,10 @@ class CompiledGradient:
             _with_own_code(function, name), fullgraph=True, dynamic=False, backend=backend, options=options
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Nothing: the compiler pickles the algorithm a graph belongs to, but graphs of its other steps cannot be."""
+        return object, ()
+
     def __call__(self, batch: Batch) -> Any:
         """The function's value for its arguments and a batch."""
         key = tuple((name, value.shape, value.dtype) for name, value in batch.items())

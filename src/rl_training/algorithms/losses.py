@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from rl_training.types import Batch, Metrics
 
@@ -17,13 +18,21 @@ def bellman(batch: Batch, next_values: Tensor, gamma: float) -> Tensor:
     return rewards + gamma * (1 - dones) * next_values
 
 
-def critic_objective(*, q_values: Tensor, target_q_values: Tensor) -> Metrics:
-    """Squared error of E critics (E, B) against one target (B,): mean over the batch, sum over critics."""
+def critic_objective(*, q_values: Tensor, target_q_values: Tensor, huber_delta: float | None = None) -> Metrics:
+    """Squared error of E critics (E, B) against one target (B,): mean over the batch, sum over critics.
+
+    With a `huber_delta`, half of it up to an error of that size, and linear beyond.
+    """
     if q_values.shape[-1:] != target_q_values.shape:
         shapes = f"q_values {tuple(q_values.shape)}, target_q_values {tuple(target_q_values.shape)}"
         raise ValueError(f"q_values must be (E, B) and target_q_values (B,), got {shapes}")
+    errors = q_values - target_q_values
+    if huber_delta is None:
+        losses = errors.square()
+    else:
+        losses = functional.huber_loss(errors, torch.zeros_like(errors), reduction="none", delta=huber_delta)
     return {
-        "critic_loss": (q_values - target_q_values).square().mean(-1).sum(),
+        "critic_loss": losses.mean(-1).sum(),
         "q_mean": q_values.mean(),
         "q_std": q_values.std(),
         "target_q_mean": target_q_values.mean(),
@@ -33,3 +42,44 @@ def critic_objective(*, q_values: Tensor, target_q_values: Tensor) -> Metrics:
 def smooth(actions: Tensor, noise: float, clip: float) -> Tensor:
     """Actions with clipped Gaussian noise, kept in [-1, 1]; draws from the global generator."""
     return (actions + (torch.randn_like(actions) * noise).clamp(-clip, clip)).clamp(-1, 1)
+
+
+def soft_clipped_max(q_values: Tensor, min_weight: float) -> Tensor:
+    """The best of several actions, (samples, E, B) to (B,), by a mixture of the smallest and the largest critic.
+
+    The mixture is made for each action, before the maximum over actions.
+    """
+    low, high = q_values.aminmax(dim=-2)
+    return (min_weight * low + (1 - min_weight) * high).amax(0)
+
+
+def exp_weights(advantages: Tensor, max_weight: float) -> Tensor:
+    """exp(advantages), at most `max_weight`."""
+    return advantages.exp().clamp_max(max_weight)
+
+
+def imitation_objective(*, log_probs: Tensor, weights: Tensor, advantages: Tensor) -> Metrics:
+    """Likelihood of the logged actions, each weighted by what it is worth; advantages are only reported."""
+    return {
+        "actor_loss": -(weights * log_probs).mean(),
+        "advantage_mean": advantages.mean(),
+        "advantage_max": advantages.amax(),
+        "weight_mean": weights.mean(),
+        "weight_max": weights.amax(),
+        "log_prob_data": log_probs.mean(),
+    }
+
+
+def temperature_objective(*, log_temperature: Tensor, log_probs: Tensor, target_entropy: float) -> Metrics:
+    """Raises the temperature while the policy's entropy is below its target."""
+    loss = -(log_temperature * (log_probs.detach() + target_entropy)).mean()
+    return {"temperature_loss": loss, "temperature": log_temperature.exp(), "entropy": -log_probs.mean()}
+
+
+def vae_objective(
+    *, reconstructions: Tensor, actions: Tensor, mean: Tensor, log_std: Tensor, kl_weight: float
+) -> Metrics:
+    """Squared error of reconstructed actions plus the divergence of the latents from a standard normal, all means."""
+    error = (reconstructions - actions).square().mean()
+    kl = -0.5 * (1 + 2 * log_std - mean.square() - (2 * log_std).exp()).mean()
+    return {"vae_loss": error + kl_weight * kl, "vae_reconstruction": error, "vae_kl": kl}

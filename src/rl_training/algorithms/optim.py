@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -14,11 +15,20 @@ class Adam(nn.Module):
     The moments mirror the module they belong to, so their names in a checkpoint are the module's own.
     """
 
-    def __init__(self, module: nn.Module, *, learning_rate: float, max_grad_norm: float | None = None) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        learning_rate: float,
+        max_grad_norm: float | None = None,
+        weight_decay: float = 0.0,
+    ) -> None:
         super().__init__()
         self.base_learning_rate = learning_rate
         self.learning_rate = learning_rate
         self.max_grad_norm = max_grad_norm
+        self.weight_decay = weight_decay
+        self._constrain: Callable[[], None] | None = getattr(module, "constrain", None)
         self.exp_avg, self.exp_avg_sq = _zeros(module), _zeros(module)
         self._params: list[Tensor] = list(module.parameters())
         self._averages: list[Tensor] = list(self.exp_avg.parameters())
@@ -43,11 +53,13 @@ class Adam(nn.Module):
             lr=self.learning_rate,
             beta1=0.9,
             beta2=0.999,
-            weight_decay=0.0,
+            weight_decay=self.weight_decay,
             eps=1e-8,
             amsgrad=False,
             maximize=False,
         )
+        if self._constrain is not None:
+            self._constrain()
 
 
 def _zeros(module: nn.Module) -> nn.Module:

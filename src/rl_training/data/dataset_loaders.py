@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -127,6 +127,7 @@ def load_transition_dataset(
     env: Callable[[], Any] | None = None,
     env_rewards: RewardTransformConfig | None = None,
     default_validation: float = 0.0,
+    returns: Mapping[str, Any] | None = None,
     **values: Any,
 ) -> TransitionDataset:
     """The dataset that options describe: read, checked, filtered, its rewards transformed, split.
@@ -134,7 +135,8 @@ def load_transition_dataset(
     Options are given as a group or by name (`dataset_path="log.npz"`), or a path stands alone. Actions keep their
     native units. `env` makes the environment in which `dataset_kind: random` acts, `env_rewards` is what training makes
     of its rewards. Held-out episodes are the result's `validation`; `default_validation` is their share where the
-    options leave it open and there are episodes to spare.
+    options leave it open and there are episodes to spare. With `returns`, the arguments of `with_returns_to_go`, the
+    dataset has returns-to-go of the transformed rewards, computed before any row is mixed away.
     """
     options = _options(source, values)
     parts = [_filter(_load(spec, env), options) for spec in options.dataset_mix or (options,)]
@@ -142,7 +144,7 @@ def load_transition_dataset(
         parts = [part.with_reward_transform(**env_rewards.resolve()) for part in parts]
     # One normalisation for all parts: with one of its own, bad data would be rewarded as well as good data.
     normalizer = _reward_normalizer(parts, options.reward_normalize)
-    parts = [_finish(part, normalizer, options, default_validation) for part in parts]
+    parts = [_finish(part, normalizer, options, default_validation, returns) for part in parts]
     dataset = _mix(parts, options) if options.dataset_mix else parts[0]
     if options.clip_actions and options.action_low is not None and options.action_high is not None:
         dataset = dataset.with_clipped_actions(options.action_low, options.action_high)
@@ -207,7 +209,10 @@ def _filter(dataset: TransitionDataset, options: DataOptions) -> TransitionDatas
     if dataset.has_episodes:
         dataset = replace(dataset, raw_returns=dataset.episode_returns())
     elif options.best_fraction is not None or options.reward_normalize == "return_range":
-        raise DatasetError("best_fraction and reward_normalize: return_range need episodes, and the rows seem shuffled")
+        raise DatasetError(
+            "best_fraction and reward_normalize: return_range need episodes, and the rows seem shuffled; leave the one "
+            "out, set the other to none"
+        )
     if options.best_fraction is not None:
         dataset = dataset.best_episodes(options.best_fraction)
         dataset = replace(dataset, raw_returns=dataset.episode_returns())
@@ -215,12 +220,18 @@ def _filter(dataset: TransitionDataset, options: DataOptions) -> TransitionDatas
 
 
 def _finish(
-    dataset: TransitionDataset, normalizer: RewardTransformConfig, options: DataOptions, default_validation: float
+    dataset: TransitionDataset,
+    normalizer: RewardTransformConfig,
+    options: DataOptions,
+    default_validation: float,
+    returns: Mapping[str, Any] | None,
 ) -> TransitionDataset:
     """What the options ask for beyond filtering, in a fixed order."""
     for transform in (normalizer, options.reward_transform()):
         if transform != RewardTransformConfig():
             dataset = dataset.with_reward_transform(**transform.resolve())
+    if returns is not None:
+        dataset = dataset.with_returns_to_go(**returns)
     fraction = default_validation if options.validation_fraction is None else options.validation_fraction
     if not fraction:
         return dataset
@@ -239,7 +250,9 @@ def _reward_normalizer(parts: list[TransitionDataset], how: str) -> RewardTransf
         returns = torch.cat([part.episode_returns() for part in parts])
         span = float(returns.max() - returns.min())
         if span == 0:
-            raise DatasetError("reward_normalize: return_range needs episodes with different returns")
+            raise DatasetError(
+                "reward_normalize: return_range needs episodes with different returns; set reward_normalize: none"
+            )
         return RewardTransformConfig(scale=1000 / span)
     if how == "standard":
         rewards = torch.cat([part.rewards for part in parts])

@@ -16,12 +16,17 @@ from typing_extensions import Self
 
 from rl_training.data.conversion import add_next_obs, episode_rows
 from rl_training.data.fields import read_fields
+from rl_training.data.returns import returns_to_go
 from rl_training.data.sampling import BlockSampler, sample_trajectory_windows
 from rl_training.types import Batch, DatasetError
 
 __all__ = ["Episode", "TransitionDataset", "sample_trajectory_windows"]
 
-OPTIONAL = ("next_actions", "returns_to_go")
+_ORIGINS = {
+    "next_actions": ": give it as a field, or rows in episode order, from which it is derived",
+    "returns_to_go": "; call with_returns_to_go(gamma=...)",
+}
+"""Fields that not every dataset has, and where they come from."""
 
 
 @dataclass(frozen=True)
@@ -138,9 +143,8 @@ class TransitionDataset:
         if name in fields:
             value: Tensor = fields[name]
             return value
-        if name in OPTIONAL:
-            hint = "; call with_returns_to_go(gamma=...)" if name == "returns_to_go" else ""
-            raise AttributeError(f"this dataset has no {name}{hint}")
+        if name in _ORIGINS:
+            raise AttributeError(f"this dataset has no {name}{_ORIGINS[name]}")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
@@ -234,13 +238,13 @@ class TransitionDataset:
         tails = None if self.tail_rewards is None else transform(self.tail_rewards)
         return self.with_rewards(transform(self.fields["rewards"]), tails)
 
-    def with_returns_to_go(self, gamma: float) -> Self:
-        """The dataset with `returns_to_go`: the discounted sum of rewards from each row to its episode's end."""
+    def with_returns_to_go(self, gamma: float, *, failure_reward: float | None = None) -> Self:
+        """The dataset with `returns_to_go`: the discounted sum of rewards from each row to its episode's end.
+
+        An episode all of whose rewards equal `failure_reward` counts as if it went on like that for ever.
+        """
         self._require_order("returns_to_go")
-        rewards = self.fields["rewards"].double()
-        if self.tail_rewards is not None:
-            rewards = rewards + gamma * self.tail_rewards.nan_to_num()
-        return self.with_fields(returns_to_go=_discounted_sums(rewards, self.episode_ends, gamma).float())
+        return self.with_fields(returns_to_go=returns_to_go(self, gamma=gamma, failure_reward=failure_reward))
 
     def with_action_bounds(self, low: ArrayLike, high: ArrayLike) -> Self:
         """Actions in native units mapped so that [low, high] becomes [-1, 1]."""
@@ -276,7 +280,8 @@ class TransitionDataset:
     def requiring(self, *names: str) -> Self:
         """Only these fields in a batch; rows for which one of them does not exist are dropped, with a note."""
         for name in names:
-            getattr(self, name)
+            if name not in self.fields:
+                raise DatasetError(f"the data has no {name}{_ORIGINS.get(name, '')}")
         dataset = self
         if "next_actions" in names and self.next_action_mask is not None and not bool(self.next_action_mask.all()):
             kept = self.next_action_mask.nonzero().flatten()
@@ -370,12 +375,3 @@ class TransitionDataset:
     def _require_order(self, what: str) -> None:
         if not self.is_ordered:
             raise DatasetError(f"a mixed or filtered dataset has no {what}: its rows are not in episode order any more")
-
-
-def _discounted_sums(rewards: Tensor, ends: Tensor, gamma: float) -> Tensor:
-    """Backward recursion over rows, started anew at each end."""
-    sums, running = [], 0.0
-    for reward, end in zip(reversed(rewards.tolist()), reversed(ends.tolist()), strict=True):
-        running = reward + (0.0 if end else gamma * running)
-        sums.append(running)
-    return torch.tensor(sums[::-1], dtype=rewards.dtype, device=rewards.device)

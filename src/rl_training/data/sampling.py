@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -15,6 +15,19 @@ if TYPE_CHECKING:
 
 BLOCK = 64
 """Batches gathered at a time: one index_select per field and block costs a quarter of one per batch."""
+
+
+class Source(Protocol):
+    """What a run draws its batches from; its state says where in the stream of batches it is."""
+
+    def sample(self, batch_size: int) -> Batch:
+        """The next batch."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the stream is, in tensors and plain values."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` found the stream."""
 
 
 class BlockSampler:
@@ -45,6 +58,12 @@ class BlockSampler:
         gathered = {name: torch.split(_gather_rows(value, index), batch_size) for name, value in self.fields.items()}
         self.block = [{name: parts[k] for name, parts in gathered.items()} for k in range(BLOCK)]
         self.batch_size = batch_size
+
+    def replace_fields(self, fields: Mapping[str, Tensor]) -> None:
+        """Go on drawing the same rows, from other values."""
+        self.fields = fields
+        if self.block:
+            self.load_state_dict(self.state_dict())
 
     def state_dict(self) -> dict[str, Any]:
         """Where the stream is: the generator before the current block, and how much of the block is used."""

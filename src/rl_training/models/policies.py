@@ -3,27 +3,42 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from rl_training.models.layers import MLP
+from rl_training.models.init import Init, uniform
+from rl_training.models.layers import MLP, join
 
-LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
+LOG_STD_RANGE = (-5.0, 2.0)
 """Without a bound, likelihood on near-deterministic data drives the deviation to zero and the loss to infinity."""
+
+Spread = Literal["state", "clipped", "sigmoid", "fixed"]
+"""Where a Gaussian's log-deviation comes from: the observation, clipped; one learned vector, clipped or through a
+sigmoid; or one vector that is not learned."""
 
 
 class DeterministicActor(nn.Module):
     """actions = tanh(mlp(obs))."""
 
-    def __init__(self, obs_dim: int, action_dim: int, *, hidden_sizes: Sequence[int]) -> None:
+    def __init__(
+        self,
+        obs_dim: int,
+        action_dim: int,
+        *,
+        hidden_sizes: Sequence[int],
+        init: Init = uniform,
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
-        self.mlp = MLP(obs_dim, hidden_sizes, action_dim)
+        self.mlp = MLP(obs_dim, hidden_sizes, action_dim, init=init, dropout=dropout)
 
-    def forward(self, obs: Tensor) -> Tensor:
+    def forward(self, obs: Tensor, *, training: bool = False) -> Tensor:
         """Actions (B, dim)."""
-        actions: Tensor = self.mlp(obs).tanh()
+        actions: Tensor = self.mlp(obs, training=training).tanh()
         return actions
 
     def act(self, obs: Tensor, *, deterministic: bool) -> Tensor:
@@ -32,26 +47,139 @@ class DeterministicActor(nn.Module):
         return actions
 
 
-class GaussianActor(nn.Module):
-    """actions ~ N(tanh(mean(obs)), std(obs)^2), clipped to [-1, 1] when acting; the sample itself is not squashed."""
+class PerturbationActor(nn.Module):
+    """Moves given actions by at most `phi`, and not out of [-1, 1]."""
 
-    def __init__(self, obs_dim: int, action_dim: int, *, hidden_sizes: Sequence[int]) -> None:
+    def __init__(self, obs_dim: int, action_dim: int, *, hidden_sizes: Sequence[int], phi: float) -> None:
         super().__init__()
-        self.mlp = MLP(obs_dim, hidden_sizes, 2 * action_dim)
+        self.mlp = MLP(obs_dim + action_dim, hidden_sizes, action_dim)
+        self.phi = phi
 
-    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean in (-1, 1) and log of the standard deviation, each (B, dim)."""
-        mean, log_std = self.mlp(obs).chunk(2, dim=-1)
-        return mean.tanh(), log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
+    def forward(self, obs: Tensor, actions: Tensor) -> Tensor:
+        """Actions of the shape of those given: (B, dim), or (samples, B, dim)."""
+        moves: Tensor = self.phi * self.mlp(join(obs, actions)).tanh()
+        return (actions + moves).clamp(-1, 1)
+
+
+class GaussianActor(nn.Module):
+    """actions ~ N(mean(obs), std^2), clipped to [-1, 1]; the sample itself is not squashed.
+
+    The mean goes through tanh unless `squash_mean` is off.
+    """
+
+    def __init__(
+        self,
+        obs_dim: int,
+        action_dim: int,
+        *,
+        hidden_sizes: Sequence[int],
+        spread: Spread = "state",
+        log_std: float = 0.0,
+        log_std_range: tuple[float, float] = LOG_STD_RANGE,
+        squash_mean: bool = True,
+        init: Init = uniform,
+        dropout: float = 0.0,
+        activation: Callable[[Tensor], Tensor] = functional.relu_,
+    ) -> None:
+        super().__init__()
+        outputs = 2 * action_dim if spread == "state" else action_dim
+        self.mlp = MLP(obs_dim, hidden_sizes, outputs, init=init, dropout=dropout, activation=activation)
+        self.spread, self.log_std_range, self.squash_mean = spread, log_std_range, squash_mean
+        if spread in ("clipped", "sigmoid"):
+            self.log_std = nn.Parameter(torch.full((action_dim,), log_std))
+        elif spread == "fixed":
+            self.register_buffer("log_std", torch.full((action_dim,), log_std))
+
+    def forward(self, obs: Tensor, *, training: bool = False) -> tuple[Tensor, Tensor]:
+        """Mean (B, dim), and log of the standard deviation, (B, dim) or (dim,)."""
+        outputs, (low, high) = self.mlp(obs, training=training), self.log_std_range
+        mean, log_std = outputs.chunk(2, dim=-1) if self.spread == "state" else (outputs, self.log_std)
+        if self.squash_mean:
+            mean = mean.tanh()
+        if self.spread == "sigmoid":
+            return mean, low + (high - low) * log_std.sigmoid()
+        return mean, log_std if self.spread == "fixed" else log_std.clamp(low, high)
+
+    def sample(self, obs: Tensor, *, count: int | None = None) -> Tensor:
+        """Clipped samples (B, dim), or (count, B, dim)."""
+        mean, log_std = self(obs)
+        actions: Tensor = mean + log_std.exp() * _noise(mean, count)
+        return actions.clamp(-1, 1)
 
     def act(self, obs: Tensor, *, deterministic: bool) -> Tensor:
-        """The mean, or a clipped sample."""
+        """The mean, or a sample."""
+        actions: Tensor = self(obs)[0].clamp(-1, 1) if deterministic else self.sample(obs)
+        return actions
+
+
+class TanhGaussianActor(nn.Module):
+    """actions = tanh(u), u ~ N(mean(obs), std(obs)^2); `raw` is what a value is called before the tanh.
+
+    With `affine_std`, the log-deviation is the network's output times a learned number plus another, which start at 1
+    and -1.
+    """
+
+    def __init__(
+        self,
+        obs_dim: int,
+        action_dim: int,
+        *,
+        hidden_sizes: Sequence[int],
+        log_std_range: tuple[float, float] = LOG_STD_RANGE,
+        affine_std: bool = False,
+        init: Init = uniform,
+    ) -> None:
+        super().__init__()
+        self.mlp = MLP(obs_dim, hidden_sizes, 2 * action_dim, init=init)
+        self.log_std_range = log_std_range
+        self.std_affinity = nn.Parameter(torch.tensor([1.0, -1.0])) if affine_std else None
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and log of the standard deviation of the raw value, each (B, dim)."""
+        mean, log_std = self.mlp(obs).chunk(2, dim=-1)
+        if self.std_affinity is not None:
+            factor, offset = self.std_affinity.unbind()
+            log_std = factor * log_std + offset
+        return mean, log_std.clamp(*self.log_std_range)
+
+    def sample(self, obs: Tensor, *, count: int | None = None) -> tuple[Tensor, Tensor]:
+        """Actions (B, dim) or (count, B, dim), differentiable, and their log-densities."""
         mean, log_std = self(obs)
-        actions: Tensor = mean if deterministic else mean + log_std.exp() * torch.randn_like(mean)
-        return actions.clamp(-1, 1)
+        noise = _noise(mean, count)
+        raw = mean + log_std.exp() * noise
+        return raw.tanh(), _standard_log_prob(noise, log_std) - log_tanh_slope(raw).sum(-1)
+
+    def sample_raw(self, obs: Tensor, *, count: int | None = None) -> Tensor:
+        """Raw values (B, dim) or (count, B, dim), differentiable."""
+        mean, log_std = self(obs)
+        raw: Tensor = mean + log_std.exp() * _noise(mean, count)
+        return raw
+
+    def log_prob(self, obs: Tensor, actions: Tensor) -> Tensor:
+        """Log-density (B,) of actions; those on the bounds, where it is infinite, count as just inside."""
+        raw = actions.clamp(-1 + 1e-5, 1 - 1e-5).atanh()
+        return gaussian_log_prob(raw, *self(obs)) - log_tanh_slope(raw).sum(-1)
+
+    def act(self, obs: Tensor, *, deterministic: bool) -> Tensor:
+        """The tanh of the mean, or a sample."""
+        actions: Tensor = self(obs)[0].tanh() if deterministic else self.sample(obs)[0]
+        return actions
 
 
 def gaussian_log_prob(actions: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
     """Log-density of a diagonal Gaussian, summed over the last axis."""
-    error = (actions - mean) * (-log_std).exp()
-    return (-0.5 * error.square() - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
+    return _standard_log_prob((actions - mean) * (-log_std).exp(), log_std)
+
+
+def _standard_log_prob(errors: Tensor, log_std: Tensor) -> Tensor:
+    return (-0.5 * errors.square() - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
+
+
+def log_tanh_slope(raw: Tensor) -> Tensor:
+    """log(1 - tanh(raw)^2), in a form that neither overflows nor rounds to the log of zero."""
+    return 2 * (math.log(2) - raw - functional.softplus(-2 * raw))
+
+
+def _noise(like: Tensor, count: int | None) -> Tensor:
+    """Standard normal draws of a tensor's shape, or `count` times that; from the global generator."""
+    return torch.randn_like(like if count is None else like.expand(count, *like.shape))

@@ -13,7 +13,14 @@ import torch
 
 from rl_training.algorithms import Algorithm
 from rl_training.config import TrainConfig
-from rl_training.data import DataOptions, TransitionDataset, load_transition_dataset
+from rl_training.data import (
+    DataOptions,
+    LambdaReturnSource,
+    Source,
+    TransitionDataset,
+    load_transition_dataset,
+    with_lambda_returns,
+)
 from rl_training.envs import make_native_env, reward_transform, space_spec
 from rl_training.runtime.artifacts import RunDirectory
 from rl_training.runtime.callbacks import Callback, EarlyStoppingCallback
@@ -78,14 +85,14 @@ def open_session(
     data = load_data(config, options)
     if tree is not None and tree["trainer"]["fingerprint"] != data.fingerprint:
         raise CheckpointError("the data is not what the run was trained on: its fingerprint differs; start a new run")
-    source = data.dataset.to(device).requiring(*options.algorithm.needs).with_seed(config.seed)
     loop, controls = options.loop, options.controls
-    if len(source) < loop.min_buffer_size:
-        raise DatasetError(f"the data has {len(source)} transitions, min_buffer_size is {loop.min_buffer_size}")
-    updates_per_epoch = math.ceil(len(source) / loop.batch_size)
-    limit, limit_reason = controls.update_limit(config.total_timesteps, updates_per_epoch)
     torch.manual_seed(config.seed)
     algorithm = _build(options, data, device)
+    source, rows, notes = _make_source(data.dataset.to(device).with_seed(config.seed), algorithm)
+    if rows < loop.min_buffer_size:
+        raise DatasetError(f"the data has {rows} transitions, min_buffer_size is {loop.min_buffer_size}")
+    updates_per_epoch = math.ceil(rows / loop.batch_size)
+    limit, limit_reason = controls.update_limit(config.total_timesteps, updates_per_epoch)
     saved = None if tree is None else tree["machine"]["compiled"]
     compiled = should_compile(loop.compile, limit) if saved is None else can_compile(saved)
     if compiled:
@@ -105,7 +112,7 @@ def open_session(
         source=source,
         loop=loop,
         controls=controls,
-        state=TrainerState(config.algo, run.path, limit, notes=source.notes, compiled=compiled),
+        state=TrainerState(config.algo, run.path, limit, notes=notes, compiled=compiled),
         run=run,
         evaluate=evaluator,
         best_metric=_best_metric(config, controls),
@@ -137,6 +144,7 @@ def load_data(config: TrainConfig, options: RunOptions) -> Data:
         env=env,
         env_rewards=reward_transform(config.env_kwargs),
         default_validation=DEFAULT_VALIDATION if env is None else 0.0,
+        returns=_returns(options),
     )
     spaces = _check_spaces(dataset, spaces, data_options, config.env_id)
     if data_options.clip_actions:
@@ -151,12 +159,37 @@ def load_data(config: TrainConfig, options: RunOptions) -> Data:
     return Data(scaled, spaces, fingerprint)
 
 
+def _returns(options: RunOptions) -> dict[str, Any] | None:
+    """How the returns-to-go are computed that the algorithm asks for, if it does."""
+    hyper: Any = options.hyper
+    if "returns_to_go" not in options.algorithm.make_needs(hyper):
+        return None
+    return {"gamma": hyper.gamma, "failure_reward": getattr(hyper, "failure_reward", None)}
+
+
 def _build(options: RunOptions, data: Data, device: torch.device) -> Algorithm:
     algorithm = options.algorithm.build(data.spaces, options.hyper).to(device)
     mean, std = data.dataset.obs_mean, data.dataset.obs_std
     if mean is not None and std is not None:
         algorithm.set_obs_statistics(mean, std)
     return algorithm
+
+
+def _make_source(dataset: TransitionDataset, algorithm: Algorithm) -> tuple[Source, int, tuple[str, ...]]:
+    """What the run draws its batches from, how many rows there are, and what is to be said about them."""
+    if "lambda_returns" in algorithm.needs:
+        hyper = algorithm.hyper
+        source = LambdaReturnSource(
+            dataset,
+            algorithm.lagged_values,
+            names=algorithm.needs,
+            gamma=hyper.gamma,
+            td_lambda=hyper.td_lambda,
+            interval=hyper.recompute_interval,
+        )
+        return source, len(dataset), dataset.notes
+    dataset = dataset.requiring(*algorithm.needs)
+    return dataset.sampler, len(dataset), dataset.notes
 
 
 def _evaluate(
@@ -175,8 +208,16 @@ def _evaluate(
         )
         rows["eval"] = result.metrics()
     if held_out is not None:
-        rows["validation"] = diagnose(algorithm, held_out.to(device))
+        rows["validation"] = diagnose(algorithm, _estimated(held_out.to(device), algorithm))
     return rows
+
+
+def _estimated(dataset: TransitionDataset, algorithm: Algorithm) -> TransitionDataset:
+    """Held-out episodes with the returns that the algorithm's losses ask for."""
+    if "lambda_returns" not in algorithm.needs:
+        return dataset
+    hyper = algorithm.hyper
+    return with_lambda_returns(dataset, algorithm.lagged_values, gamma=hyper.gamma, td_lambda=hyper.td_lambda)
 
 
 def _check_metric(metric: str, algorithm: Algorithm, config: TrainConfig, held_out: TransitionDataset | None) -> None:
@@ -185,7 +226,8 @@ def _check_metric(metric: str, algorithm: Algorithm, config: TrainConfig, held_o
     if config.env_id is not None:
         names |= EvaluationResult(config.env_id, (0.0,), (1,)).metrics().keys()
     if held_out is not None:
-        names |= diagnose(algorithm, held_out.take_episodes([0]).to(algorithm.obs_mean.device)).keys()
+        episode = held_out.take_episodes([0]).to(algorithm.obs_mean.device)
+        names |= diagnose(algorithm, _estimated(episode, algorithm)).keys()
     if metric not in names:
         known = f"; there are {', '.join(sorted(names))}" if names else "; there is neither an env_id nor held-out data"
         raise ConfigError(f"early_stopping.metric {metric!r} is not reported{nearest(metric, names) or known}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
@@ -38,6 +39,9 @@ class ControlOptions:
     learning_rate_schedule: Annotated[ScheduleSpec | None, BeforeValidator(as_schedule)] = Field(
         default=None, description="constant, linear or cosine, or a mapping of kind, warmup and final_ratio"
     )
+    actor_learning_rate_schedule: Annotated[ScheduleSpec | None, BeforeValidator(as_schedule)] = Field(
+        default=None, description="schedule of the actor's learning rate, if its own"
+    )
     warmup_steps: int | None = Field(
         default=None, ge=0, description="offline, shorthand for learning_rate_schedule.warmup"
     )
@@ -49,10 +53,12 @@ class ControlOptions:
         if self.warmup_steps and self.learning_rate_schedule and self.learning_rate_schedule.warmup:
             raise ConfigError("warmup_steps and learning_rate_schedule.warmup are the same thing; give one")
 
-    def schedule(self) -> ScheduleSpec:
-        """The learning-rate schedule with its warm-up."""
-        spec = self.learning_rate_schedule or ScheduleSpec()
-        return ScheduleSpec(kind=spec.kind, warmup=self.warmup_steps or spec.warmup, final_ratio=spec.final_ratio)
+    def schedules(self) -> dict[str, ScheduleSpec]:
+        """The learning-rate schedules with their warm-up: `multiplier` for all, and the actor's if it has its own."""
+        specs = {"multiplier": self.learning_rate_schedule or ScheduleSpec()}
+        if self.actor_learning_rate_schedule is not None:
+            specs["actor"] = self.actor_learning_rate_schedule
+        return {name: replace(spec, warmup=self.warmup_steps or spec.warmup) for name, spec in specs.items()}
 
     def update_limit(self, total: int, updates_per_epoch: int) -> tuple[int, str | None]:
         """How many updates the run may make, and the budget that says so if it is not the run's own length."""

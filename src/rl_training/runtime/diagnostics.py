@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 
 from rl_training.algorithms import Algorithm
 from rl_training.data import TransitionDataset
+from rl_training.types import Batch, Metrics
 
-CHUNK = 8192
+CHUNK = 1024
+"""Rows at a time; some losses look at dozens of actions for each."""
 
 
 def diagnose(algorithm: Algorithm, dataset: TransitionDataset, *, seed: int = 0) -> dict[str, float]:
@@ -16,22 +21,28 @@ def diagnose(algorithm: Algorithm, dataset: TransitionDataset, *, seed: int = 0)
     Values are the smallest of the critics at the policy's own action; `td_error` is the mean square of their
     one-step inconsistency. They predict discounted return of transformed rewards and are no substitute for a rollout.
     """
-    totals: dict[str, float] = {}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        for start in range(0, len(dataset), CHUNK):
-            batch = {name: value[start : start + CHUNK] for name, value in dataset.fields.items()}
-            size = len(batch["rewards"])
-            report = algorithm.losses(batch) | _measure(algorithm, batch)
-            for name, value in report.items():
-                totals[name] = totals.get(name, 0.0) + float(value) * size
-    metrics = {name: total / len(dataset) for name, total in totals.items()}
+        # Rows without a field that the losses need, such as a next action, count in the measures only.
+        metrics = _average(algorithm.losses, dataset.requiring(*algorithm.needs))
+        metrics |= _average(partial(_measure, algorithm), dataset)
     if hasattr(algorithm.model, "critic"):
         metrics["initial_value"] = float(_values(algorithm, dataset.obs[dataset.episode_bounds()[:, 0]]).mean())
     return metrics
 
 
-def _measure(algorithm: Algorithm, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _average(report: Callable[[Batch], Metrics], dataset: TransitionDataset) -> dict[str, float]:
+    """Means over all rows of what a function reports on batches of them."""
+    totals: dict[str, float] = {}
+    for start in range(0, len(dataset), CHUNK):
+        batch = {name: value[start : start + CHUNK] for name, value in dataset.fields.items()}
+        size = len(batch["obs"])
+        for name, value in report(batch).items():
+            totals[name] = totals.get(name, 0.0) + float(value) * size
+    return {name: total / len(dataset) for name, total in totals.items()}
+
+
+def _measure(algorithm: Algorithm, batch: Batch) -> Metrics:
     policy_actions = algorithm.act(batch["obs"])
     report = {"action_mse": (policy_actions - batch["actions"]).square().mean()}
     if not hasattr(algorithm.model, "critic"):

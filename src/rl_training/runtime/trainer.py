@@ -15,7 +15,7 @@ from pydantic import Field
 from rl_training.algorithms import Algorithm
 from rl_training.binding import options
 from rl_training.config import TrainConfig
-from rl_training.data import TransitionDataset
+from rl_training.data import Source
 from rl_training.runtime.artifacts import MetricWindow, RunDirectory, write_json
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpointing import link_checkpoint, save_checkpoint
@@ -98,7 +98,7 @@ class Session:
     config: TrainConfig
     spaces: SpaceSpec
     algorithm: Algorithm
-    source: TransitionDataset
+    source: Source
     loop: LoopOptions
     controls: ControlOptions
     state: TrainerState
@@ -123,7 +123,7 @@ class Session:
     clock: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
-        self.schedule = self.controls.schedule()
+        self.schedules = self.controls.schedules()
         self.logged_at = self.state.update_count
 
     def next_block(self) -> int:
@@ -133,9 +133,12 @@ class Session:
         gaps = [interval - done % interval for interval in intervals if interval is not None]
         return max(min(self.limit - done, *gaps), 0)
 
-    def learning_rate_multiplier(self) -> float:
-        """The schedule's value for the next update."""
-        return resolve_schedule_value(self.schedule, step=self.state.update_count, total_steps=self.horizon)
+    def learning_rate_multipliers(self, step: int) -> dict[str, float]:
+        """The schedules' values for an update: `multiplier` for all children of the model, and those with their own."""
+        return {
+            name: resolve_schedule_value(schedule, step=step, total_steps=self.horizon)
+            for name, schedule in self.schedules.items()
+        }
 
     def after_block(self) -> None:
         """Log, evaluate and checkpoint, each if due; end the run if its budget is used up."""
@@ -221,12 +224,12 @@ class Session:
     def counters(self) -> dict[str, Any]:
         """What every row of metrics carries: where the run is, and the learning rates of the last update."""
         state, hyper = self.state, self.algorithm.hyper
-        last = max(state.update_count - 1, 0)
-        multiplier = resolve_schedule_value(self.schedule, step=last, total_steps=self.horizon)
+        multipliers = self.learning_rate_multipliers(max(state.update_count - 1, 0))
+        multiplier = multipliers["multiplier"]
         own = {
-            f"{child}_learning_rate": multiplier * rate
+            f"{child}_learning_rate": multipliers.get(child, multiplier) * hyper.learning_rate_of(child)
             for child in self.algorithm.optimizers
-            if (rate := hyper.learning_rate_of(child)) != hyper.learning_rate
+            if child in multipliers or hyper.learning_rate_of(child) != hyper.learning_rate
         }
         return {
             "global_step": state.global_step,
@@ -248,7 +251,7 @@ class Session:
             "config": self.config.to_plain(),
             "spaces": self.spaces.to_plain(),
             "algorithm": self.algorithm.state_dict(),
-            "source": self.source.sampler.state_dict(),
+            "source": self.source.state_dict(),
             "trainer": {
                 "state": self.state.state_dict(),
                 "window": self.window.state_dict(),
@@ -277,7 +280,7 @@ class Session:
         except RuntimeError as error:
             reason = str(error).splitlines()[-1].strip()
             raise CheckpointError(f"the checkpoint does not fit the options of the networks: {reason}") from None
-        self.source.sampler.load_state_dict(tree["source"])
+        self.source.load_state_dict(tree["source"])
         self.state.load_state_dict(trainer["state"])
         self.window.load_state_dict(trainer["window"])
         for name, callback in self.named_callbacks():
@@ -312,7 +315,7 @@ def run_loop(session: Session) -> None:
     session.clock = time.perf_counter()
     while not state.should_stop and (updates := session.next_block()):
         for _ in range(updates):
-            algorithm.set_learning_rate_multiplier(session.learning_rate_multiplier())
+            algorithm.set_learning_rate_multiplier(**session.learning_rate_multipliers(state.update_count))
             window.add(algorithm.update(source.sample(batch_size)).metrics)
             state.update_count += 1
             if state.should_stop:

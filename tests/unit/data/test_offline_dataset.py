@@ -220,7 +220,7 @@ def test_shuffled_rows_have_no_next_actions() -> None:
     order = [3, 0, 4, 2, 1]
     data = TransitionDataset.from_dict({name: value[order] for name, value in log("timeouts").items()})
     assert not data.has_episodes
-    with pytest.raises(AttributeError, match="has no next_actions"):
+    with pytest.raises(DatasetError, match="has no next_actions: give it as a field, or rows in episode order"):
         data.requiring("next_actions")
 
 
@@ -238,7 +238,7 @@ def test_requiring_other_fields_drops_no_row() -> None:
 
 
 def test_requiring_a_field_that_is_not_there_fails() -> None:
-    with pytest.raises(AttributeError, match="no returns_to_go"):
+    with pytest.raises(DatasetError, match="no returns_to_go"):
         dataset().requiring("obs", "returns_to_go")
 
 

@@ -54,7 +54,7 @@ def test_the_smallest_budget_ends_the_run_and_is_named(options: dict[str, Any], 
     ],
 )
 def test_warmup_steps_is_a_shorthand_for_the_schedules_warm_up(options: dict[str, Any], schedule: ScheduleSpec) -> None:
-    assert ControlOptions(**options).schedule() == schedule
+    assert ControlOptions(**options).schedules() == {"multiplier": schedule}
 
 
 def test_two_different_warm_ups_are_refused() -> None:

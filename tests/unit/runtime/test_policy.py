@@ -48,7 +48,7 @@ def test_the_ends_of_the_range_are_the_bounds(bias: float, expected: list[float]
     algorithm = _algorithm()
     for parameter in algorithm.model.actor.parameters():
         parameter.data.zero_()
-    algorithm.model.actor.mlp[-1].bias.data.fill_(bias)
+    algorithm.model.actor.mlp.layers[-1].bias.data.fill_(bias)
 
     assert Policy.of(algorithm, SPACES)(torch.zeros(1, 2))[0].tolist() == pytest.approx(expected)
 

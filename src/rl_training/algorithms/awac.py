@@ -1,0 +1,133 @@
+"""AWAC: imitate the data, weighted by how much better each action is than the policy's own.
+
+    critic minimises  sum_i mean (Q_i(s, a) - y)^2,    y = r + gamma * (1 - done) * min_i Q'_i(s', a'),  a' ~ pi(s')
+    actor minimises   - mean w * log pi(a | s),        w = min(exp(A / awac_lambda), max_weight)
+                      A = min_i Q_i(s, a) - min_i Q_i(s, a_pi),  a_pi ~ pi(s)
+
+With `weights: softmax`, w is the softmax of A / awac_lambda over the batch, times the size of the batch.
+
+Nair et al., "AWAC: Accelerating Online Reinforcement Learning with Offline Datasets", 2020.
+
+Differs from the paper: clipped exponential weights, a smaller awac_lambda and three layers by default, as CORL found
+best for offline data; initial weights are PyTorch's own.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from rl_training.algorithms.base import Algorithm, Sizes, Step, ValueHyper, register
+from rl_training.algorithms.losses import bellman, critic_objective, exp_weights, imitation_objective
+from rl_training.binding import options
+from rl_training.models import MLPAWACModel
+from rl_training.models.policies import gaussian_log_prob
+from rl_training.types import Batch, Metrics
+
+
+@options
+class AWACHyper(ValueHyper):
+    """Hyper-parameters of AWAC."""
+
+    hidden_sizes: Sizes = Field(default=(256, 256, 256), min_length=1, description="widths of the hidden layers")
+    awac_lambda: float = Field(default=1 / 3, gt=0, description="temperature of the advantage; small is greedy")
+    weights: Literal["exp", "softmax"] = Field(
+        default="exp", description="clipped exponential, or softmax over the batch times its size"
+    )
+    max_weight: float = Field(default=100.0, gt=0, description="bound on exponential weights")
+    baseline: Literal["sample", "mean"] = Field(
+        default="sample", description="the policy's action in the baseline: samples, or its mean"
+    )
+    num_action_samples: int = Field(default=1, ge=1, description="samples in the baseline")
+    spread: Literal["clipped", "sigmoid"] = Field(
+        default="clipped", description="the learned log-deviation: clipped to [-20, 2], or a sigmoid in [-6, 0]"
+    )
+    squash_mean: bool = Field(default=True, description="the policy's mean goes through tanh")
+    actor_weight_decay: float = Field(default=0.0, ge=0, description="L2 penalty on the actor, in its gradient")
+
+
+def awac_loss(
+    *,
+    q_values: Tensor,
+    target_q_values: Tensor,
+    data_q_values: Tensor,
+    policy_q_values: Tensor,
+    log_probs: Tensor,
+    awac_lambda: float,
+    weights: Literal["exp", "softmax"] = "exp",
+    max_weight: float = 100.0,
+) -> Metrics:
+    """The whole objective, from tensors alone."""
+    return critic_objective(q_values=q_values, target_q_values=target_q_values) | actor_objective(
+        data_q_values=data_q_values,
+        policy_q_values=policy_q_values,
+        log_probs=log_probs,
+        awac_lambda=awac_lambda,
+        weights=weights,
+        max_weight=max_weight,
+    )
+
+
+def actor_objective(
+    *,
+    data_q_values: Tensor,
+    policy_q_values: Tensor,
+    log_probs: Tensor,
+    awac_lambda: float,
+    weights: Literal["exp", "softmax"],
+    max_weight: float,
+) -> Metrics:
+    """Weighted likelihood; values (B,) of the logged actions and of the policy's own."""
+    advantages = (data_q_values - policy_q_values).detach()
+    scaled = advantages / awac_lambda
+    factors = exp_weights(scaled, max_weight) if weights == "exp" else scaled.softmax(0) * len(scaled)
+    return imitation_objective(log_probs=log_probs, weights=factors, advantages=advantages)
+
+
+@register("awac", mode="offline")
+class AWAC(Algorithm):
+    """Advantage-weighted actor-critic."""
+
+    hyper_class = AWACHyper
+    model_class = MLPAWACModel
+    steps = (Step("critic"), Step("actor", tracks=("critic",)))
+    defaults = {"normalize_obs": True}
+
+    def critic_loss(self, batch: Batch) -> Metrics:
+        """Twin critics against the smaller of the target critics, at a sampled action."""
+        next_obs = batch["next_obs"]
+        with torch.no_grad():
+            next_q = self.target.critic(next_obs, self.model.actor.sample(next_obs)).amin(0)
+            target_q = bellman(batch, next_q, self.hyper.gamma)
+        q = self.model.critic(batch["obs"], batch["actions"])
+        return critic_objective(q_values=q, target_q_values=target_q)
+
+    def actor_loss(self, batch: Batch) -> Metrics:
+        """Likelihood of the logged actions, weighted by their advantage over the policy's."""
+        hyper, obs, actions = self.hyper, batch["obs"], batch["actions"]
+        mean, log_std = self.model.actor(obs)
+        with torch.no_grad():
+            q = self.model.critic(obs, torch.cat([actions[None], self._baseline_actions(obs)])).amin(-2)
+        metrics = actor_objective(
+            data_q_values=q[0],
+            policy_q_values=q[1:].mean(0),
+            log_probs=gaussian_log_prob(actions, mean, log_std),
+            awac_lambda=hyper.awac_lambda,
+            weights=hyper.weights,
+            max_weight=hyper.max_weight,
+        )
+        return metrics | {"log_std_mean": log_std.mean()}
+
+    def _baseline_actions(self, obs: Tensor) -> Tensor:
+        """Actions (samples, B, dim) whose mean value is the baseline."""
+        if self.hyper.baseline == "mean":
+            mean: Tensor = self.model.actor(obs)[0]
+            return mean.clamp(-1, 1)[None]
+        samples: Tensor = self.model.actor.sample(obs, count=self.hyper.num_action_samples)
+        return samples
+
+
+AWACAlgorithm = AWAC

@@ -1,0 +1,128 @@
+"""AWR: regression of the value on returns, and of the policy on the actions that did better than it.
+
+    value minimises  0.5 mean ((R - V(s)) / value_scale)^2
+    actor minimises  - mean w * log pi(a | s) + bound_weight * 0.5 mean |mean(s) beyond [-1, 1]|^2
+                     w = min(exp(A / temperature), max_weight)
+
+R are TD(lambda) returns, A = R - V(s) standardised over the whole dataset; both are computed over it every
+`recompute_interval` updates.
+
+Peng et al., "Advantage-Weighted Regression", 2019.
+
+Differs from the authors' code: the data is fixed, Adam takes the place of SGD with momentum, and value and policy move
+together instead of in turns of 200 and 1000 steps.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional
+
+from rl_training.algorithms.base import Algorithm, Hyper, Sizes, Step, register
+from rl_training.algorithms.losses import exp_weights, imitation_objective
+from rl_training.binding import options
+from rl_training.models import MLPAWRModel
+from rl_training.models.policies import gaussian_log_prob
+from rl_training.types import Batch, Metrics
+
+
+@options
+class AWRHyper(Hyper):
+    """Hyper-parameters of AWR."""
+
+    hidden_sizes: Sizes = Field(default=(128, 64), min_length=1, description="widths of the hidden layers")
+    learning_rate: float = Field(default=1e-4, gt=0, description="step size of Adam")
+    value_learning_rate: float | None = Field(default=1e-3, gt=0, description="step size of the value")
+    gamma: float = Field(default=0.99, ge=0, le=1, description="discount per step")
+    td_lambda: float = Field(default=0.95, ge=0, le=1, description="mixture of long returns (1) and one-step ones (0)")
+    recompute_interval: int = Field(default=1000, ge=1, description="updates between computations of the returns")
+    temperature: float = Field(default=1.0, gt=0, description="temperature of the standardised advantage")
+    max_weight: float = Field(default=20.0, gt=0, description="bound on the weight of an action")
+    action_std: float = Field(default=0.4, gt=0, description="standard deviation of the policy, which is not learned")
+    bound_weight: float = Field(default=10.0, ge=0, description="weight of the mean's excess over the action bounds")
+    value_scale: float = Field(default=100.0, gt=0, description="what the network's value is multiplied by")
+
+
+def awr_loss(
+    *,
+    lambda_returns: Tensor,
+    values: Tensor,
+    advantages: Tensor,
+    log_probs: Tensor,
+    means: Tensor,
+    temperature: float = 1.0,
+    max_weight: float = 20.0,
+    bound_weight: float = 10.0,
+    value_scale: float = 100.0,
+) -> Metrics:
+    """The whole objective, from tensors alone; advantages are standardised already."""
+    return value_objective(lambda_returns=lambda_returns, values=values, value_scale=value_scale) | actor_objective(
+        advantages=advantages,
+        log_probs=log_probs,
+        means=means,
+        temperature=temperature,
+        max_weight=max_weight,
+        bound_weight=bound_weight,
+    )
+
+
+def value_objective(*, lambda_returns: Tensor, values: Tensor, value_scale: float) -> Metrics:
+    """Regression of the value on the returns, in the network's units."""
+    loss = 0.5 * ((lambda_returns - values) / value_scale).square().mean()
+    return {"value_loss": loss, "value_mean": values.mean(), "return_mean": lambda_returns.mean()}
+
+
+def actor_objective(
+    *,
+    advantages: Tensor,
+    log_probs: Tensor,
+    means: Tensor,
+    temperature: float,
+    max_weight: float,
+    bound_weight: float,
+) -> Metrics:
+    """Weighted likelihood of the logged actions, and the price of a mean outside the action bounds."""
+    weights = exp_weights(advantages / temperature, max_weight)
+    metrics = imitation_objective(log_probs=log_probs, weights=weights, advantages=advantages)
+    excess = 0.5 * functional.relu(means.abs() - 1).square().sum(-1).mean()
+    return metrics | {
+        "actor_loss": metrics["actor_loss"] + bound_weight * excess,
+        "bound_loss": excess,
+        "advantage_std": advantages.std(),
+        "weight_min": weights.amin(),
+    }
+
+
+@register("awr", mode="offline")
+class AWR(Algorithm):
+    """Advantage-weighted regression."""
+
+    hyper_class = AWRHyper
+    model_class = MLPAWRModel
+    steps = (Step("value", tracks=("value",), tau=1.0, track_every="recompute_interval"), Step("actor"))
+    needs = ("obs", "actions", "lambda_returns", "advantages")
+    defaults = {"normalize_obs": True}
+
+    def value_loss(self, batch: Batch) -> Metrics:
+        """The value of a state as the mean of its returns."""
+        values = self.model.value(batch["obs"])
+        return value_objective(
+            lambda_returns=batch["lambda_returns"], values=values, value_scale=self.hyper.value_scale
+        )
+
+    def actor_loss(self, batch: Batch) -> Metrics:
+        """Likelihood of the logged actions, weighted by their advantage."""
+        hyper = self.hyper
+        mean, log_std = self.model.actor(batch["obs"])
+        return actor_objective(
+            advantages=batch["advantages"],
+            log_probs=gaussian_log_prob(batch["actions"], mean, log_std),
+            means=mean,
+            temperature=hyper.temperature,
+            max_weight=hyper.max_weight,
+            bound_weight=hyper.bound_weight,
+        )
+
+
+AWRAlgorithm = AWR

@@ -1,0 +1,176 @@
+"""BEAR: improve the policy only within the support of the behaviour, measured by a kernel distance between samples.
+
+    vae minimises       mean (decoded - a)^2 + vae_kl_weight * KL(latent | N(0, 1))
+    critic minimises    sum_i mean (Q_i(s, a) - y)^2
+                        y = r + gamma * (1 - done) * max_j (lambda * min_i + (1 - lambda) * max_i) Q'_i(s', a_j)
+                        a_j ~ pi(s')
+    actor minimises     mean (- min_i Q_i(s, a_pi) + multiplier * (MMD(s) - mmd_threshold))
+    lagrange minimises  - mean multiplier * (MMD(s) - mmd_threshold),  multiplier = exp(x) with x kept in [-5, 10]
+
+MMD(s) compares samples of the behaviour model and of the policy before their tanh. For `mmd_warmup_updates` the actor's
+loss has no value in it. The policy takes the best by Q_1 of `num_action_samples` of its actions.
+
+Kumar et al., "Stabilizing Off-Policy Q-Learning via Bootstrapping Error Reduction", NeurIPS 2019, in the authors' later
+version for D4RL; `target_policy: lagged`, `policy_value: mean` and the options' other values give the original.
+
+Differs from the authors' code: the multiplier's gradient is taken at the policy before its step, not after; the
+policy's samples come from noise that is drawn once per model, so that an observation always gets the same action.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from rl_training.algorithms.base import Algorithm, Sizes, Step, ValueHyper, register
+from rl_training.algorithms.losses import bellman, critic_objective, soft_clipped_max, vae_objective
+from rl_training.binding import options
+from rl_training.models import MLPBEARModel
+from rl_training.types import Batch, Metrics
+
+Kernel = Literal["laplacian", "gaussian"]
+
+
+@options
+class BEARHyper(ValueHyper):
+    """Hyper-parameters of BEAR."""
+
+    actor_learning_rate: float | None = Field(default=1e-4, gt=0, description="step size of the actor")
+    vae_hidden_sizes: Sizes = Field(default=(750, 750), min_length=1, description="widths of the model of behaviour")
+    vae_learning_rate: float | None = Field(default=None, gt=0, description="step size of that model, if its own")
+    vae_kl_weight: float = Field(default=0.5, ge=0, description="weight of the latents' divergence in its loss")
+    mmd_kernel: Kernel = Field(default="laplacian", description="kernel of the distance between samples")
+    mmd_sigma: float = Field(default=20.0, gt=0, description="width of the kernel")
+    mmd_threshold: float = Field(default=0.05, gt=0, description="distance that the policy may have")
+    mmd_warmup_updates: int = Field(default=40_000, ge=0, description="updates without the value in the actor's loss")
+    num_mmd_samples: int = Field(default=4, ge=1, description="samples of behaviour and of policy in the distance")
+    lagrange_learning_rate: float | None = Field(default=1e-3, gt=0, description="step size of the multiplier")
+    min_q_weight: float = Field(default=0.75, ge=0, le=1, description="weight of the smaller critic: lambda")
+    num_target_samples: int = Field(default=10, ge=1, description="candidate actions in the target")
+    num_action_samples: int = Field(default=100, ge=1, description="candidate actions when acting")
+    target_policy: Literal["current", "lagged"] = Field(default="current", description="policy in the target")
+    policy_value: Literal["first", "mean"] = Field(
+        default="first", description="value in the actor's loss: of the first sample, or their mean"
+    )
+
+
+def bear_loss(
+    *,
+    reconstructions: Tensor,
+    actions: Tensor,
+    latent_mean: Tensor,
+    latent_log_std: Tensor,
+    q_values: Tensor,
+    target_q_values: Tensor,
+    policy_q_values: Tensor,
+    mmd: Tensor,
+    multiplier: Tensor,
+    mmd_threshold: float = 0.05,
+    vae_kl_weight: float = 0.5,
+) -> Metrics:
+    """The whole objective, from tensors alone; `mmd_distance` makes the distances (B,)."""
+    vae = vae_objective(
+        reconstructions=reconstructions,
+        actions=actions,
+        mean=latent_mean,
+        log_std=latent_log_std,
+        kl_weight=vae_kl_weight,
+    )
+    critic = critic_objective(q_values=q_values, target_q_values=target_q_values)
+    actor = actor_objective(
+        policy_q_values=policy_q_values, mmd=mmd, multiplier=multiplier, mmd_threshold=mmd_threshold
+    )
+    return vae | critic | actor
+
+
+def mmd_distance(behavior: Tensor, policy: Tensor, *, kernel: Kernel, sigma: float) -> Tensor:
+    """Maximum mean discrepancy (B,) between samples (n, B, dim) of two distributions, over all pairs."""
+
+    def mean_kernel(left: Tensor, right: Tensor) -> Tensor:
+        gaps = left[:, None] - right[None, :]
+        distance = gaps.abs().sum(-1) if kernel == "laplacian" else gaps.square().sum(-1)
+        return (-distance / (2 * sigma)).exp().mean((0, 1))
+
+    square = mean_kernel(behavior, behavior) + mean_kernel(policy, policy) - 2 * mean_kernel(behavior, policy)
+    return (square + 1e-6).sqrt()
+
+
+def actor_objective(
+    *,
+    policy_q_values: Tensor,
+    mmd: Tensor,
+    multiplier: Tensor,
+    mmd_threshold: float,
+    value_weight: Tensor | float = 1.0,
+) -> Metrics:
+    """Value against distance for the actor, and the same distance for the multiplier, all (B,)."""
+    excess = mmd - mmd_threshold
+    return {
+        "actor_loss": (multiplier.detach() * excess - value_weight * policy_q_values).mean(),
+        "lagrange_loss": -(multiplier * excess.detach()).mean(),
+        "mmd": mmd.mean(),
+        "mmd_multiplier": multiplier.detach(),
+    }
+
+
+@register("bear", mode="offline")
+class BEAR(Algorithm):
+    """Bootstrapping error accumulation reduction."""
+
+    hyper_class = BEARHyper
+    model_class = MLPBEARModel
+    steps = (Step("vae"), Step("critic"), Step("actor", trains=("actor", "lagrange"), tracks=("critic",)))
+
+    @classmethod
+    def make_steps(cls, hyper: Any) -> tuple[Step, ...]:
+        """The actor's lagged copy is kept only where the target asks for it."""
+        if hyper.target_policy == "current":
+            return cls.steps
+        return (*cls.steps[:2], Step("actor", trains=("actor", "lagrange"), tracks=("actor", "critic")))
+
+    def vae_loss(self, batch: Batch) -> Metrics:
+        """The model of the behaviour."""
+        reconstructions, mean, log_std = self.model.vae(batch["obs"], batch["actions"])
+        return vae_objective(
+            reconstructions=reconstructions,
+            actions=batch["actions"],
+            mean=mean,
+            log_std=log_std,
+            kl_weight=self.hyper.vae_kl_weight,
+        )
+
+    def critic_loss(self, batch: Batch) -> Metrics:
+        """Twin critics against the best of several actions of the policy."""
+        hyper, next_obs = self.hyper, batch["next_obs"]
+        actor = self.model.actor if hyper.target_policy == "current" else self.target.actor
+        with torch.no_grad():
+            samples = actor.sample_raw(next_obs, count=hyper.num_target_samples).tanh()
+            best_q = soft_clipped_max(self.target.critic(next_obs, samples), hyper.min_q_weight)
+            target_q = bellman(batch, best_q, hyper.gamma)
+        q = self.model.critic(batch["obs"], batch["actions"])
+        return critic_objective(q_values=q, target_q_values=target_q)
+
+    def actor_loss(self, batch: Batch) -> Metrics:
+        """Value of the policy's action, and the distance of its samples to those of the behaviour."""
+        hyper, obs, vae = self.hyper, batch["obs"], self.model.vae
+        with torch.no_grad():
+            behavior = vae.decode_raw(obs, vae.draw(obs, count=hyper.num_mmd_samples))
+        policy = self.model.actor.sample_raw(obs, count=hyper.num_mmd_samples)
+        valued = policy[:1] if hyper.policy_value == "first" else policy
+        metrics = actor_objective(
+            policy_q_values=self.model.critic(obs, valued.tanh()).mean(0).amin(0),
+            mmd=mmd_distance(behavior, policy, kernel=hyper.mmd_kernel, sigma=hyper.mmd_sigma),
+            multiplier=self.model.lagrange(),
+            mmd_threshold=hyper.mmd_threshold,
+            value_weight=(self.clock > hyper.mmd_warmup_updates).to(obs.dtype),
+        )
+        return metrics | {
+            "warmup": (self.clock <= hyper.mmd_warmup_updates).to(obs.dtype),
+            "action_divergence_raw": (policy.mean(0) - behavior.mean(0)).square().mean(),
+        }
+
+
+BEARAlgorithm = BEAR

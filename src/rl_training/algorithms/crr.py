@@ -1,0 +1,137 @@
+"""CRR: imitate the data, but only or mostly where the critic prefers its actions to the policy's own.
+
+    critic minimises  sum_i mean (Q_i(s, a) - y)^2,     y = r + gamma * (1 - done) * min_i Q'_i(s', a'),  a' ~ pi'(s')
+    actor minimises   - mean w * log pi(a | s),         A = Q(s, a) - mean_j Q(s, a_j),  a_j ~ pi(s)
+                      w = min(exp(A / beta), max_weight), or 1[A > 0], or 1
+
+Both gradients are taken before either moves.
+
+Wang et al., "Critic Regularized Regression", NeurIPS 2020.
+
+Differs from the paper: scalar critics, two of them with the smaller one used, and a single Gaussian around tanh(mean)
+instead of distributional critics and a mixture; lagged copies follow softly (`tau: 1` with
+`target_update_interval: 100` copies them, as the authors do); the critics' error is not halved, which Adam ignores.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from rl_training.algorithms.base import Algorithm, Step, ValueHyper, register
+from rl_training.algorithms.losses import bellman, critic_objective, exp_weights, imitation_objective
+from rl_training.binding import options
+from rl_training.models import MLPCRRModel
+from rl_training.models.policies import gaussian_log_prob
+from rl_training.types import Batch, Metrics
+
+Weights = Literal["exp", "binary", "constant"]
+
+
+@options
+class CRRHyper(ValueHyper):
+    """Hyper-parameters of CRR."""
+
+    weights: Weights = Field(default="exp", description="clipped exponential, 1 where the advantage is positive, or 1")
+    beta: float = Field(default=1.0, gt=0, description="temperature of the advantage in exponential weights")
+    max_weight: float = Field(default=20.0, gt=0, description="bound on exponential weights")
+    advantage: Literal["mean", "max"] = Field(default="mean", description="how the policy's values are reduced")
+    num_action_samples: int = Field(default=4, ge=1, description="actions of the policy in the advantage")
+    num_critics: int = Field(default=2, ge=1, description="critics, of which the smallest is used")
+    critic_layer_norm: bool = Field(default=False, description="layer normalisation in the critics")
+    target_update_interval: int = Field(default=1, ge=1, description="updates between moves of the lagged copies")
+
+
+def crr_loss(
+    *,
+    q_values: Tensor,
+    target_q_values: Tensor,
+    data_q_values: Tensor,
+    policy_q_values: Tensor,
+    log_probs: Tensor,
+    weights: Weights = "exp",
+    advantage: Literal["mean", "max"] = "mean",
+    beta: float = 1.0,
+    max_weight: float = 20.0,
+) -> Metrics:
+    """The whole objective, from tensors alone."""
+    return critic_objective(q_values=q_values, target_q_values=target_q_values) | actor_objective(
+        data_q_values=data_q_values,
+        policy_q_values=policy_q_values,
+        log_probs=log_probs,
+        weights=weights,
+        advantage=advantage,
+        beta=beta,
+        max_weight=max_weight,
+    )
+
+
+def actor_objective(
+    *,
+    data_q_values: Tensor,
+    policy_q_values: Tensor,
+    log_probs: Tensor,
+    weights: Weights,
+    advantage: Literal["mean", "max"],
+    beta: float,
+    max_weight: float,
+) -> Metrics:
+    """Weighted likelihood; values (B,) of the logged actions, and (samples, B) of the policy's."""
+    baseline = policy_q_values.mean(0) if advantage == "mean" else policy_q_values.amax(0)
+    advantages = (data_q_values - baseline).detach()
+    better = (advantages > 0).to(advantages.dtype)
+    factors = {
+        "exp": exp_weights(advantages / beta, max_weight),
+        "binary": better,
+        "constant": torch.ones_like(advantages),
+    }[weights]
+    metrics = imitation_objective(log_probs=log_probs, weights=factors, advantages=advantages)
+    return metrics | {"filter_rate": better.mean()}
+
+
+@register("crr", mode="offline")
+class CRR(Algorithm):
+    """Critic-regularised regression."""
+
+    hyper_class = CRRHyper
+    model_class = MLPCRRModel
+    steps = (
+        Step("joint", trains=("critic", "actor"), tracks=("critic", "actor"), track_every="target_update_interval"),
+    )
+
+    def joint_loss(self, batch: Batch) -> Metrics:
+        """Critics and actor, each by its own loss at the same point."""
+        return self.critic_loss(batch) | self.actor_loss(batch)
+
+    def critic_loss(self, batch: Batch) -> Metrics:
+        """Critics against the smallest of the target critics, at an action of the target policy."""
+        next_obs = batch["next_obs"]
+        with torch.no_grad():
+            next_q = self.target.critic(next_obs, self.target.actor.sample(next_obs)).amin(0)
+            target_q = bellman(batch, next_q, self.hyper.gamma)
+        q = self.model.critic(batch["obs"], batch["actions"])
+        return critic_objective(q_values=q, target_q_values=target_q)
+
+    def actor_loss(self, batch: Batch) -> Metrics:
+        """Likelihood of the logged actions, weighted by their advantage over the policy's."""
+        hyper, obs, actions = self.hyper, batch["obs"], batch["actions"]
+        mean, log_std = self.model.actor(obs)
+        with torch.no_grad():
+            samples = self.model.actor.sample(obs, count=hyper.num_action_samples)
+            q = self.model.critic(obs, torch.cat([actions[None], samples])).amin(-2)
+        metrics = actor_objective(
+            data_q_values=q[0],
+            policy_q_values=q[1:],
+            log_probs=gaussian_log_prob(actions, mean, log_std),
+            weights=hyper.weights,
+            advantage=hyper.advantage,
+            beta=hyper.beta,
+            max_weight=hyper.max_weight,
+        )
+        return metrics | {"log_std_mean": log_std.mean()}
+
+
+CRRAlgorithm = CRR

@@ -1,0 +1,86 @@
+"""EDAC: SAC-N whose critics must disagree in how they would change an action, so that fewer of them suffice.
+
+    critic minimises  SAC-N's loss + diversity_weight / (N - 1) * mean sum_{i != j} <g_i, g_j>
+                      g_j = the gradient of Q_j(s, a) with respect to the logged action, at length 1
+
+An et al., "Uncertainty-Based Offline Reinforcement Learning with Diversified Q-Ensemble", NeurIPS 2021.
+
+Differs from the authors' code as SAC-N does.
+"""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from rl_training.algorithms.base import register
+from rl_training.algorithms.losses import critic_objective
+from rl_training.algorithms.sac_n import SACN, SACNHyper, sac_n_loss
+from rl_training.binding import options
+from rl_training.types import Batch, Metrics
+
+
+@options
+class EDACHyper(SACNHyper):
+    """Hyper-parameters of EDAC."""
+
+    num_critics: int = Field(default=10, ge=2, description="critics; the narrower the data, the more it takes")
+    diversity_weight: float = Field(default=1.0, ge=0, description="weight of the agreement between critics: eta")
+
+
+def edac_loss(
+    *,
+    log_temperature: Tensor,
+    policy_log_probs: Tensor,
+    policy_q_values: Tensor,
+    q_values: Tensor,
+    target_q_values: Tensor,
+    action_gradients: Tensor,
+    target_entropy: float,
+    diversity_weight: float,
+) -> Metrics:
+    """The whole objective, from tensors alone; `action_gradients` (N, B, dim) are those of Q_j(s, a)."""
+    metrics = sac_n_loss(
+        log_temperature=log_temperature,
+        policy_log_probs=policy_log_probs,
+        policy_q_values=policy_q_values,
+        q_values=q_values,
+        target_q_values=target_q_values,
+        target_entropy=target_entropy,
+    )
+    diversity = diversity_objective(action_gradients)
+    return (
+        metrics | diversity | {"critic_loss": metrics["critic_loss"] + diversity_weight * diversity["diversity_loss"]}
+    )
+
+
+def diversity_objective(action_gradients: Tensor) -> Metrics:
+    """How much the directions of N gradients (N, B, dim) agree: N where they are equal, 0 where they are orthogonal."""
+    count = len(action_gradients)
+    directions = action_gradients / (action_gradients.norm(dim=-1, keepdim=True) + 1e-10)
+    # The sum over all pairs is the square of the sum; pairs of a critic with itself are taken out.
+    pairs = directions.sum(0).square().sum(-1) - directions.square().sum((0, -1))
+    agreement = pairs.mean() / (count - 1)
+    return {"diversity_loss": agreement, "grad_cosine_mean": agreement / count}
+
+
+@register("edac", mode="offline")
+class EDAC(SACN):
+    """Ensemble-diversified actor-critic."""
+
+    hyper_class = EDACHyper
+
+    def critic_loss(self, batch: Batch) -> Metrics:
+        """SAC-N's loss, and the agreement of the critics' gradients at the logged actions."""
+        # A copy of the actions for each critic, so that one pass gives the gradients of all.
+        actions = batch["actions"].expand(self.hyper.num_critics, *batch["actions"].shape).clone().requires_grad_()
+        q = self.model.critic.forward_each(batch["obs"], actions)
+        (gradients,) = torch.autograd.grad(q.sum(), actions, create_graph=True)
+        metrics = critic_objective(q_values=q, target_q_values=self.targets(batch))
+        diversity = diversity_objective(gradients)
+        loss = metrics["critic_loss"] + self.hyper.diversity_weight * diversity["diversity_loss"]
+        return metrics | diversity | {"critic_loss": loss}
+
+
+EDACAlgorithm = EDAC

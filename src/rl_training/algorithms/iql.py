@@ -1,0 +1,138 @@
+"""IQL: learn how good the best logged actions are without asking for any other action.
+
+    value minimises   mean |expectile - 1[u < 0]| u^2,    u = min_i Q'_i(s, a) - V(s)
+    actor minimises   - mean w * log pi(a | s),           w = min(exp(beta * (min_i Q'_i(s, a) - V(s))), max_weight)
+    critic minimises  sum_i mean (Q_i(s, a) - y)^2,       y = r + gamma * (1 - done) * V(s')
+
+in this order, each with the networks as the step before left them.
+
+Kostrikov, Nair and Levine, "Offline Reinforcement Learning with Implicit Q-Learning", 2021.
+
+No known differences from the authors' code. With `policy: deterministic`, as CORL has it for some datasets, the squared
+distance to the logged action takes the place of - log pi.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from rl_training.algorithms.base import Algorithm, Step, ValueHyper, register
+from rl_training.algorithms.losses import bellman, critic_objective, exp_weights, imitation_objective
+from rl_training.binding import options
+from rl_training.models import MLPIQLModel
+from rl_training.models.policies import gaussian_log_prob
+from rl_training.types import Batch, Metrics
+
+
+@options
+class ImplicitHyper(ValueHyper):
+    """What IQL and its variants share."""
+
+    beta: float = Field(default=3.0, ge=0, description="inverse temperature of the advantage; 0 clones")
+    max_weight: float = Field(default=100.0, gt=0, description="bound on the weight of an action")
+    value_learning_rate: float | None = Field(default=None, gt=0, description="step size of the value, if its own")
+    policy: Literal["stochastic", "deterministic"] = Field(
+        default="stochastic", description="likelihood of a Gaussian around tanh(mean), or regression of actions"
+    )
+    spread: Literal["clipped", "sigmoid"] = Field(
+        default="clipped", description="the learned log-deviation in [-5, 2]: clipped, or through a sigmoid"
+    )
+    huber_delta: float | None = Field(
+        default=None, gt=0, description="error from which the critics' loss is linear; null: squared throughout"
+    )
+    actor_dropout: float = Field(default=0.0, ge=0, lt=1, description="share of the actor's units dropped in training")
+
+
+@options
+class IQLHyper(ImplicitHyper):
+    """Hyper-parameters of IQL."""
+
+    expectile: float = Field(default=0.7, gt=0, lt=1, description="how far the value leans to the best actions")
+
+
+def iql_loss(
+    *,
+    values: Tensor,
+    target_q_values: Tensor,
+    log_probs: Tensor,
+    q_values: Tensor,
+    bellman_targets: Tensor,
+    expectile: float,
+    beta: float,
+    max_weight: float = 100.0,
+) -> Metrics:
+    """The whole objective, from tensors alone."""
+    value = value_objective(values=values, target_q_values=target_q_values, expectile=expectile)
+    actor = actor_objective(
+        values=values, target_q_values=target_q_values, log_probs=log_probs, beta=beta, max_weight=max_weight
+    )
+    return value | actor | critic_objective(q_values=q_values, target_q_values=bellman_targets)
+
+
+def value_objective(*, values: Tensor, target_q_values: Tensor, expectile: float) -> Metrics:
+    """Expectile regression of the value on those of the logged actions, all (B,)."""
+    errors = target_q_values - values
+    weights = torch.where(errors > 0, expectile, 1 - expectile)
+    return {"value_loss": (weights * errors.square()).mean(), "value_mean": values.mean()}
+
+
+def actor_objective(
+    *, values: Tensor, target_q_values: Tensor, log_probs: Tensor, beta: float, max_weight: float
+) -> Metrics:
+    """Weighted likelihood of the logged actions, all (B,)."""
+    advantages = (target_q_values - values).detach()
+    weights = exp_weights(beta * advantages, max_weight)
+    clipped = (weights >= max_weight).to(weights.dtype).mean()
+    metrics = imitation_objective(log_probs=log_probs, weights=weights, advantages=advantages)
+    return metrics | {"weight_clip_fraction": clipped}
+
+
+@register("iql", mode="offline")
+class IQL(Algorithm):
+    """Implicit Q-learning."""
+
+    hyper_class: ClassVar[type[ImplicitHyper]] = IQLHyper
+    model_class = MLPIQLModel
+    steps = (Step("value"), Step("actor"), Step("critic", tracks=("critic",)))
+    defaults = {"reward_normalize": "return_range", "actor_learning_rate_schedule": "cosine"}
+
+    def value_loss(self, batch: Batch) -> Metrics:
+        """The value of a state as an expectile over its logged actions."""
+        obs = batch["obs"]
+        with torch.no_grad():
+            target_q = self.target.critic(obs, batch["actions"]).amin(0)
+        return value_objective(values=self.model.value(obs), target_q_values=target_q, expectile=self.hyper.expectile)
+
+    def actor_loss(self, batch: Batch) -> Metrics:
+        """Likelihood of the logged actions, weighted by their advantage over the value of the state."""
+        hyper, obs, actions = self.hyper, batch["obs"], batch["actions"]
+        with torch.no_grad():
+            values, target_q = self.model.value(obs), self.target.critic(obs, actions).amin(0)
+        spread: Metrics = {}
+        if hyper.policy == "deterministic":
+            log_probs = -(self.model.actor(obs, training=True) - actions).square().sum(-1)
+        else:
+            mean, log_std = self.model.actor(obs, training=True)
+            log_probs = gaussian_log_prob(actions, mean, log_std)
+            spread["log_std_mean"] = log_std.mean()
+        return spread | actor_objective(
+            values=values,
+            target_q_values=target_q,
+            log_probs=log_probs,
+            beta=hyper.beta,
+            max_weight=hyper.max_weight,
+        )
+
+    def critic_loss(self, batch: Batch) -> Metrics:
+        """Twin critics against the value of the next state."""
+        with torch.no_grad():
+            target_q = bellman(batch, self.model.value(batch["next_obs"]), self.hyper.gamma)
+        q = self.model.critic(batch["obs"], batch["actions"])
+        return critic_objective(q_values=q, target_q_values=target_q, huber_delta=self.hyper.huber_delta)
+
+
+IQLAlgorithm = IQL

@@ -1,0 +1,122 @@
+"""MARWIL: imitate the data, weighted by how much better it went than the value of the state had promised.
+
+    value minimises  value_weight * 0.5 mean A^2,      A = R - V(s)
+    actor minimises  - mean w * (log pi(a | s) + log_std_weight * mean log std)
+                     w = min(exp(beta * A / sqrt(c)), max_weight),  c <- c + scale_rate * (mean A^2 - c)
+
+R is the discounted return from s, with the value at its end where an episode was only cut; it is computed over the
+whole dataset every `recompute_interval` updates. Both gradients are taken before either moves. Beta 0 clones.
+
+Wang et al., "Exponentially Weighted Imitation Learning for Batched Historical Data", NeurIPS 2018, as in RLlib.
+
+Differs from RLlib: c starts at the first batch's mean A^2 and moves (RLlib's `scale_start: 100`, `scale_rate: 1e-8`
+leave it where it starts), weights are bounded, the policy's mean goes through tanh, and returns are not recomputed for
+every batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from rl_training.algorithms.base import Algorithm, Hyper, Step, register
+from rl_training.algorithms.losses import exp_weights, imitation_objective
+from rl_training.binding import options
+from rl_training.models import MLPMARWILModel, Model
+from rl_training.models.policies import gaussian_log_prob
+from rl_training.types import Batch, Metrics
+
+
+@options
+class MARWILHyper(Hyper):
+    """Hyper-parameters of MARWIL."""
+
+    learning_rate: float = Field(default=1e-4, gt=0, description="step size of Adam")
+    value_learning_rate: float | None = Field(default=None, gt=0, description="step size of the value, if its own")
+    gamma: float = Field(default=0.99, ge=0, le=1, description="discount per step")
+    td_lambda: float = Field(default=1.0, ge=0, le=1, description="mixture of long returns (1) and one-step ones (0)")
+    recompute_interval: int = Field(default=1000, ge=1, description="updates between computations of the returns")
+    beta: float = Field(default=1.0, ge=0, description="inverse temperature of the scaled advantage; 0 clones")
+    max_weight: float = Field(default=20.0, gt=0, description="bound on the weight of an action")
+    value_weight: float = Field(default=1.0, gt=0, description="weight of the value's loss")
+    scale_start: float | None = Field(
+        default=None, gt=0, description="mean squared advantage at the start; null: the first batch's"
+    )
+    scale_rate: float = Field(default=1e-3, ge=0, le=1, description="rate at which it follows the batches")
+    log_std_weight: float = Field(default=0.0, ge=0, description="weight of a bonus on the policy's deviation")
+
+
+def marwil_loss(
+    *,
+    lambda_returns: Tensor,
+    values: Tensor,
+    log_probs: Tensor,
+    scale: Tensor,
+    beta: float,
+    max_weight: float = 20.0,
+    value_weight: float = 1.0,
+) -> Metrics:
+    """The whole objective, from tensors alone; `scale` is the mean squared advantage to divide by."""
+    errors = lambda_returns - values
+    advantages = errors.detach()
+    weights = exp_weights(beta * advantages / (1e-8 + scale.sqrt()), max_weight)
+    unexplained = advantages.var(correction=0) / lambda_returns.var(correction=0).clamp_min(1e-12)
+    return imitation_objective(log_probs=log_probs, weights=weights, advantages=advantages) | {
+        "value_loss": value_weight * 0.5 * errors.square().mean(),
+        "value_explained_variance": 1 - unexplained,
+        "return_mean": lambda_returns.mean(),
+    }
+
+
+def moved_scale(scale: Tensor, advantages: Tensor, rate: float) -> Tensor:
+    """The running mean of squared advantages; one of 0 has not begun and starts at the batch's."""
+    square = advantages.detach().square().mean()
+    return torch.where(scale == 0, square, scale + rate * (square - scale))
+
+
+@register("marwil", mode="offline")
+class MARWIL(Algorithm):
+    """Monotonic advantage re-weighted imitation learning."""
+
+    hyper_class = MARWILHyper
+    model_class = MLPMARWILModel
+    steps = (
+        Step(
+            "joint",
+            trains=("actor", "value"),
+            tracks=("value",),
+            tau=1.0,
+            track_every="recompute_interval",
+            carries=("advantage_scale",),
+        ),
+    )
+    needs = ("obs", "actions", "lambda_returns")
+    defaults = {"batch_size": 2000}
+    advantage_scale: Tensor
+
+    def __init__(self, model: Model, **hyper: Any) -> None:
+        super().__init__(model, **hyper)
+        self.register_buffer("advantage_scale", torch.tensor(self.hyper.scale_start or 0.0))
+
+    def joint_loss(self, batch: Batch) -> Metrics:
+        """Actor and value, each by its own loss at the same point."""
+        hyper, obs, returns = self.hyper, batch["obs"], batch["lambda_returns"]
+        values, (mean, log_std) = self.model.value(obs), self.model.actor(obs)
+        scale = moved_scale(self.advantage_scale, returns - values, hyper.scale_rate)
+        bonus = hyper.log_std_weight * log_std.mean(-1)
+        metrics = marwil_loss(
+            lambda_returns=returns,
+            values=values,
+            log_probs=gaussian_log_prob(batch["actions"], mean, log_std) + bonus,
+            scale=scale,
+            beta=hyper.beta,
+            max_weight=hyper.max_weight,
+            value_weight=hyper.value_weight,
+        )
+        return metrics | {"advantage_scale": scale, "log_std_mean": log_std.mean()}
+
+
+MARWILAlgorithm = MARWIL

@@ -1,0 +1,137 @@
+"""ReBRAC: TD3+BC that stays near the data in the critic's target too, with deeper, normalised critics.
+
+    critic minimises  sum_i mean (Q_i(s, a) - y)^2
+                      y = r + gamma * (1 - done) * (min_i Q'_i(s', a') - critic_bc_weight * |a' - a'_data|^2)
+                      a' = pi'(s') + noise,  a'_data the action that was logged next
+    actor minimises   mean (actor_bc_weight * |pi(s) - a|^2 - actor_q_weight * w * q),   q = min_i Q_i(s, pi(s))
+                      w = 1 / mean |q|, or 1 without normalize_q
+
+Tarasov et al., "Revisiting the Minimalist Approach to Offline Reinforcement Learning", NeurIPS 2023.
+
+Differs from the authors' code: the target actor follows the actor after its step, not one step behind; the mean of |q|
+is kept above 1e-6, for a critic that is zero everywhere.
+"""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from rl_training.algorithms.base import TRANSITION, Algorithm, Sizes, Step, ValueHyper, register
+from rl_training.algorithms.losses import bellman, critic_objective, smooth
+from rl_training.binding import options
+from rl_training.models import MLPReBRACModel
+from rl_training.types import Batch, Metrics
+
+
+@options
+class ReBRACHyper(ValueHyper):
+    """Hyper-parameters of ReBRAC."""
+
+    learning_rate: float = Field(default=1e-3, gt=0, description="step size of Adam")
+    hidden_sizes: Sizes = Field(default=(256, 256, 256), min_length=1, description="widths of the hidden layers")
+    actor_bc_weight: float = Field(default=0.01, ge=0, description="weight of the actor's distance to the data")
+    critic_bc_weight: float = Field(default=0.01, ge=0, description="weight of the next action's distance to the data")
+    actor_q_weight: float = Field(default=1.0, ge=0, description="weight of the value in the actor's loss")
+    normalize_q: bool = Field(default=True, description="divide the value in the actor's loss by its mean magnitude")
+    policy_noise: float = Field(default=0.2, ge=0, description="standard deviation of target smoothing")
+    noise_clip: float = Field(default=0.5, ge=0, description="bound on the smoothing noise")
+    policy_delay: int = Field(default=2, ge=1, description="critic updates per actor update")
+    critic_layer_norm: bool = Field(default=True, description="layer normalisation in the critics")
+
+
+def rebrac_loss(
+    *,
+    q_values: Tensor,
+    target_q_values: Tensor,
+    policy_q_values: Tensor,
+    policy_actions: Tensor,
+    actions: Tensor,
+    actor_bc_weight: float,
+    actor_q_weight: float = 1.0,
+    normalize_q: bool = True,
+) -> Metrics:
+    """The whole objective, from tensors alone; `penalized_values` makes the next values of its target."""
+    return critic_objective(q_values=q_values, target_q_values=target_q_values) | actor_objective(
+        policy_q_values=policy_q_values,
+        policy_actions=policy_actions,
+        actions=actions,
+        actor_bc_weight=actor_bc_weight,
+        actor_q_weight=actor_q_weight,
+        normalize_q=normalize_q,
+    )
+
+
+def penalized_values(
+    *, next_q_values: Tensor, next_policy_actions: Tensor, next_actions: Tensor, critic_bc_weight: float
+) -> tuple[Tensor, Tensor]:
+    """Next values (B,) less the squared distance to the action that was logged next, and that distance."""
+    penalty = (next_policy_actions - next_actions).square().sum(-1)
+    return next_q_values - critic_bc_weight * penalty, penalty
+
+
+def actor_objective(
+    *,
+    policy_q_values: Tensor,
+    policy_actions: Tensor,
+    actions: Tensor,
+    actor_bc_weight: float,
+    actor_q_weight: float,
+    normalize_q: bool,
+) -> Metrics:
+    """Cloning minus value, the value (B,) being the smaller of the two critics."""
+    distance = (policy_actions - actions).square().sum(-1)
+    scale = policy_q_values.detach().abs().mean().clamp_min(1e-6)
+    q_lambda = 1 / scale if normalize_q else torch.ones_like(scale)
+    return {
+        "actor_loss": (actor_bc_weight * distance - actor_q_weight * q_lambda * policy_q_values).mean(),
+        "bc_mse_policy": distance.mean(),
+        "q_lambda": q_lambda,
+        "policy_q_min": policy_q_values.mean(),
+    }
+
+
+@register("rebrac", mode="offline")
+class ReBRAC(Algorithm):
+    """TD3 with penalties on leaving the data, in the actor and in the critic."""
+
+    hyper_class = ReBRACHyper
+    model_class = MLPReBRACModel
+    steps = (Step("critic"), Step("actor", every="policy_delay", tracks=("actor", "critic")))
+    needs = (*TRANSITION, "next_actions")
+    defaults = {"batch_size": 1024}
+
+    def critic_loss(self, batch: Batch) -> Metrics:
+        """Twin critics against the smaller target critic, at a smoothed action that should be near the logged one."""
+        hyper, next_obs = self.hyper, batch["next_obs"]
+        with torch.no_grad():
+            next_policy_actions = smooth(self.target.actor(next_obs), hyper.policy_noise, hyper.noise_clip)
+            next_q, penalty = penalized_values(
+                next_q_values=self.target.critic(next_obs, next_policy_actions).amin(0),
+                next_policy_actions=next_policy_actions,
+                next_actions=batch["next_actions"],
+                critic_bc_weight=hyper.critic_bc_weight,
+            )
+            target_q = bellman(batch, next_q, hyper.gamma)
+        q = self.model.critic(batch["obs"], batch["actions"])
+        return critic_objective(q_values=q, target_q_values=target_q) | {"critic_penalty": penalty.mean()}
+
+    def actor_loss(self, batch: Batch) -> Metrics:
+        """Value of the policy's own action, and its distance to the data's."""
+        hyper, obs, actions = self.hyper, batch["obs"], batch["actions"]
+        policy_actions = self.model.actor(obs)
+        metrics = actor_objective(
+            policy_q_values=self.model.critic(obs, policy_actions).amin(0),
+            policy_actions=policy_actions,
+            actions=actions,
+            actor_bc_weight=hyper.actor_bc_weight,
+            actor_q_weight=hyper.actor_q_weight,
+            normalize_q=hyper.normalize_q,
+        )
+        # What a policy that knows nothing would have: the distance of the policy is to be read beside it.
+        random_actions = 2 * torch.rand_like(actions) - 1
+        return metrics | {"bc_mse_random": (random_actions - actions).square().sum(-1).mean()}
+
+
+ReBRACAlgorithm = ReBRAC

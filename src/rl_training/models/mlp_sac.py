@@ -1,0 +1,77 @@
+"""The networks of the SAC family."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from rl_training.models.bundle import Model
+from rl_training.models.init import orthogonal_small_last, small_last, uniform_small_last
+from rl_training.models.layers import Multiplier, QEnsemble
+from rl_training.models.policies import TanhGaussianActor
+
+
+class MLPSACModel(Model):
+    """A tanh-Gaussian actor, any number of critics, and the temperature of the entropy."""
+
+    def __init__(
+        self,
+        *,
+        obs_dim: int,
+        action_dim: int,
+        hidden_sizes: Sequence[int] = (256, 256),
+        actor_hidden_sizes: Sequence[int] | None = None,
+        critic_hidden_sizes: Sequence[int] | None = None,
+        num_critics: int = 2,
+        alpha: float | Literal["auto"] = "auto",
+    ) -> None:
+        super().__init__(obs_dim=obs_dim, action_dim=action_dim)
+        self.actor = TanhGaussianActor(
+            obs_dim, action_dim, hidden_sizes=actor_hidden_sizes or hidden_sizes, init=small_last(1e-3)
+        )
+        self.critic = QEnsemble(
+            obs_dim,
+            action_dim,
+            hidden_sizes=critic_hidden_sizes or hidden_sizes,
+            size=num_critics,
+            init=small_last(3e-3),
+        )
+        self.temperature = Multiplier(log_temperature(alpha))
+
+
+class MLPCQLModel(Model):
+    """A tanh-Gaussian actor with an affine log-deviation, twin critics, and two multipliers: of entropy and penalty."""
+
+    def __init__(
+        self,
+        *,
+        obs_dim: int,
+        action_dim: int,
+        hidden_sizes: Sequence[int] = (256, 256, 256),
+        actor_hidden_sizes: Sequence[int] | None = None,
+        critic_hidden_sizes: Sequence[int] | None = None,
+        alpha: float | Literal["auto"] = "auto",
+        initial_log_lagrange: float = 1.0,
+    ) -> None:
+        super().__init__(obs_dim=obs_dim, action_dim=action_dim)
+        self.actor = TanhGaussianActor(
+            obs_dim,
+            action_dim,
+            hidden_sizes=actor_hidden_sizes or hidden_sizes,
+            log_std_range=(-20.0, 2.0),
+            affine_std=True,
+            init=uniform_small_last,
+        )
+        self.critic = QEnsemble(
+            obs_dim, action_dim, hidden_sizes=critic_hidden_sizes or hidden_sizes, init=orthogonal_small_last
+        )
+        self.temperature = Multiplier(log_temperature(alpha))
+        self.lagrange = Multiplier(initial_log_lagrange)
+
+
+def log_temperature(alpha: float | Literal["auto"]) -> float:
+    """Where the temperature starts: at 1 if it is learned, else where it is to stay."""
+    if alpha == "auto":
+        return 0.0
+    return math.log(alpha) if alpha > 0 else -math.inf
