@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check slow bench docs clean
+.PHONY: demo test check slow bench bench-learning docs clean
 
 demo: $(VENV)/.installed ## Train TD3+BC on random Pendulum data, and compare it with the data
 	$(BIN)/rl-training train --config td3_bc/pendulum
@@ -20,8 +20,11 @@ check: $(VENV)/.installed-dev ## For daily work: format, lint, types, spelling, 
 slow: $(VENV)/.installed-dev ## Tests that take minutes: learning, kills
 	$(BIN)/python -m pytest -m slow
 
-bench: $(VENV)/.installed-dev ## Update speed beside d3rlpy
-	$(BIN)/python benchmarks/update_speed.py
+bench: $(VENV)/.installed-dev ## Update speed of every algorithm, beside d3rlpy's where it has it
+	$(BIN)/python benchmarks/update_speed.py --algos all
+
+bench-learning: $(VENV)/.installed-dev ## What every algorithm learns on two datasets; goes on where it was stopped
+	$(BIN)/python benchmarks/learning.py
 
 docs: $(VENV)/.installed-dev ## Write the generated tables into README.md and docs/
 	$(BIN)/python docs/generate.py

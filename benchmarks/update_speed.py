@@ -1,10 +1,11 @@
 """Updates per second beside d3rlpy's, sampling included, as ratios from one interleaved run.
 
-    python benchmarks/update_speed.py [--algo td3_bc] [--rounds 7] [--updates 200] [--threads 1]
+    python benchmarks/update_speed.py [--algos td3_bc iql] [--rounds 7] [--updates 200] [--threads 1]
 
-Networks, batch and data are equal: 2x256, batch 256, HalfCheetah's sizes. Each variant lives in a process of its own,
-as its users would run it, and waits while another is timed. Each round times every variant once, so that what else the
-machine does falls on all of them; the ratio is the median over rounds of ours by theirs in that round.
+Networks, batch, data and numbers of sampled actions are equal on both sides; data has HalfCheetah's sizes. Each variant
+lives in a process of its own, as its users would run it, and waits while another is timed. Each round times every
+variant once, so that what else the machine does falls on all of them; the ratio is the median over rounds of ours by
+theirs in that round. Where d3rlpy lacks the algorithm, the ratio is to our own eager update.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import multiprocessing as mp
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -23,13 +25,63 @@ import torch
 from rl_training.algorithms import ALGORITHMS
 from rl_training.data import TransitionDataset
 from rl_training.runtime.artifacts import MetricWindow
+from rl_training.runtime.assembly import make_source
 from rl_training.runtime.performance import configure_machine
 from rl_training.types import SpaceSpec
 
-OBS_DIM, ACTION_DIM, ROWS, EPISODE, BATCH = 17, 6, 100_000, 1000, 256
+OBS_DIM, ACTION_DIM, ROWS, EPISODE = 17, 6, 100_000, 1000
 SPACES = SpaceSpec(OBS_DIM, ACTION_DIM, (-1.0,) * ACTION_DIM, (1.0,) * ACTION_DIM)
 WARM_UP = 20
-VARIANTS = ("d3rlpy", "eager", "compiled")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One algorithm on both sides: our options, d3rlpy's class and its options, widths of networks by their role."""
+
+    ours: dict[str, Any] = field(default_factory=dict)
+    peer: str | None = None
+    theirs: dict[str, Any] = field(default_factory=dict)
+    widths: dict[str, tuple[int, ...]] = field(default_factory=lambda: {"actor": (256, 256), "critic": (256, 256)})
+    layer_norm: bool = False
+    batch: int = 256
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """What is timed, the one that ratios refer to first."""
+        return ("eager", "compiled") if self.peer is None else ("d3rlpy", "eager", "compiled")
+
+
+SMALL = {"hidden_sizes": (256, 256)}
+CASES = {
+    "awac": Case(SMALL, "AWACConfig"),
+    "awr": Case(),
+    "bc": Case({}, "BCConfig", widths={"": (256, 256)}),
+    "bcq": Case(
+        {},
+        "BCQConfig",
+        {"n_action_samples": 10},
+        widths={"actor": (400, 300), "critic": (400, 300), "imitator": (750, 750)},
+        batch=100,
+    ),
+    "bear": Case(
+        {"mmd_warmup_updates": 0},
+        "BEARConfig",
+        {"warmup_steps": 0},
+        widths={"actor": (256, 256), "critic": (256, 256), "imitator": (750, 750)},
+    ),
+    "cal_ql": Case({**SMALL, "critic_hidden_sizes": None, "max_backup": "none"}, "CalQLConfig"),
+    "cql": Case({**SMALL, "conservative_gap": 10.0}, "CQLConfig"),
+    "crr": Case({}, "CRRConfig", {"n_critics": 2, "target_update_type": "soft"}),
+    "edac": Case(SMALL),
+    "iql": Case({}, "IQLConfig", widths={"actor": (256, 256), "critic": (256, 256), "value": (256, 256)}),
+    "marwil": Case(),
+    "rebrac": Case(
+        {}, "ReBRACConfig", widths={"actor": (256, 256, 256), "critic": (256, 256, 256)}, layer_norm=True, batch=1024
+    ),
+    "sac_n": Case(SMALL),
+    "td3_bc": Case({}, "TD3PlusBCConfig"),
+    "xql": Case(),
+}
 
 
 def make_arrays() -> dict[str, Any]:
@@ -48,14 +100,17 @@ def make_arrays() -> dict[str, Any]:
 
 def ours(name: str, arrays: dict[str, Any], *, compiled: bool) -> Callable[[], None]:
     """One update of ours, as the training loop makes it."""
-    cls = ALGORITHMS[name]
-    algorithm = cls.build(SPACES, cls.hyper_class())
+    case, cls = CASES[name], ALGORITHMS[name]
+    algorithm = cls.build(SPACES, cls.hyper_class(**case.ours))
     if compiled:
         algorithm.compile_steps()
-    source, window = TransitionDataset.from_dict(arrays).requiring(*cls.needs), MetricWindow()
+    dataset, window = TransitionDataset.from_dict(arrays), MetricWindow()
+    if "returns_to_go" in algorithm.needs:
+        dataset = dataset.with_returns_to_go(algorithm.hyper.gamma)
+    source, _, _ = make_source(dataset, algorithm)
 
     def update() -> None:
-        window.add(algorithm.update(source.sample(BATCH)).metrics)
+        window.add(algorithm.update(source.sample(case.batch)).metrics)
 
     return update
 
@@ -64,14 +119,20 @@ def peer(name: str, arrays: dict[str, Any]) -> Callable[[], None]:
     """One update of d3rlpy's, as its own loop makes it."""
     import d3rlpy
 
-    configs = {"td3_bc": d3rlpy.algos.TD3PlusBCConfig, "bc": d3rlpy.algos.BCConfig}
-    algo = configs[name](batch_size=BATCH).create()
+    case = CASES[name]
+    encoders = {
+        f"{role}_encoder_factory".lstrip("_"): d3rlpy.models.VectorEncoderFactory(
+            list(widths), use_layer_norm=case.layer_norm and role == "critic"
+        )
+        for role, widths in case.widths.items()
+    }
+    algo = getattr(d3rlpy.algos, str(case.peer))(batch_size=case.batch, **encoders, **case.theirs).create()
     names = ("observations", "actions", "rewards", "terminals", "timeouts")
     dataset = d3rlpy.dataset.MDPDataset(*(np.asarray(arrays[key], dtype=np.float32) for key in names))
     algo.build_with_dataset(dataset)
 
     def update() -> None:
-        algo.update(dataset.sample_transition_batch(BATCH))
+        algo.update(dataset.sample_transition_batch(case.batch))
 
     return update
 
@@ -99,15 +160,15 @@ def serve(variant: str, algo: str, threads: int, connection: Connection) -> None
         connection.send(rate(update, updates))
 
 
-def measure(args: argparse.Namespace) -> dict[str, list[float]]:
+def measure(algo: str, args: argparse.Namespace) -> dict[str, list[float]]:
     """Rates of every variant, round by round."""
     context = mp.get_context("spawn")
     connections: dict[str, Connection] = {}
-    for variant in VARIANTS:
+    for variant in CASES[algo].variants:
         connections[variant], other = context.Pipe()
-        context.Process(target=serve, args=(variant, args.algo, args.threads, other), daemon=True).start()
+        context.Process(target=serve, args=(variant, algo, args.threads, other), daemon=True).start()
         connections[variant].recv()
-    rates: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
+    rates: dict[str, list[float]] = {variant: [] for variant in connections}
     for _ in range(args.rounds):
         for variant, connection in connections.items():
             connection.send(args.updates)
@@ -120,19 +181,23 @@ def measure(args: argparse.Namespace) -> dict[str, list[float]]:
 def main() -> None:
     """Print a table of rates and ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--algo", default="td3_bc", choices=["td3_bc", "bc"])
+    parser.add_argument("--algos", nargs="+", default=["td3_bc"], choices=[*CASES, "all"])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--updates", type=int, default=200)
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
-    rates = measure(args)
-    print(
-        f"{args.algo}, 2x256, batch {BATCH}, {args.threads} thread(s), {args.rounds} rounds of {args.updates} updates"
-    )
-    print(f"{'variant':<10}{'updates/s':>10}{'ratio':>8}")
-    for variant, values in rates.items():
-        ratios = [mine / theirs for mine, theirs in zip(values, rates["d3rlpy"], strict=True)]
-        print(f"{variant:<10}{statistics.median(values):>10.0f}{statistics.median(ratios):>8.2f}")
+    print(f"{args.threads} thread(s), {args.rounds} rounds of {args.updates} updates")
+    print(f"{'algorithm':<10}{'batch':>6}  {'variant':<10}{'updates/s':>10}{'ratio':>8}")
+    for algo in CASES if "all" in args.algos else args.algos:
+        rates = measure(algo, args)
+        reference = rates[CASES[algo].variants[0]]
+        for variant, values in rates.items():
+            ratios = [mine / theirs for mine, theirs in zip(values, reference, strict=True)]
+            print(
+                f"{algo:<10}{CASES[algo].batch:>6}  {variant:<10}"
+                f"{statistics.median(values):>10.1f}{statistics.median(ratios):>8.2f}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ def open_session(
     loop, controls = options.loop, options.controls
     torch.manual_seed(config.seed)
     algorithm = _build(options, data, device)
-    source, rows, notes = _make_source(data.dataset.to(device).with_seed(config.seed), algorithm)
+    source, rows, notes = make_source(data.dataset.to(device).with_seed(config.seed), algorithm)
     if rows < loop.min_buffer_size:
         raise DatasetError(f"the data has {rows} transitions, min_buffer_size is {loop.min_buffer_size}")
     updates_per_epoch = math.ceil(rows / loop.batch_size)
@@ -175,7 +175,7 @@ def _build(options: RunOptions, data: Data, device: torch.device) -> Algorithm:
     return algorithm
 
 
-def _make_source(dataset: TransitionDataset, algorithm: Algorithm) -> tuple[Source, int, tuple[str, ...]]:
+def make_source(dataset: TransitionDataset, algorithm: Algorithm) -> tuple[Source, int, tuple[str, ...]]:
     """What the run draws its batches from, how many rows there are, and what is to be said about them."""
     if "lambda_returns" in algorithm.needs:
         hyper = algorithm.hyper
