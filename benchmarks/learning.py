@@ -201,9 +201,9 @@ Options are the algorithms' defaults, but for
 
 ## Hopper
 
-200,000 steps regenerated with D4RL's policies (`regenerate_d4rl.py hopper-medium --steps 200000 --seed 0`), the packaged
-settings `<algo>/hopper_medium`, 20 episodes, D4RL's normalised score. Published values are for D4RL's own data of a
-million steps after a million updates, and stand here for orientation only.
+200,000 steps regenerated with D4RL's policies (`regenerate_d4rl.py hopper-medium --steps 200000 --seed 0`), the
+packaged settings `<algo>/hopper_medium`, 20 episodes, D4RL's normalised score. Published values are for D4RL's own data
+of a million steps after a million updates, and stand here for orientation only.
 
 {describe("hopper", found)}
 """,

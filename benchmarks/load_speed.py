@@ -71,7 +71,7 @@ def main() -> None:
         path = Path(folder) / "log.npz"
         write_log(path)
         measuring = [sys.executable, __file__, "--measure", str(path)]
-        subprocess.run([sys.executable, "-c", SMALL_PARENT, *measuring], check=True)  # noqa: S603 - own commands
+        subprocess.run([sys.executable, "-c", SMALL_PARENT, *measuring], check=True)
 
 
 if __name__ == "__main__":

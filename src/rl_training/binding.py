@@ -74,7 +74,10 @@ _EXPONENT = re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE]\+?[0-9]+$")
 def _problems(error: ValidationError, group: type) -> dict[str, str]:
     """One problem per name; a list that is too short only because its items are wrong is not reported."""
     items = [item for item in error.errors() if item["type"] != "too_short" or not item["input"]]
-    return {".".join(_path(item)): _problem(item, group) for item in items}
+    alternatives: dict[str, list[Mapping[str, Any]]] = {}
+    for item in items:
+        alternatives.setdefault(".".join(_path(item)), []).append(item)
+    return {path: _problem(found[0], group, found[1:]) for path, found in alternatives.items()}
 
 
 def _path(item: Mapping[str, Any]) -> list[str]:
@@ -95,8 +98,8 @@ _KINDS = {
 }
 
 
-def _problem(item: Mapping[str, Any], group: type) -> str:
-    """One pydantic error in the package's own words: what, expected, got."""
+def _problem(item: Mapping[str, Any], group: type, others: Sequence[Mapping[str, Any]] = ()) -> str:
+    """One pydantic error in the package's own words: what, expected, got; `others` are for other types it may be."""
     path = _path(item)
     name, kind, got = ".".join(path) or group.__name__, item["type"], item["input"]
     if kind in ("unexpected_keyword_argument", "extra_forbidden"):
@@ -107,7 +110,9 @@ def _problem(item: Mapping[str, Any], group: type) -> str:
         return str(item["ctx"]["error"])
     if kind == "too_short":
         return f"{name} must not be empty"
-    return f"{name} must be {_expectation(item, group)}, got {got!r}{nearest(str(got), _choices(item))}"
+    expected = " or ".join(dict.fromkeys(_expectation(each, group) for each in (item, *others)))
+    choices = [choice for each in (item, *others) for choice in _choices(each)]
+    return f"{name} must be {expected}, got {got!r}{nearest(str(got), choices)}"
 
 
 def _expectation(item: Mapping[str, Any], group: Any) -> str:
@@ -115,7 +120,8 @@ def _expectation(item: Mapping[str, Any], group: Any) -> str:
     if kind in _RELATIONS:
         return f"{_RELATIONS[kind]} {next(iter(context.values())):g}"
     if kind == "literal_error":
-        return f"one of {context['expected']}"
+        choices = str(context["expected"])
+        return f"one of {choices}" if " or " in choices else choices
     if kind == "string_pattern_mismatch":
         return str(group.__pydantic_fields__[item["loc"][0]].description)
     start = kind.split("_")[0]

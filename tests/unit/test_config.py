@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pytest
@@ -46,6 +46,7 @@ class _Wheels:
     spare: bool = False
     part: _Part | None = None
     parts: tuple[_Part, ...] = ()
+    pressure: Annotated[float, Field(ge=0)] | Literal["auto"] = "auto"
 
 
 def _problems(call: Callable[[], object]) -> tuple[str, ...]:
@@ -127,6 +128,17 @@ def test_a_boolean_is_no_number_however_deep_it_stands(group: type, values: dict
 
 def test_a_boolean_for_a_word_is_reported_once() -> None:
     assert _problems(lambda: bind({"mode": True}, _Wheels)) == ("mode must be one of 'auto' or 'never', got True",)
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (-1, "pressure must be >= 0 or 'auto', got -1"),
+        ("aut", "pressure must be a number or 'auto', got 'aut'; did you mean 'auto'?"),
+    ],
+)
+def test_an_option_that_is_a_number_or_a_word_says_both(value: object, problem: str) -> None:
+    assert _problems(lambda: bind({"pressure": value}, _Wheels)) == (problem,)
 
 
 def test_a_boolean_option_takes_booleans() -> None:

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from pydantic import Field
@@ -36,6 +36,7 @@ ORIGINS = {
 
 
 Sizes: TypeAlias = tuple[Annotated[int, Field(ge=1)], ...]
+Alpha: TypeAlias = Annotated[float, Field(ge=0)] | Literal["auto"]
 
 
 @options

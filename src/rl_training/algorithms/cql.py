@@ -28,7 +28,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, Sizes, Step, ValueHyper, register
+from rl_training.algorithms.base import Algorithm, Alpha, Sizes, Step, ValueHyper, register
 from rl_training.algorithms.losses import bellman, critic_objective, temperature_objective
 from rl_training.binding import options
 from rl_training.models import MLPCQLModel
@@ -46,9 +46,7 @@ class CQLHyper(ValueHyper):
     temperature_learning_rate: float | None = Field(
         default=None, gt=0, description="step size of the temperature; null: the actor's"
     )
-    alpha: float | Literal["auto"] = Field(
-        default="auto", description="entropy temperature: a number, or auto to learn it"
-    )
+    alpha: Alpha = Field(default="auto", description="entropy temperature: a number, or auto to learn it")
     target_entropy: float | None = Field(
         default=None, description="entropy to reach; null: minus the action's dimension"
     )

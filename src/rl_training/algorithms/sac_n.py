@@ -14,13 +14,13 @@ Differs from the authors' code: the order of steps is CORL's; lagged copies star
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, Sizes, Step, ValueHyper, register
+from rl_training.algorithms.base import Algorithm, Alpha, Sizes, Step, ValueHyper, register
 from rl_training.algorithms.losses import bellman, critic_objective, temperature_objective
 from rl_training.binding import options
 from rl_training.models import MLPSACModel
@@ -33,9 +33,7 @@ class SACNHyper(ValueHyper):
 
     hidden_sizes: Sizes = Field(default=(256, 256, 256), min_length=1, description="widths of the hidden layers")
     num_critics: int = Field(default=10, ge=1, description="critics; the narrower the data, the more it takes")
-    alpha: float | Literal["auto"] = Field(
-        default="auto", description="entropy temperature: a number, or auto to learn it"
-    )
+    alpha: Alpha = Field(default="auto", description="entropy temperature: a number, or auto to learn it")
     target_entropy: float | None = Field(
         default=None, description="entropy to reach; null: minus the action's dimension"
     )
