@@ -142,6 +142,14 @@ def _names(group: Any, path: Sequence[str]) -> list[str]:
     return [field.name for field in fields(group)] if group is not None else []
 
 
+def refuse_unused(group: Any, *names: str, unless: str, holds: bool) -> None:
+    """Refuse options that were given but mean nothing: `unless` says what would have to hold."""
+    defaults = {field.name: getattr(field.default, "default", field.default) for field in fields(group)}
+    given = [name for name in names if getattr(group, name) != defaults[name]]
+    if given and not holds:
+        raise ConfigError(f"{given[0]} has no effect without {unless}")
+
+
 def bind(values: Mapping[str, Any], *groups: type[Any], where: str | None = None) -> tuple[Any, ...]:
     """Share one flat mapping out over several option groups by field name; collect every problem before raising."""
     homes = {field.name: group for group in groups for field in fields(group)}

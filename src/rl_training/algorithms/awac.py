@@ -22,7 +22,7 @@ from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, Sizes, Step, ValueHyper, register
 from rl_training.algorithms.losses import bellman, critic_objective, exp_weights, imitation_objective
-from rl_training.binding import options
+from rl_training.binding import options, refuse_unused
 from rl_training.models import MLPAWACModel
 from rl_training.models.policies import gaussian_log_prob
 from rl_training.types import Batch, Metrics
@@ -47,6 +47,10 @@ class AWACHyper(ValueHyper):
     )
     squash_mean: bool = Field(default=True, description="the policy's mean goes through tanh")
     actor_weight_decay: float = Field(default=0.0, ge=0, description="L2 penalty on the actor, in its gradient")
+
+    def __post_init__(self) -> None:
+        refuse_unused(self, "max_weight", unless="weights: exp", holds=self.weights == "exp")
+        refuse_unused(self, "num_action_samples", unless="baseline: sample", holds=self.baseline == "sample")
 
 
 def awac_loss(

@@ -207,10 +207,14 @@ class Algorithm(nn.Module):
         return actions
 
     def losses(self, batch: Batch) -> Metrics:
-        """All losses and their metrics on a batch, without a step: for held-out data and for debugging."""
+        """All losses and their metrics on a batch, without a step or dropout: for held-out data and for debugging."""
         batch, report = self.prepare(batch), {}
-        for step in self.steps:
-            report.update(self._loss(step, batch))
+        self.training = False
+        try:
+            for step in self.steps:
+                report.update(self._loss(step, batch))
+        finally:
+            self.training = True
         return {name: value.detach() for name, value in report.items()}
 
     def update(self, batch: Batch) -> UpdateResult:

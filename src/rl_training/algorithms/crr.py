@@ -10,7 +10,7 @@ Wang et al., "Critic Regularized Regression", NeurIPS 2020.
 
 Differs from the paper: scalar critics, two of them with the smaller one used, and a single Gaussian around tanh(mean)
 instead of distributional critics and a mixture; lagged copies follow softly (`tau: 1` with
-`target_update_interval: 100` copies them, as the authors do); the critics' error is not halved, which Adam ignores.
+`target_update_interval: 100` copies them, as the authors do); the critics' error is not halved.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, Step, ValueHyper, register
 from rl_training.algorithms.losses import bellman, critic_objective, exp_weights, imitation_objective
-from rl_training.binding import options
+from rl_training.binding import options, refuse_unused
 from rl_training.models import MLPCRRModel
 from rl_training.models.policies import gaussian_log_prob
 from rl_training.types import Batch, Metrics
@@ -43,6 +43,9 @@ class CRRHyper(ValueHyper):
     num_critics: int = Field(default=2, ge=1, description="critics, of which the smallest is used")
     critic_layer_norm: bool = Field(default=False, description="layer normalisation in the critics")
     target_update_interval: int = Field(default=1, ge=1, description="updates between moves of the lagged copies")
+
+    def __post_init__(self) -> None:
+        refuse_unused(self, "beta", "max_weight", unless="weights: exp", holds=self.weights == "exp")
 
 
 def crr_loss(

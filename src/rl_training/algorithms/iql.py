@@ -22,7 +22,7 @@ from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, Step, ValueHyper, register
 from rl_training.algorithms.losses import bellman, critic_objective, exp_weights, imitation_objective
-from rl_training.binding import options
+from rl_training.binding import options, refuse_unused
 from rl_training.models import MLPIQLModel
 from rl_training.models.policies import gaussian_log_prob
 from rl_training.types import Batch, Metrics
@@ -45,6 +45,9 @@ class ImplicitHyper(ValueHyper):
         default=None, gt=0, description="error from which the critics' loss is linear; null: squared throughout"
     )
     actor_dropout: float = Field(default=0.0, ge=0, lt=1, description="share of the actor's units dropped in training")
+
+    def __post_init__(self) -> None:
+        refuse_unused(self, "spread", unless="policy: stochastic", holds=self.policy == "stochastic")
 
 
 @options
@@ -76,8 +79,8 @@ def iql_loss(
 def value_objective(*, values: Tensor, target_q_values: Tensor, expectile: float) -> Metrics:
     """Expectile regression of the value on those of the logged actions, all (B,)."""
     errors = target_q_values - values
-    weights = torch.where(errors > 0, expectile, 1 - expectile)
-    return {"value_loss": (weights * errors.square()).mean(), "value_mean": values.mean()}
+    weights = (expectile - (errors < 0).to(errors.dtype)).abs()
+    return {"value_loss": (weights * errors.square()).mean(), "v_mean": values.mean()}
 
 
 def actor_objective(
@@ -114,9 +117,9 @@ class IQL(Algorithm):
             values, target_q = self.model.value(obs), self.target.critic(obs, actions).amin(0)
         spread: Metrics = {}
         if hyper.policy == "deterministic":
-            log_probs = -(self.model.actor(obs, training=True) - actions).square().sum(-1)
+            log_probs = -(self.model.actor(obs, training=self.training) - actions).square().sum(-1)
         else:
-            mean, log_std = self.model.actor(obs, training=True)
+            mean, log_std = self.model.actor(obs, training=self.training)
             log_probs = gaussian_log_prob(actions, mean, log_std)
             spread["log_std_mean"] = log_std.mean()
         return spread | actor_objective(

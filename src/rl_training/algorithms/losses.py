@@ -34,7 +34,7 @@ def critic_objective(*, q_values: Tensor, target_q_values: Tensor, huber_delta: 
     return {
         "critic_loss": losses.mean(-1).sum(),
         "q_mean": q_values.mean(),
-        "q_std": q_values.std(),
+        "q_std": q_values.std(correction=0),
         "target_q_mean": target_q_values.mean(),
     }
 

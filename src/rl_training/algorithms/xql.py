@@ -51,13 +51,18 @@ def xql_loss(
     bellman_targets: Tensor,
     loss_temperature: float,
     gumbel_clip: float = 7.0,
+    two_sided_clip: bool = False,
     beta: float = 3.0,
     max_weight: float = 100.0,
-    huber_delta: float = 20.0,
+    huber_delta: float | None = 20.0,
 ) -> Metrics:
     """The whole objective, from tensors alone."""
     value = value_objective(
-        values=values, target_q_values=target_q_values, loss_temperature=loss_temperature, gumbel_clip=gumbel_clip
+        values=values,
+        target_q_values=target_q_values,
+        loss_temperature=loss_temperature,
+        gumbel_clip=gumbel_clip,
+        two_sided_clip=two_sided_clip,
     )
     actor = actor_objective(
         values=values, target_q_values=target_q_values, log_probs=log_probs, beta=beta, max_weight=max_weight
@@ -80,9 +85,9 @@ def value_objective(
     top = z.detach().amax().clamp_min(-1)
     return {
         "value_loss": ((z - top).exp() - (z + 1) * (-top).exp()).mean(),
-        "value_mean": values.mean(),
+        "v_mean": values.mean(),
         "gumbel_z_max": errors.detach().amax(),
-        "gumbel_clip_fraction": (errors > gumbel_clip).to(errors.dtype).mean(),
+        "gumbel_clip_fraction": (errors != z).to(errors.dtype).mean(),
     }
 
 

@@ -243,7 +243,6 @@ class TransitionDataset:
 
         An episode all of whose rewards equal `failure_reward` counts as if it went on like that for ever.
         """
-        self._require_order("returns_to_go")
         return self.with_fields(returns_to_go=returns_to_go(self, gamma=gamma, failure_reward=failure_reward))
 
     def with_action_bounds(self, low: ArrayLike, high: ArrayLike) -> Self:

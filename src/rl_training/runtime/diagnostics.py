@@ -11,8 +11,8 @@ from rl_training.algorithms import Algorithm
 from rl_training.data import TransitionDataset
 from rl_training.types import Batch, Metrics
 
-CHUNK = 1024
-"""Rows at a time; some losses look at dozens of actions for each."""
+CHUNK = 512
+"""Rows at a time; some losses and policies look at dozens of actions for each."""
 
 
 def diagnose(algorithm: Algorithm, dataset: TransitionDataset, *, seed: int = 0) -> dict[str, float]:
@@ -48,10 +48,12 @@ def _measure(algorithm: Algorithm, batch: Batch) -> Metrics:
     if not hasattr(algorithm.model, "critic"):
         return report
     with torch.no_grad():
-        q = algorithm.model.critic(algorithm.normalize(batch["obs"]), batch["actions"]).amin(-2)
+        obs = algorithm.normalize(batch["obs"])
+        q = algorithm.model.critic(obs, batch["actions"]).amin(-2)
+        policy_q = algorithm.model.critic(obs, policy_actions).amin(-2)
         next_q = _values(algorithm, batch["next_obs"])
         target = batch["rewards"] + algorithm.hyper.gamma * (1 - batch["dones"]) * next_q
-    return report | {"td_error": (q - target).square().mean(), "value_mean": _values(algorithm, batch["obs"]).mean()}
+    return report | {"td_error": (q - target).square().mean(), "value_mean": policy_q.mean()}
 
 
 @torch.no_grad()

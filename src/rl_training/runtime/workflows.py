@@ -29,6 +29,9 @@ from rl_training.runtime.rollout import EVAL_SEED, EvaluationResult, evaluate_po
 from rl_training.runtime.trainer import Session, TrainResult, train_session
 from rl_training.types import CheckpointError, ConfigError, SpaceSpec
 
+CHUNK = 1024
+"""Observations that a policy answers at a time; some look at a hundred actions for each."""
+
 
 def train(config: ConfigSource, *, callbacks: Sequence[Callback] = (), threads: int | None = None) -> TrainResult:
     """Train from a config; nothing is written before everything has been checked."""
@@ -181,7 +184,8 @@ class SavedPolicy:
             raise ConfigError(f"obs must have shape ({width},) or (batch, {width}), got {rows.shape}")
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(self.config.seed)
-            actions = self.policy.act(torch.from_numpy(np.atleast_2d(rows)), deterministic=deterministic).numpy()
+            chunks = torch.split(torch.from_numpy(np.atleast_2d(rows)), CHUNK)
+            actions = torch.cat([self.policy.act(chunk, deterministic=deterministic) for chunk in chunks]).numpy()
         return actions if rows.ndim == 2 else actions[0]
 
 

@@ -1,0 +1,375 @@
+"""AWAC's formulas on numbers that can be checked by hand, and the order and options of its updates."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+from peers import batches, build
+from torch import Tensor, nn
+
+from rl_training.algorithms.awac import AWAC, AWACHyper, actor_objective, awac_loss
+from rl_training.models import MLPAWACModel
+from rl_training.models.policies import gaussian_log_prob
+from rl_training.types import ConfigError
+
+LN2 = math.log(2)
+
+
+def _loss(advantages: list[float], log_probs: list[float], awac_lambda: float = 1.0, **hyper: Any) -> dict[str, float]:
+    """The whole objective for given advantages over a baseline of 3."""
+    baseline = torch.full((len(advantages),), 3.0, dtype=torch.float64)
+    metrics = awac_loss(
+        # Critic 1 errs by 1 on the first row, critic 2 by 2 on the second.
+        q_values=torch.tensor([[1.0, 0.0], [0.0, -2.0]]),
+        target_q_values=torch.zeros(2),
+        data_q_values=baseline + torch.tensor(advantages, dtype=torch.float64),
+        policy_q_values=baseline,
+        log_probs=torch.tensor(log_probs, dtype=torch.float64),
+        awac_lambda=awac_lambda,
+        **hyper,
+    )
+    return {name: float(value) for name, value in metrics.items()}
+
+
+def _weights(advantages: list[float], awac_lambda: float = 1.0, **hyper: Any) -> list[float]:
+    """The weight of each row, as the slope of the loss in its log-density: - w / B."""
+    log_probs = torch.zeros(len(advantages), dtype=torch.float64, requires_grad=True)
+    data_q_values = torch.tensor(advantages, dtype=torch.float64)
+    metrics = actor_objective(
+        data_q_values=data_q_values,
+        policy_q_values=torch.zeros_like(data_q_values),
+        log_probs=log_probs,
+        awac_lambda=awac_lambda,
+        **{"weights": "exp", "max_weight": 100.0, **hyper},
+    )
+    (slopes,) = torch.autograd.grad(metrics["actor_loss"], log_probs)
+    return [-float(slope) * len(advantages) for slope in slopes]
+
+
+@pytest.mark.parametrize(
+    ("advantages", "awac_lambda", "hyper", "expected"),
+    [
+        # exp(0) = 1 and exp(ln 2) = 2.
+        ([0.0, LN2], 1.0, {}, [1.0, 2.0]),
+        # The same divided by their sum 3, times the 2 rows.
+        ([0.0, LN2], 1.0, {"weights": "softmax"}, [2 / 3, 4 / 3]),
+        # A third of lambda is three times the advantage: 2^3.
+        ([0.0, LN2], 1 / 3, {}, [1.0, 8.0]),
+        # 1 / 9 and 8 / 9 of 2 rows.
+        ([0.0, LN2], 1 / 3, {"weights": "softmax"}, [2 / 9, 16 / 9]),
+        # exp(5) = 148.4 is cut at 100, exp(-5) = 0.0067379 is not raised.
+        ([5.0, -5.0], 1.0, {}, [100.0, 0.006737947]),
+        ([5.0, LN2], 1.0, {"max_weight": 3.0}, [3.0, 2.0]),
+        # A softmax is not cut: exp(5) / (exp(5) + 1) = 0.993307, times 2.
+        ([5.0, 0.0], 1.0, {"weights": "softmax", "max_weight": 1.5}, [1.986614, 0.013386]),
+        # Where the exponential overflows, the cut still holds; a softmax does not overflow at all.
+        ([1e4, 0.0], 1.0, {}, [100.0, 1.0]),
+        ([1e4, 0.0], 1.0, {"weights": "softmax"}, [2.0, 0.0]),
+    ],
+)
+def test_weights_of_given_advantages(
+    advantages: list[float], awac_lambda: float, hyper: dict[str, Any], expected: list[float]
+) -> None:
+    assert _weights(advantages, awac_lambda, **hyper) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    # -(1 * -1 + 2 * -3) / 2, and -(2/3 * -1 + 4/3 * -3) / 2.
+    ("weights", "actor_loss", "weight_mean", "weight_max"),
+    [("exp", 3.5, 1.5, 2.0), ("softmax", 7 / 3, 1.0, 4 / 3)],
+)
+def test_the_whole_objective_on_two_rows(
+    weights: str, actor_loss: float, weight_mean: float, weight_max: float
+) -> None:
+    metrics = _loss([0.0, LN2], [-1.0, -3.0], weights=weights)
+    assert metrics["actor_loss"] == pytest.approx(actor_loss)
+    assert metrics["weight_mean"] == pytest.approx(weight_mean)
+    assert metrics["weight_max"] == pytest.approx(weight_max)
+    assert metrics["advantage_mean"] == pytest.approx(LN2 / 2)
+    assert metrics["advantage_max"] == pytest.approx(LN2)
+    assert metrics["log_prob_data"] == pytest.approx(-2.0)
+    # Mean squares 1 / 2 and 4 / 2: the sum over critics.
+    assert metrics["critic_loss"] == pytest.approx(2.5)
+    assert metrics["q_mean"] == pytest.approx(-0.25)
+
+
+@pytest.mark.parametrize("weights", ["exp", "softmax"])
+def test_equal_values_clone(weights: str) -> None:
+    assert _weights([0.0, 0.0, 0.0], 0.1, weights=weights) == pytest.approx([1.0] * 3)
+    # Deviation 1, errors 0.5 and 0: -log density is 0.125 + 0.5 ln(2 pi) = 1.043939 and 0.918939.
+    assert _loss([0.0, 0.0], [-1.043939, -0.918939], weights=weights)["actor_loss"] == pytest.approx(0.981439)
+
+
+@pytest.mark.parametrize("weights", ["exp", "softmax"])
+def test_an_infinite_lambda_clones(weights: str) -> None:
+    assert _weights([-3.0, 0.0, 7.0], 1e12, weights=weights) == pytest.approx([1.0] * 3)
+
+
+def test_a_softmax_has_a_mean_weight_of_one_and_ignores_a_common_baseline() -> None:
+    plain = _weights([0.3, -1.0, 2.0], 0.5, weights="softmax")
+    assert sum(plain) / 3 == pytest.approx(1.0)
+    assert _weights([10.3, 9.0, 12.0], 0.5, weights="softmax") == pytest.approx(plain)
+
+
+@pytest.mark.parametrize(
+    ("awac_lambda", "expected"), [(1.0, 0.244434), (1 / 3, 0.413729), (0.1, 0.492584), (1 / 30, 0.499972)]
+)
+@pytest.mark.parametrize("weights", ["exp", "softmax"])
+def test_the_best_mean_for_a_quadratic_reward_is_the_weighted_mean(
+    awac_lambda: float, expected: float, weights: Any
+) -> None:
+    # Actions uniform on [-1, 1] worth -(a - 0.5)^2: the mean of a density proportional to exp(-(a - 0.5)^2 / lambda),
+    # a normal around 0.5 of variance lambda / 2 cut at -1 and 1. For lambda = 1 its bounds are alpha = -1.5 sqrt(2) and
+    # beta = 0.5 sqrt(2), and 0.5 + sqrt(0.5) (phi(alpha) - phi(beta)) / (Phi(beta) - Phi(alpha)) = 0.244434.
+    actions = (torch.arange(20_000, dtype=torch.float64) + 0.5) / 10_000 - 1
+    mean = torch.tensor(expected, dtype=torch.float64, requires_grad=True)
+    loss = actor_objective(
+        data_q_values=-(actions - 0.5).square(),
+        policy_q_values=torch.zeros_like(actions),
+        log_probs=-0.5 * (actions - mean).square(),
+        awac_lambda=awac_lambda,
+        weights=weights,
+        max_weight=100.0,
+    )["actor_loss"]
+    (slope,) = torch.autograd.grad(loss, mean)
+    assert float(slope) == pytest.approx(0.0, abs=2e-6)
+
+
+def test_weights_carry_no_gradient() -> None:
+    data, policy, log_probs = (torch.ones(3, requires_grad=True) for _ in range(3))
+    loss = actor_objective(
+        data_q_values=data,
+        policy_q_values=policy,
+        log_probs=log_probs,
+        awac_lambda=1.0,
+        weights="exp",
+        max_weight=100.0,
+    )["actor_loss"]
+    assert not any(torch.is_tensor(slope) for slope in torch.autograd.grad(loss, [data, policy], allow_unused=True))
+
+
+def test_the_critic_target_is_the_smaller_lagged_critic_at_a_clipped_sample_of_the_current_policy() -> None:
+    algorithm = _distinct(build("awac", gamma=0.5))
+    batch = batches(1, size=6)[0]
+    batch["dones"] = torch.tensor([0.0, 1.0] * 3, dtype=torch.float64)
+    torch.manual_seed(5)
+    metrics = algorithm.losses(batch)
+    torch.manual_seed(5)
+    with torch.no_grad():
+        mean, log_std = algorithm.model.actor(batch["next_obs"])
+        sample = mean + log_std.exp() * torch.randn(6, 3, dtype=torch.float64)
+        assert float(sample.abs().max()) > 1
+        next_q = algorithm.target.critic(batch["next_obs"], sample.clamp(-1, 1))
+        target = batch["rewards"] + torch.tensor([0.5, 0.0] * 3) * torch.minimum(*next_q)
+        q = algorithm.model.critic(batch["obs"], batch["actions"])
+    torch.testing.assert_close(metrics["target_q_mean"], target.mean())
+    expected = (q[0] - target).square().mean() + (q[1] - target).square().mean()
+    torch.testing.assert_close(metrics["critic_loss"], expected)
+
+
+@pytest.mark.parametrize("samples", [1, 5])
+def test_the_advantage_compares_the_smaller_current_critics_at_the_data_and_at_samples(samples: int) -> None:
+    algorithm = _distinct(build("awac", num_action_samples=samples))
+    batch = algorithm.prepare(batches(1, size=8)[0])
+    torch.manual_seed(5)
+    metrics = algorithm.actor_loss(batch)
+    torch.manual_seed(5)
+    with torch.no_grad():
+        mean, log_std = algorithm.model.actor(batch["obs"])
+        noise = torch.randn(samples, 8, 3, dtype=torch.float64)
+        baselines = [
+            torch.minimum(*algorithm.model.critic(batch["obs"], (mean + log_std.exp() * row).clamp(-1, 1)))
+            for row in noise
+        ]
+        advantages = torch.minimum(*algorithm.model.critic(batch["obs"], batch["actions"])) - sum(baselines) / samples
+        weights = (3 * advantages).exp().clamp_max(100.0)
+        expected = -(weights * gaussian_log_prob(batch["actions"], mean, log_std)).mean()
+    torch.testing.assert_close(metrics["advantage_mean"], advantages.mean())
+    torch.testing.assert_close(metrics["actor_loss"].detach(), expected)
+
+
+def test_a_mean_baseline_is_the_value_of_the_policys_mean_and_draws_nothing() -> None:
+    # A mean that is not squashed may lie outside of the bounds, where no critic should be asked.
+    algorithm = _distinct(build("awac", baseline="mean", squash_mean=False))
+    with torch.no_grad():
+        algorithm.model.actor.mlp.layers[-1].bias.fill_(1.5)
+    batch = batches(1, size=8)[0]
+    torch.manual_seed(5)
+    first = algorithm.actor_loss(batch)["advantage_mean"]
+    second = algorithm.actor_loss(batch)["advantage_mean"]
+    with torch.no_grad():
+        mean = algorithm.model.actor(batch["obs"])[0]
+        assert float(mean.max()) > 1
+        baseline = torch.minimum(*algorithm.model.critic(batch["obs"], mean.clamp(-1, 1)))
+        advantages = torch.minimum(*algorithm.model.critic(batch["obs"], batch["actions"])) - baseline
+    torch.testing.assert_close(first, advantages.mean())
+    assert torch.equal(first, second)
+
+
+def test_a_critic_that_is_constant_makes_the_actor_clone() -> None:
+    algorithm: Any = build("awac")
+    with torch.no_grad():
+        algorithm.model.critic.mlp.layers[-1].weight.zero_()
+    batch = batches(1)[0]
+    mean, log_std = algorithm.model.actor(batch["obs"])
+    nll = -gaussian_log_prob(batch["actions"], mean, log_std).mean()
+    torch.testing.assert_close(algorithm.actor_loss(batch)["actor_loss"], nll)
+
+
+def test_the_actor_weighs_by_the_critics_after_their_step() -> None:
+    algorithm: Any = build("awac", baseline="mean", learning_rate=0.01)
+    before, batch = copy.deepcopy(algorithm), batches(1)[0]
+    reported = algorithm.update(batch).metrics["advantage_mean"]
+    stale = before.actor_loss(batch)["advantage_mean"]
+    before.model.critic.load_state_dict(algorithm.model.critic.state_dict())
+    torch.testing.assert_close(reported, before.actor_loss(batch)["advantage_mean"])
+    assert abs(float(reported - stale)) > 1e-4
+
+
+def test_neither_loss_reaches_the_other_network() -> None:
+    algorithm: Any = build("awac")
+    batch = batches(1)[0]
+    assert not _reaches(algorithm.actor_loss(batch)["actor_loss"], algorithm.model.critic)
+    assert not _reaches(algorithm.critic_loss(batch)["critic_loss"], algorithm.model.actor)
+
+
+def test_only_the_critics_have_lagged_copies_which_follow_by_tau() -> None:
+    algorithm: Any = build("awac", tau=0.25, learning_rate=0.01)
+    before = [value.clone() for value in algorithm.target.critic.parameters()]
+    algorithm.update(batches(1)[0])
+    assert [name for name, _ in algorithm.target.named_children()] == ["critic"]
+    for old, new, online in zip(
+        before, algorithm.target.critic.parameters(), algorithm.model.critic.parameters(), strict=True
+    ):
+        torch.testing.assert_close(new, 0.25 * online.detach() + 0.75 * old)
+
+
+@pytest.mark.parametrize(
+    ("spread", "parameter", "expected"),
+    [
+        ("clipped", 0.0, 0.0),
+        ("clipped", 3.0, 2.0),
+        ("clipped", -30.0, -20.0),
+        # -6 + 6 sigmoid(p): half of the range at 0, and never out of it.
+        ("sigmoid", 0.0, -3.0),
+        ("sigmoid", math.log(3), -1.5),
+        ("sigmoid", 100.0, 0.0),
+        ("sigmoid", -100.0, -6.0),
+    ],
+)
+def test_the_learned_log_deviation(spread: str, parameter: float, expected: float) -> None:
+    algorithm: Any = build("awac", spread=spread)
+    assert torch.equal(algorithm.model.actor.log_std.detach(), torch.zeros(3, dtype=torch.float64))
+    with torch.no_grad():
+        algorithm.model.actor.log_std.fill_(parameter)
+        log_std = algorithm.model.actor(torch.randn(4, 5, dtype=torch.float64))[1]
+    assert log_std.tolist() == pytest.approx([expected] * 3)
+
+
+@pytest.mark.parametrize(("squash_mean", "expected"), [(True, math.tanh(0.5)), (False, 0.5)])
+def test_only_a_squashed_mean_goes_through_tanh(squash_mean: bool, expected: float) -> None:
+    algorithm: Any = build("awac", squash_mean=squash_mean)
+    with torch.no_grad():
+        algorithm.model.actor.mlp.layers[-1].weight.zero_()
+        algorithm.model.actor.mlp.layers[-1].bias.fill_(0.5)
+    obs = torch.randn(4, 5, dtype=torch.float64)
+    assert algorithm.act(obs).flatten().tolist() == pytest.approx([expected] * 12)
+
+
+def test_actions_are_the_mean_or_samples_within_the_bounds() -> None:
+    algorithm: Any = build("awac")
+    obs = torch.randn(200, 5, dtype=torch.float64)
+    torch.testing.assert_close(algorithm.act(obs), algorithm.model.actor(obs)[0].detach())
+    samples = algorithm.act(obs, deterministic=False)
+    # At deviation 1, about a third of the samples would lie outside.
+    assert float(samples.abs().max()) == 1.0
+    assert not torch.equal(samples, algorithm.act(obs, deterministic=False))
+
+
+def test_networks_start_as_pytorchs_with_three_layers_of_256_and_equal_targets() -> None:
+    torch.manual_seed(0)
+    algorithm = AWAC(MLPAWACModel(obs_dim=7, action_dim=2))
+    linear = [layer for layer in algorithm.model.actor.modules() if isinstance(layer, nn.Linear)]
+    assert [tuple(layer.weight.shape) for layer in linear] == [(256, 7), (256, 256), (256, 256), (2, 256)]
+    shapes = [tuple(layer.weight.shape) for layer in algorithm.model.critic.mlp.layers]
+    assert shapes == [(2, 9, 256), (2, 256, 256), (2, 256, 256), (2, 256, 1)]
+    for layer in linear:
+        bound = 1 / math.sqrt(layer.weight.shape[1])
+        assert 0.9 * bound < float(layer.weight.detach().abs().max()) <= bound
+        assert 0 < float(layer.bias.detach().abs().max()) <= bound
+    for target, online in zip(algorithm.target.critic.parameters(), algorithm.model.critic.parameters(), strict=True):
+        assert torch.equal(target, online)
+
+
+def test_weight_decay_pulls_on_the_actor_only() -> None:
+    batch = batches(1)[0]
+    plain: Any = build("awac")
+    torch.manual_seed(1)
+    plain.update(batch)
+    decayed: Any = build("awac", actor_weight_decay=10.0)
+    torch.manual_seed(1)
+    decayed.update(batch)
+    assert _same(plain.model.critic, decayed.model.critic)
+    assert not _same(plain.model.actor, decayed.model.actor)
+
+
+def test_defaults_are_those_found_best_for_offline_data() -> None:
+    hyper = AWACHyper()
+    assert (hyper.awac_lambda, hyper.weights, hyper.max_weight) == (1 / 3, "exp", 100.0)
+    assert (hyper.learning_rate, hyper.gamma, hyper.tau) == (3e-4, 0.99, 0.005)
+    assert (hyper.hidden_sizes, hyper.squash_mean, hyper.spread) == ((256, 256, 256), True, "clipped")
+    assert (hyper.baseline, hyper.num_action_samples, hyper.actor_weight_decay) == ("sample", 1, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("awac_lambda", 0.0),
+        ("awac_lambda", -1.0),
+        ("max_weight", 0.0),
+        ("weights", "linear"),
+        ("baseline", "median"),
+        ("num_action_samples", 0),
+        ("spread", "state"),
+        ("actor_weight_decay", -1e-4),
+        ("gamma", 1.01),
+        ("tau", 0.0),
+        ("actor_learning_rate", 0.0),
+        ("critic_learning_rate", -1.0),
+        ("hidden_sizes", ()),
+    ],
+)
+def test_a_hyper_parameter_out_of_bounds_is_refused_by_name(name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=name):
+        AWAC(MLPAWACModel(obs_dim=3, action_dim=1), **{name: value})
+
+
+def test_an_update_reports_what_the_weights_do() -> None:
+    metrics = build("awac").update(batches(1)[0]).metrics
+    expected = {
+        *("critic_loss", "q_mean", "q_std", "target_q_mean", "actor_loss", "advantage_mean", "advantage_max"),
+        *("weight_mean", "weight_max", "log_prob_data", "log_std_mean", "grad_norm_actor", "grad_norm_critic"),
+    }
+    assert expected <= metrics.keys()
+
+
+def _distinct(algorithm: Any) -> Any:
+    """Lagged critics that differ from the current ones, so that it shows which were asked."""
+    with torch.no_grad():
+        for parameter in algorithm.target.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)))
+    return algorithm
+
+
+def _reaches(loss: Tensor, module: nn.Module) -> bool:
+    gradients = torch.autograd.grad(loss, list(module.parameters()), allow_unused=True)
+    return any(gradient is not None for gradient in gradients)
+
+
+def _same(first: nn.Module, second: nn.Module) -> bool:
+    pairs: Any = zip(first.parameters(), second.parameters(), strict=True)
+    return all(torch.equal(one, other) for one, other in pairs)

@@ -1,0 +1,411 @@
+"""IQL's formulas on numbers that can be checked by hand, and the order and options of its updates."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+from peers import batches, build
+from torch import Tensor, nn
+
+from rl_training.algorithms.iql import IQL, IQLHyper, actor_objective, iql_loss, value_objective
+from rl_training.models import MLPIQLModel
+from rl_training.models.policies import gaussian_log_prob
+from rl_training.types import ConfigError
+
+UNIFORM = (torch.arange(20_000, dtype=torch.float64) + 0.5) / 10_000 - 1
+"""Actions that fill [-1, 1] evenly."""
+
+
+def _loss(errors: list[float], **hyper: Any) -> dict[str, float]:
+    """The whole objective for values of 2 that are too small by `errors`."""
+    values = torch.full((len(errors),), 2.0, dtype=torch.float64)
+    metrics = iql_loss(
+        values=values,
+        target_q_values=values + torch.tensor(errors, dtype=torch.float64),
+        log_probs=torch.full_like(values, -0.5),
+        # Critic 1 errs by 1 everywhere, critic 2 by 2: squares of 1 and 4, added up.
+        q_values=torch.stack([values + 1, values - 2]),
+        bellman_targets=values,
+        **{"expectile": 0.7, "beta": 3.0, **hyper},
+    )
+    return {name: float(value) for name, value in metrics.items()}
+
+
+def _slope(q: Tensor, value: float, expectile: float) -> float:
+    """How the value's loss changes with one value for all rows."""
+    single = torch.tensor(value, dtype=torch.float64, requires_grad=True)
+    loss = value_objective(values=single.expand_as(q), target_q_values=q, expectile=expectile)["value_loss"]
+    return float(torch.autograd.grad(loss, single)[0])
+
+
+def _weights(advantages: list[float], beta: float, max_weight: float = 100.0) -> list[float]:
+    """The weight of each row, as the slope of the loss in its log-density: - w / B."""
+    log_probs = torch.zeros(len(advantages), dtype=torch.float64, requires_grad=True)
+    target = torch.tensor(advantages, dtype=torch.float64) + 2
+    metrics = actor_objective(
+        values=torch.full_like(target, 2.0),
+        target_q_values=target,
+        log_probs=log_probs,
+        beta=beta,
+        max_weight=max_weight,
+    )
+    (slopes,) = torch.autograd.grad(metrics["actor_loss"], log_probs)
+    return [-float(slope) * len(advantages) for slope in slopes]
+
+
+@pytest.mark.parametrize(
+    ("expectile", "expected"),
+    [
+        # Squares 1, 1 and 4 with weights 0.7, 0.3 and 0.7: 3.8 / 3.
+        (0.7, 1.266667),
+        # (0.1 + 0.9 + 0.4) / 3: below one half, the errors below count more.
+        (0.1, 0.466667),
+        # Half of the mean square (1 + 1 + 4) / 3.
+        (0.5, 1.0),
+    ],
+)
+def test_the_value_loss_weighs_errors_by_their_sign(expectile: float, expected: float) -> None:
+    assert _loss([1.0, -1.0, 2.0], expectile=expectile)["value_loss"] == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("q", "expectile", "expected"),
+    [
+        # (1 - e) v = e (1 - v), so v = e.
+        ([0.0, 1.0], 0.7, 0.7),
+        ([0.0, 1.0], 0.9, 0.9),
+        # (1 - e) (v + v - 1) = e (2 - v) for 1 <= v <= 2, so v = (1 + e) / (2 - e).
+        ([0.0, 1.0, 2.0], 0.5, 1.0),
+        ([0.0, 1.0, 2.0], 0.7, 1.307692),
+        ([0.0, 1.0, 2.0], 0.9, 1.727273),
+    ],
+)
+def test_the_best_value_is_the_expectile(q: list[float], expectile: float, expected: float) -> None:
+    values = torch.tensor(q, dtype=torch.float64)
+    assert _slope(values, expected, expectile) == pytest.approx(0.0, abs=1e-6)
+    assert _slope(values, expected - 0.01, expectile) < 0 < _slope(values, expected + 0.01, expectile)
+
+
+@pytest.mark.parametrize(("expectile", "expected"), [(0.5, -0.583333), (0.7, -0.380192), (0.9, -0.179098)])
+def test_the_best_value_of_uniform_actions_with_a_quadratic_reward(expectile: float, expected: float) -> None:
+    # q = -x^2 with x = a - 0.5 uniform on [-1.5, 0.5]. With V = -s^2, errors are positive where |x| < s, and s solves
+    # e * integral of s^2 - x^2 over |x| < s  =  (1 - e) * integral of x^2 - s^2 over |x| > s. For e = 0.5, V is the
+    # mean reward: the cubes of 1.5 and 0.5 add up to 3.5, and 3.5 / 6 = 0.583333.
+    assert _slope(-(UNIFORM - 0.5).square(), expected, expectile) == pytest.approx(0.0, abs=1e-6)
+
+
+@pytest.mark.parametrize(("expectile", "beta", "expected"), [(0.7, 3.0, 3.1286), (0.9, 10.0, 5.9953)])
+def test_the_largest_weight_of_the_quadratic_reward(expectile: float, beta: float, expected: float) -> None:
+    # The best action is worth 0: exp(-beta V), with the V of the test above.
+    value = {0.7: -0.380192, 0.9: -0.179098}[expectile]
+    assert max(_weights([-value, 0.0], beta)) == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize(("beta", "expected"), [(1.0, 0.244434), (3.0, 0.413729), (10.0, 0.492584), (30.0, 0.499972)])
+def test_the_best_mean_for_a_quadratic_reward_is_the_weighted_mean(beta: float, expected: float) -> None:
+    # The mean of a density proportional to exp(-beta (a - 0.5)^2) on [-1, 1]; the value, here 0, cancels.
+    mean = torch.tensor(expected, dtype=torch.float64, requires_grad=True)
+    loss = actor_objective(
+        values=torch.zeros_like(UNIFORM),
+        target_q_values=-(UNIFORM - 0.5).square(),
+        log_probs=-0.5 * (UNIFORM - mean).square(),
+        beta=beta,
+        max_weight=100.0,
+    )["actor_loss"]
+    (slope,) = torch.autograd.grad(loss, mean)
+    assert float(slope) == pytest.approx(0.0, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("advantages", "beta", "max_weight", "expected"),
+    [
+        # exp(0), exp(3), and exp(6) = 403.4 cut at 100.
+        ([0.0, 1.0, 2.0], 3.0, 100.0, [1.0, 20.085537, 100.0]),
+        ([0.0, 1.0, 2.0], 3.0, 5.0, [1.0, 5.0, 5.0]),
+        # beta is an inverse temperature: exp(-0.5) and exp(0.5).
+        ([-1.0, 1.0], 0.5, 100.0, [0.606531, 1.648721]),
+        # Without it, all actions count the same.
+        ([-5.0, 0.0, 5.0], 0.0, 100.0, [1.0, 1.0, 1.0]),
+        # An exponential that overflows is cut like any other.
+        ([1e4, 0.0], 3.0, 100.0, [100.0, 1.0]),
+    ],
+)
+def test_weights_of_given_advantages(
+    advantages: list[float], beta: float, max_weight: float, expected: list[float]
+) -> None:
+    assert _weights(advantages, beta, max_weight) == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_whole_objective_on_three_rows() -> None:
+    metrics = _loss([0.0, 1.0, 2.0])
+    # Squares 0, 1 and 4, the last two with weights 0.7: 3.5 / 3.
+    assert metrics["value_loss"] == pytest.approx(3.5 / 3)
+    assert metrics["v_mean"] == pytest.approx(2.0)
+    # Weights 1, 20.085537 and 100, log-densities -0.5.
+    assert metrics["actor_loss"] == pytest.approx(0.5 * 121.085537 / 3)
+    assert metrics["weight_mean"] == pytest.approx(121.085537 / 3)
+    assert metrics["weight_max"] == pytest.approx(100.0)
+    assert metrics["weight_clip_fraction"] == pytest.approx(1 / 3)
+    assert [metrics["advantage_mean"], metrics["advantage_max"]] == pytest.approx([1.0, 2.0])
+    assert metrics["log_prob_data"] == pytest.approx(-0.5)
+    assert metrics["critic_loss"] == pytest.approx(5.0)
+    assert metrics["target_q_mean"] == pytest.approx(2.0)
+
+
+def test_without_beta_the_actor_clones() -> None:
+    algorithm = _distinct(build("iql", beta=0.0))
+    batch = batches(1)[0]
+    mean, log_std = algorithm.model.actor(batch["obs"])
+    nll = -gaussian_log_prob(batch["actions"], mean, log_std).mean()
+    torch.testing.assert_close(algorithm.actor_loss(batch)["actor_loss"], nll)
+
+
+def test_weights_carry_no_gradient() -> None:
+    values, target, log_probs = (torch.ones(3, requires_grad=True) for _ in range(3))
+    loss = actor_objective(values=values, target_q_values=target, log_probs=log_probs, beta=3.0, max_weight=100.0)
+    slopes = torch.autograd.grad(loss["actor_loss"], [values, target], allow_unused=True)
+    assert not any(torch.is_tensor(slope) for slope in slopes)
+
+
+def test_no_loss_reaches_a_network_that_it_does_not_train() -> None:
+    algorithm: Any = build("iql")
+    batch = batches(1)[0]
+    for child in ("value", "actor", "critic"):
+        loss = getattr(algorithm, f"{child}_loss")(batch)[f"{child}_loss"]
+        reached = {other for other in ("value", "actor", "critic") if _reaches(loss, getattr(algorithm.model, other))}
+        assert reached == {child}
+
+
+def test_the_value_and_the_advantage_take_the_smaller_lagged_critic() -> None:
+    algorithm = _distinct(build("iql", expectile=0.75))
+    batch = batches(1)[0]
+    metrics = algorithm.losses(batch)
+    with torch.no_grad():
+        errors = torch.minimum(*algorithm.target.critic(batch["obs"], batch["actions"])) - algorithm.model.value(
+            batch["obs"]
+        )
+    expected = (torch.where(errors > 0, 0.75, 0.25) * errors.square()).mean()
+    torch.testing.assert_close(metrics["value_loss"], expected)
+    torch.testing.assert_close(metrics["advantage_mean"], errors.mean())
+    torch.testing.assert_close(metrics["weight_max"], (3 * errors).exp().clamp_max(100.0).max())
+
+
+@pytest.mark.parametrize("huber_delta", [None, 0.5])
+def test_the_critic_target_is_the_value_of_the_next_state_unless_the_task_ended(huber_delta: float | None) -> None:
+    algorithm = _distinct(build("iql", gamma=0.5, huber_delta=huber_delta))
+    batch = batches(1, size=6)[0]
+    batch["dones"] = torch.tensor([0.0, 1.0] * 3, dtype=torch.float64)
+    metrics = algorithm.losses(batch)
+    with torch.no_grad():
+        target = batch["rewards"] + torch.tensor([0.5, 0.0] * 3) * algorithm.model.value(batch["next_obs"])
+        errors = (algorithm.model.critic(batch["obs"], batch["actions"]) - target).abs()
+    torch.testing.assert_close(metrics["target_q_mean"], target.mean())
+    # Half of the square up to delta, and the tangent from there on: delta (x - delta / 2).
+    losses = errors**2 if huber_delta is None else torch.where(errors < 0.5, errors**2 / 2, 0.5 * (errors - 0.25))
+    torch.testing.assert_close(metrics["critic_loss"], losses[0].mean() + losses[1].mean())
+
+
+def test_the_actor_and_the_critics_use_the_value_after_its_step() -> None:
+    algorithm: Any = build("iql", learning_rate=0.01)
+    before, batch = copy.deepcopy(algorithm), batches(1)[0]
+    reported = algorithm.update(batch).metrics
+    stale = before.losses(batch)
+    before.model.value.load_state_dict(algorithm.model.value.state_dict())
+    fresh = before.losses(batch)
+    # Value moves first, so its own loss is the one from before the step; the others see where it went, and lagged
+    # critics, which move last, as they were.
+    torch.testing.assert_close(reported["value_loss"], stale["value_loss"])
+    for name in ("actor_loss", "advantage_mean", "critic_loss", "target_q_mean"):
+        torch.testing.assert_close(reported[name], fresh[name])
+        assert abs(float(reported[name] - stale[name])) > 1e-4
+
+
+def test_only_the_critics_have_lagged_copies_which_follow_by_tau() -> None:
+    algorithm: Any = build("iql", tau=0.25, learning_rate=0.01)
+    before = [value.clone() for value in algorithm.target.critic.parameters()]
+    algorithm.update(batches(1)[0])
+    assert [name for name, _ in algorithm.target.named_children()] == ["critic"]
+    for old, new, online in zip(
+        before, algorithm.target.critic.parameters(), algorithm.model.critic.parameters(), strict=True
+    ):
+        torch.testing.assert_close(new, 0.25 * online.detach() + 0.75 * old)
+
+
+def test_a_deterministic_policy_is_regressed_on_the_actions() -> None:
+    algorithm = _distinct(build("iql", policy="deterministic"))
+    batch = batches(1)[0]
+    metrics = algorithm.losses(batch)
+    with torch.no_grad():
+        advantages = torch.minimum(*algorithm.target.critic(batch["obs"], batch["actions"])) - algorithm.model.value(
+            batch["obs"]
+        )
+        # The sum over dimensions, not their mean.
+        distances = (algorithm.model.actor.mlp(batch["obs"]).tanh() - batch["actions"]).square().sum(-1)
+        expected = ((3 * advantages).exp().clamp_max(100.0) * distances).mean()
+    torch.testing.assert_close(metrics["actor_loss"], expected)
+    assert "log_std_mean" not in metrics
+    assert torch.equal(algorithm.act(batch["obs"]), algorithm.act(batch["obs"], deterministic=False))
+
+
+@pytest.mark.parametrize(
+    ("spread", "parameter", "expected"),
+    [
+        ("clipped", 0.0, 0.0),
+        ("clipped", 3.0, 2.0),
+        ("clipped", -30.0, -5.0),
+        # -5 + 7 sigmoid(p): half of the range at 0, and never out of it.
+        ("sigmoid", 0.0, -1.5),
+        ("sigmoid", math.log(3), 0.25),
+        ("sigmoid", 100.0, 2.0),
+        ("sigmoid", -100.0, -5.0),
+    ],
+)
+def test_the_learned_log_deviation(spread: str, parameter: float, expected: float) -> None:
+    algorithm: Any = build("iql", spread=spread)
+    assert torch.equal(algorithm.model.actor.log_std.detach(), torch.zeros(3, dtype=torch.float64))
+    with torch.no_grad():
+        algorithm.model.actor.log_std.fill_(parameter)
+        log_std = algorithm.model.actor(torch.randn(4, 5, dtype=torch.float64))[1]
+    assert log_std.tolist() == pytest.approx([expected] * 3)
+
+
+def test_the_mean_is_squashed_and_the_density_is_not_corrected_for_it() -> None:
+    algorithm: Any = build("iql")
+    with torch.no_grad():
+        algorithm.model.actor.mlp.layers[-1].weight.zero_()
+        algorithm.model.actor.mlp.layers[-1].bias.fill_(math.atanh(0.25))
+    batch = batches(1)[0]
+    batch["actions"] = torch.full_like(batch["actions"], 0.75)
+    # Three dimensions of deviation 1 and error 0.5: 0.125 + 0.5 ln(2 pi) = 1.043939 each.
+    assert float(algorithm.losses(batch)["log_prob_data"]) == pytest.approx(-3 * 1.0439385, abs=1e-6)
+    assert algorithm.act(batch["obs"])[0].tolist() == pytest.approx([0.25] * 3)
+
+
+@pytest.mark.parametrize("policy", ["stochastic", "deterministic"])
+def test_dropout_acts_on_the_actors_training_and_nowhere_else(policy: str) -> None:
+    batch = batches(1)[0]
+    metrics = []
+    for seed in (1, 2):
+        algorithm = build("iql", policy=policy, actor_dropout=0.5)
+        # Dropout has no parameters, so without it the same networks act the same, and do so every time.
+        plain = build("iql", policy=policy).act(batch["obs"])
+        assert torch.equal(algorithm.act(batch["obs"]), plain)
+        torch.manual_seed(seed)
+        metrics.append(algorithm.update(batch).metrics)
+    first, second = metrics
+    assert abs(float(first["actor_loss"] - second["actor_loss"])) > 1e-3
+    for name in ("value_loss", "critic_loss", "advantage_mean", "target_q_mean"):
+        assert torch.equal(first[name], second[name])
+
+
+def test_dropout_follows_every_hidden_activation_and_keeps_their_mean() -> None:
+    algorithm: Any = build("iql", actor_dropout=0.25, actor_hidden_sizes=(1000, 1000))
+    seen: list[Tensor] = []
+    for layer in algorithm.model.actor.mlp.layers[1:]:
+        layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    torch.manual_seed(1)
+    obs = torch.ones(1, 5, dtype=torch.float64)
+    with torch.no_grad():
+        algorithm.model.actor(obs, training=True)
+        first = algorithm.model.actor.mlp.layers[0](obs).relu()
+    # Units that are kept are divided by the share that is kept, so that their mean stays what it was.
+    kept = seen[0] != 0
+    torch.testing.assert_close(seen[0][kept], first[kept] / 0.75)
+    for inputs, active in ((seen[0], first != 0), (seen[1], algorithm.model.actor.mlp.layers[1](seen[0]) > 0)):
+        share = float((inputs[active] != 0).double().mean())
+        # About 500 units are active: a deviation of sqrt(0.25 * 0.75 / 500) = 0.02.
+        assert share == pytest.approx(0.75, abs=0.08)
+
+
+def test_networks_start_orthogonal_without_biases_and_with_equal_targets() -> None:
+    torch.manual_seed(0)
+    algorithm = IQL(MLPIQLModel(obs_dim=7, action_dim=2))
+    actor = _linear(algorithm.model.actor)
+    assert [tuple(weight.shape) for weight, _ in actor] == [(256, 7), (256, 256), (2, 256)]
+    value = _linear(algorithm.model.value)
+    assert [tuple(weight.shape) for weight, _ in value] == [(256, 7), (256, 256), (1, 256)]
+    critics = [
+        (layer.weight[member].T, layer.bias[member]) for layer in algorithm.model.critic.mlp.layers for member in (0, 1)
+    ]
+    assert [tuple(weight.shape) for weight, _ in critics[::2]] == [(256, 9), (256, 256), (1, 256)]
+    for weight, bias in (*actor, *value, *critics):
+        # Rows or columns, whichever are fewer, are orthogonal and of length sqrt(2).
+        narrow = weight if len(weight) <= weight.shape[1] else weight.T
+        torch.testing.assert_close(narrow @ narrow.T, 2 * torch.eye(len(narrow)), atol=1e-4, rtol=0)
+        assert float(bias.detach().abs().max()) == 0
+    assert not torch.equal(critics[0][0], critics[1][0])
+    assert not list(algorithm.model.value.mlp.norms)
+    for target, online in zip(algorithm.target.critic.parameters(), algorithm.model.critic.parameters(), strict=True):
+        assert torch.equal(target, online)
+
+
+@pytest.mark.parametrize("child", ["actor", "critic", "value"])
+def test_each_network_can_have_a_step_size_of_its_own(child: str) -> None:
+    algorithm: Any = build("iql", **{f"{child}_learning_rate": 0.02})
+    rates = {name: optimizer.learning_rate for name, optimizer in algorithm.optimizers.items()}
+    assert rates == {name: 0.02 if name == child else 3e-4 for name in ("actor", "critic", "value")}
+
+
+def test_defaults_are_the_papers_for_locomotion() -> None:
+    hyper = IQLHyper()
+    assert (hyper.expectile, hyper.beta, hyper.max_weight) == (0.7, 3.0, 100.0)
+    assert (hyper.learning_rate, hyper.gamma, hyper.tau) == (3e-4, 0.99, 0.005)
+    assert (hyper.hidden_sizes, hyper.policy, hyper.spread) == ((256, 256), "stochastic", "clipped")
+    assert (hyper.actor_dropout, hyper.huber_delta) == (0.0, None)
+    assert IQL.defaults == {"reward_normalize": "return_range", "actor_learning_rate_schedule": "cosine"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("expectile", 0.0),
+        ("expectile", 1.0),
+        ("beta", -0.1),
+        ("max_weight", 0.0),
+        ("policy", "uniform"),
+        ("spread", "state"),
+        ("huber_delta", 0.0),
+        ("actor_dropout", 1.0),
+        ("actor_dropout", -0.1),
+        ("value_learning_rate", 0.0),
+        ("actor_learning_rate", 0.0),
+        ("critic_learning_rate", 0.0),
+        ("gamma", -0.1),
+        ("tau", 1.5),
+        ("critic_hidden_sizes", ()),
+    ],
+)
+def test_a_hyper_parameter_out_of_bounds_is_refused_by_name(name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=name):
+        IQL(MLPIQLModel(obs_dim=3, action_dim=1), **{name: value})
+
+
+def test_an_update_reports_what_value_and_weights_do() -> None:
+    metrics = build("iql").update(batches(1)[0]).metrics
+    expected = {
+        *("value_loss", "v_mean", "actor_loss", "advantage_mean", "advantage_max", "weight_mean", "weight_max"),
+        *("weight_clip_fraction", "log_prob_data", "log_std_mean", "critic_loss", "q_mean", "q_std", "target_q_mean"),
+        *("grad_norm_actor", "grad_norm_critic", "grad_norm_value"),
+    }
+    assert expected <= metrics.keys()
+
+
+def _distinct(algorithm: Any) -> Any:
+    """Lagged critics that differ from the current ones, so that it shows which were asked."""
+    with torch.no_grad():
+        for parameter in algorithm.target.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)))
+    return algorithm
+
+
+def _linear(module: nn.Module) -> list[tuple[Tensor, Tensor]]:
+    return [(layer.weight, layer.bias) for layer in module.modules() if isinstance(layer, nn.Linear)]
+
+
+def _reaches(loss: Tensor, module: nn.Module) -> bool:
+    gradients = torch.autograd.grad(loss, list(module.parameters()), allow_unused=True, retain_graph=True)
+    return any(gradient is not None for gradient in gradients)

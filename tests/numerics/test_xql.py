@@ -1,0 +1,390 @@
+"""XQL's formulas on numbers that can be checked by hand, and several updates beside a second implementation."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+from peers import ACTION_DIM, OBS_DIM, actor_layers, assert_layers_equal, batches, build, copy_layers, critic_layers
+from torch import Tensor, nn
+
+from rl_training.algorithms.xql import XQL, XQLHyper, value_objective, xql_loss
+from rl_training.models import MLPIQLModel
+from rl_training.types import Batch, ConfigError
+
+
+def _loss(z: list[float], errors: tuple[float, float] = (0.0, 0.0), **hyper: Any) -> dict[str, float]:
+    """The whole objective for given scaled errors of values of 2, and errors of both critics on one row."""
+    temperature = hyper.setdefault("loss_temperature", 1.0)
+    values = torch.full((len(z),), 2.0, dtype=torch.float64)
+    metrics = xql_loss(
+        values=values,
+        target_q_values=values + temperature * torch.tensor(z, dtype=torch.float64),
+        log_probs=torch.full_like(values, -0.5),
+        q_values=torch.tensor(errors, dtype=torch.float64)[:, None] + 3,
+        bellman_targets=torch.full((1,), 3.0, dtype=torch.float64),
+        **hyper,
+    )
+    return {name: float(value) for name, value in metrics.items()}
+
+
+def _slopes(z: list[float], **hyper: Any) -> list[float]:
+    """How the value's loss changes with each value, times the number of rows."""
+    values = torch.zeros(len(z), dtype=torch.float64, requires_grad=True)
+    settings = {"loss_temperature": 1.0, "gumbel_clip": 7.0, **hyper}
+    target = torch.tensor(z, dtype=torch.float64) * settings["loss_temperature"]
+    (slopes,) = torch.autograd.grad(
+        value_objective(values=values, target_q_values=target, **settings)["value_loss"], values
+    )
+    return [float(slope) * len(z) for slope in slopes]
+
+
+def _slope(q: Tensor, value: float, loss_temperature: float) -> float:
+    """How the value's loss changes with one value for all rows."""
+    single = torch.tensor(value, dtype=torch.float64, requires_grad=True)
+    loss = value_objective(
+        values=single.expand_as(q), target_q_values=q, loss_temperature=loss_temperature, gumbel_clip=7.0
+    )["value_loss"]
+    return float(torch.autograd.grad(loss, single)[0])
+
+
+@pytest.mark.parametrize(
+    ("z", "expected"),
+    [
+        ([0.0], 0.0),
+        # (e - 2) / e: what is not rescaled, e^z - z - 1 = 0.718282, over e^M with M = 1.
+        ([1.0], 0.718282 / math.e),
+        # Beside a row of 0, which costs nothing, M = 0: half of e^-1 + 1 - 1.
+        ([0.0, -1.0], 0.367879 / 2),
+        # Half of (e - 2) / e.
+        ([0.0, 1.0], 0.132121),
+        # M is at least -1: (e^-3 + 3 - 1) e.
+        ([-3.0], 5.571898),
+        # Cut at 7: (e^7 - 8) / e^7.
+        ([10.0], 0.992705),
+    ],
+)
+def test_the_value_loss_of_given_errors(z: list[float], expected: float) -> None:
+    assert _loss(z)["value_loss"] == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("temperature", [0.1, 2.0])
+def test_errors_are_divided_by_the_temperature(temperature: float) -> None:
+    assert _loss([0.0, 1.0], loss_temperature=temperature)["value_loss"] == pytest.approx(0.132121, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("loss_temperature", "expected"),
+    # temperature * ln(mean of exp(q / temperature)): ln((1 + e) / 2), 0.1 ln((1 + e^10) / 2), 10 ln((1 + e^0.1) / 2).
+    [(1.0, 0.620115), (0.1, 0.930690), (10.0, 0.512495)],
+)
+def test_the_best_value_is_a_soft_maximum(loss_temperature: float, expected: float) -> None:
+    q = torch.tensor([0.0, 1.0], dtype=torch.float64)
+    assert _slope(q, expected, loss_temperature) == pytest.approx(0.0, abs=1e-5)
+    assert _slope(q, expected - 0.01, loss_temperature) < 0 < _slope(q, expected + 0.01, loss_temperature)
+    # Between the mean, where it still rises, and the maximum.
+    assert _slope(q, 0.5, loss_temperature) < 0 < _slope(q, 1.0, loss_temperature)
+
+
+@pytest.mark.parametrize(("loss_temperature", "expected"), [(0.1, -0.128483), (1.0, -0.417435), (5.0, -0.543007)])
+def test_the_best_value_of_uniform_actions_with_a_quadratic_reward(loss_temperature: float, expected: float) -> None:
+    # t ln(integral of exp(-(a - 0.5)^2 / t) / 2 over [-1, 1]), an error function.
+    actions = (torch.arange(20_000, dtype=torch.float64) + 0.5) / 10_000 - 1
+    root = math.sqrt(loss_temperature)
+    integral = root * math.sqrt(math.pi) / 2 * (math.erf(1.5 / root) + math.erf(0.5 / root))
+    assert loss_temperature * math.log(integral / 2) == pytest.approx(expected, abs=1e-6)
+    assert _slope(-(actions - 0.5).square(), expected, loss_temperature) == pytest.approx(0.0, abs=1e-5)
+
+
+def test_the_scale_of_the_loss_carries_no_gradient() -> None:
+    # d/dV of (e^z - z - 1) / e^M with M = 1 held constant: -(e^z - 1) / e.
+    assert _slopes([1.0, 0.5]) == pytest.approx([-(math.e - 1) / math.e, -(math.exp(0.5) - 1) / math.e])
+
+
+@pytest.mark.parametrize(("two_sided_clip", "below"), [(False, (1 - math.exp(-2)) / math.exp(0.5)), (True, 0.0)])
+def test_errors_beyond_the_clip_do_not_pull(two_sided_clip: bool, below: float) -> None:
+    # Cut at 0.5, which is M then; from below only where that is asked for.
+    slopes = _slopes([2.0, 0.25, -2.0], gumbel_clip=0.5, two_sided_clip=two_sided_clip)
+    assert slopes == pytest.approx([0.0, -(math.exp(0.25) - 1) / math.exp(0.5), below])
+
+
+def test_a_large_clip_does_not_overflow() -> None:
+    # e^900 is no number, but e^(900 - 900) - 901 e^-900 is 1.
+    assert _loss([900.0], gumbel_clip=1000.0)["value_loss"] == pytest.approx(1.0)
+
+
+def test_errors_are_reported_before_they_are_cut() -> None:
+    metrics = _loss([10.0, 8.0, 7.0, -9.0])
+    assert metrics["gumbel_z_max"] == pytest.approx(10.0)
+    assert metrics["gumbel_clip_fraction"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("errors", "huber_delta", "expected"),
+    [
+        # Half of the square within 20: 2; beyond, 20 * 30 - 20^2 / 2 = 400; the sum over critics.
+        ((2.0, 0.0), 20.0, 2.0),
+        ((30.0, 0.0), 20.0, 400.0),
+        ((-30.0, 2.0), 20.0, 402.0),
+        ((2.0, 0.0), 1.0, 1.5),
+    ],
+)
+def test_the_critics_loss_is_hubers(errors: tuple[float, float], huber_delta: float, expected: float) -> None:
+    assert _loss([0.0], errors, huber_delta=huber_delta)["critic_loss"] == pytest.approx(expected)
+
+
+def test_the_actor_weighs_by_its_own_temperature() -> None:
+    # Advantages 0, 1, 2 with a loss temperature of 0.5: beta alone makes the weights 1, e^3, and e^6 cut at 100.
+    metrics = _loss([0.0, 2.0, 4.0], loss_temperature=0.5, beta=3.0)
+    assert metrics["weight_mean"] == pytest.approx((1 + 20.085537 + 100) / 3)
+    assert metrics["actor_loss"] == pytest.approx(0.5 * (1 + 20.085537 + 100) / 3)
+    assert metrics["weight_clip_fraction"] == pytest.approx(1 / 3)
+
+
+class NaiveXQL:
+    """The algorithm once more, row by row from its formulas."""
+
+    def __init__(self, ours: Any) -> None:
+        self.hyper = ours.hyper
+        self.policy, self.value = _network(OBS_DIM, ACTION_DIM), _network(OBS_DIM, 1, ours.hyper.value_layer_norm)
+        self.critics = [_network(OBS_DIM + ACTION_DIM, 1) for _ in range(2)]
+        copy_layers(_linear(self.policy), actor_layers(ours.model.actor))
+        copy_layers(_linear(self.value), actor_layers(ours.model.value))
+        for member, critic in enumerate(self.critics):
+            copy_layers(_linear(critic), critic_layers(ours.model.critic, member))
+        self.lagged = copy.deepcopy(self.critics)
+        self.log_std = nn.Parameter(torch.zeros(ACTION_DIM, dtype=torch.float64))
+        rate = ours.hyper.learning_rate
+        self.policy_optimizer = torch.optim.Adam([*self.policy.parameters(), self.log_std], lr=rate)
+        self.value_optimizer = torch.optim.Adam(self.value.parameters(), lr=rate)
+        self.critic_optimizer = torch.optim.Adam(nn.ModuleList(self.critics).parameters(), lr=rate)
+
+    def update(self, batch: Batch) -> None:
+        for _ in range(self.hyper.value_updates):
+            _minimise(self.value_loss(batch), self.value_optimizer)
+        _minimise(self.policy_loss(batch), self.policy_optimizer)
+        _minimise(self.critic_loss(batch), self.critic_optimizer)
+        with torch.no_grad():
+            for lagged, critic in zip(self.lagged, self.critics, strict=True):
+                for old, new in zip(lagged.parameters(), critic.parameters(), strict=True):
+                    old.copy_(self.hyper.tau * new + (1 - self.hyper.tau) * old)
+
+    def lagged_q(self, obs: Tensor, action: Tensor) -> float:
+        return min(float(critic(torch.cat([obs, action])).detach()) for critic in self.lagged)
+
+    def value_loss(self, batch: Batch) -> Tensor:
+        hyper, states, actions = self.hyper, list(batch["obs"]), batch["actions"]
+        if hyper.action_noise:
+            noise = torch.randn(actions.shape, dtype=torch.float64) * hyper.action_noise
+            actions = torch.clamp(actions + torch.clamp(noise, -0.5, 0.5), -1, 1)
+        pairs = list(zip(states, actions, strict=True))
+        if hyper.random_actions:
+            for uniform in torch.rand(hyper.random_actions, *actions.shape, dtype=torch.float64):
+                pairs += list(zip(states, uniform * 2 - 1, strict=True))
+        scaled = []
+        for obs, action in pairs:
+            z = (self.lagged_q(obs, action) - self.value(obs)[0]) / hyper.loss_temperature
+            z = hyper.gumbel_clip + 0 * z if z > hyper.gumbel_clip else z
+            z = -hyper.gumbel_clip + 0 * z if hyper.two_sided_clip and z < -hyper.gumbel_clip else z
+            scaled.append(z)
+        top = max(-1.0, *(z.item() for z in scaled))
+        return sum((torch.exp(z) - z - 1 for z in scaled), torch.tensor(0.0)) / len(scaled) / math.exp(top)
+
+    def policy_loss(self, batch: Batch) -> Tensor:
+        total = torch.tensor(0.0)
+        for obs, action in zip(batch["obs"], batch["actions"], strict=True):
+            advantage = self.lagged_q(obs, action) - self.value(obs).item()
+            weight = min(math.exp(self.hyper.beta * advantage), self.hyper.max_weight)
+            normal: Any = torch.distributions.Normal(torch.tanh(self.policy(obs)), torch.exp(self.log_std))
+            total = total - weight * normal.log_prob(action).sum()
+        return total / len(batch["obs"])
+
+    def critic_loss(self, batch: Batch) -> Tensor:
+        total = torch.tensor(0.0)
+        for row in range(len(batch["obs"])):
+            bootstrap = self.value(batch["next_obs"][row]).item() if batch["dones"][row] == 0 else 0.0
+            target = float(batch["rewards"][row]) + self.hyper.gamma * bootstrap
+            for critic in self.critics:
+                error = abs(critic(torch.cat([batch["obs"][row], batch["actions"][row]]))[0] - target)
+                delta = self.hyper.huber_delta
+                total = total + (error**2 / 2 if error <= delta else delta * error - delta**2 / 2)
+        return total / len(batch["obs"])
+
+
+@pytest.mark.parametrize(
+    "hyper",
+    [
+        {},
+        {"value_layer_norm": False, "loss_temperature": 0.5, "beta": 10.0, "max_weight": 2.0},
+        {"value_updates": 3, "gumbel_clip": 0.2, "huber_delta": 0.5},
+        {"two_sided_clip": True, "gumbel_clip": 0.2, "loss_temperature": 1.0},
+        {"random_actions": 2, "action_noise": 0.6, "value_updates": 2},
+    ],
+    ids=["default", "sharp", "often", "two-sided", "noisy"],
+)
+def test_updates_equal_those_of_a_naive_implementation(hyper: dict[str, Any]) -> None:
+    ours: Any = build("xql", learning_rate=3e-3, tau=0.1, **hyper)
+    naive = NaiveXQL(ours)
+    for number, batch in enumerate(batches(5, size=12)):
+        torch.manual_seed(number)
+        ours.update(batch)
+        torch.manual_seed(number)
+        naive.update(batch)
+    rtol = 1e-8
+    assert_layers_equal(actor_layers(ours.model.actor), _linear(naive.policy), rtol)
+    torch.testing.assert_close(ours.model.actor.log_std, naive.log_std, rtol=rtol, atol=1e-14)
+    assert_layers_equal(actor_layers(ours.model.value), _linear(naive.value), rtol)
+    norms = [(norm.weight, norm.bias) for norm in ours.model.value.mlp.norms]
+    assert_layers_equal(norms, _norms(naive.value), rtol)
+    for member in range(2):
+        assert_layers_equal(critic_layers(ours.model.critic, member), _linear(naive.critics[member]), rtol)
+        assert_layers_equal(critic_layers(ours.target.critic, member), _linear(naive.lagged[member]), rtol)
+
+
+def test_only_the_value_moves_several_times() -> None:
+    algorithm: Any = build("xql", value_updates=4)
+    assert algorithm.update(batches(1)[0]).num_gradient_steps == 1
+    steps = {name: float(optimizer.count) for name, optimizer in algorithm.optimizers.items()}
+    assert steps == {"value": 4.0, "actor": 1.0, "critic": 1.0}
+
+
+def test_the_actor_and_the_critics_use_the_value_after_all_of_its_steps() -> None:
+    algorithm: Any = build("xql", value_updates=3, learning_rate=0.01)
+    before, batch = copy.deepcopy(algorithm), batches(1)[0]
+    reported = algorithm.update(batch).metrics
+    stale = before.losses(batch)
+    before.model.value.load_state_dict(algorithm.model.value.state_dict())
+    fresh = before.losses(batch)
+    for name in ("actor_loss", "advantage_mean", "critic_loss", "target_q_mean"):
+        torch.testing.assert_close(reported[name], fresh[name])
+        assert abs(float(reported[name] - stale[name])) > 1e-4
+
+
+def test_random_actions_join_the_logged_ones_in_the_values_batch_only() -> None:
+    algorithm: Any = build("xql", random_actions=3, value_updates=2)
+    asked = _record_actions(algorithm)
+    batch = batches(1, size=500)[0]
+    algorithm.update(batch)
+    first, second, actor = asked
+    assert torch.equal(first[0], batch["actions"])
+    assert torch.equal(actor, batch["actions"])
+    assert first.shape == second.shape == (4, 500, ACTION_DIM)
+    # Uniform on [-1, 1]: mean 0 and deviation 1 / sqrt(3), and others on the second step.
+    assert float(first[1:].abs().max()) <= 1
+    assert float(first[1:].mean()) == pytest.approx(0.0, abs=0.05)
+    assert float(first[1:].std()) == pytest.approx(1 / math.sqrt(3), abs=0.02)
+    assert not torch.equal(first[1:], second[1:])
+
+
+@pytest.mark.parametrize(("action_noise", "largest"), [(0.1, 0.5), (5.0, 0.5)])
+def test_noise_moves_the_logged_actions_in_the_values_batch_only(action_noise: float, largest: float) -> None:
+    algorithm: Any = build("xql", action_noise=action_noise)
+    asked = _record_actions(algorithm)
+    batch = batches(1, size=500)[0]
+    algorithm.update(batch)
+    value, actor = asked
+    moves = value[0] - batch["actions"]
+    assert torch.equal(actor, batch["actions"])
+    assert float(value.abs().max()) <= 1
+    assert float(moves.abs().max()) <= largest + 1e-12
+    # Where neither the noise nor the action is cut, the deviation is that of the noise.
+    inside = (batch["actions"].abs() < 0.5) & (moves.abs() < largest)
+    if action_noise == 0.1:
+        assert float(moves[inside].std()) == pytest.approx(0.1, rel=0.1)
+    else:
+        assert float((moves.abs() > 0.49).double().mean()) > 0.5
+
+
+def test_the_value_normalises_before_each_activation() -> None:
+    algorithm: Any = build("xql")
+    mlp, obs = algorithm.model.value.mlp, torch.randn(4, OBS_DIM, dtype=torch.float64)
+    rows = obs
+    for layer in mlp.layers[:-1]:
+        rows = layer(rows)
+        deviations = (rows - rows.mean(-1, keepdim=True)).square().mean(-1, keepdim=True)
+        rows = ((rows - rows.mean(-1, keepdim=True)) / (deviations + 1e-5).sqrt()).relu()
+    torch.testing.assert_close(algorithm.model.value(obs), mlp.layers[-1](rows).squeeze(-1))
+    assert not any(isinstance(module, nn.LayerNorm) for module in algorithm.model.actor.modules())
+    assert not list(algorithm.model.critic.mlp.norms)
+    assert not list(build("xql", value_layer_norm=False).model.value.mlp.norms)
+
+
+def test_networks_start_orthogonal_without_biases() -> None:
+    algorithm: Any = build("xql", hidden_sizes=(32, 32))
+    for weight, bias in (*actor_layers(algorithm.model.actor), *actor_layers(algorithm.model.value)):
+        # Rows or columns, whichever are fewer, are orthogonal and of length sqrt(2).
+        narrow = weight if len(weight) <= weight.shape[1] else weight.T
+        expected = 2 * torch.eye(len(narrow), dtype=torch.float64)
+        torch.testing.assert_close(narrow @ narrow.T, expected, atol=1e-5, rtol=0)
+        assert float(bias.detach().abs().max()) == 0
+    assert torch.equal(algorithm.model.actor.log_std.detach(), torch.zeros(ACTION_DIM, dtype=torch.float64))
+
+
+def test_defaults_are_those_of_the_setting_that_is_the_same_for_all_of_locomotion() -> None:
+    hyper = XQLHyper()
+    assert (hyper.loss_temperature, hyper.gumbel_clip, hyper.two_sided_clip) == (2.0, 7.0, False)
+    assert (hyper.beta, hyper.max_weight, hyper.huber_delta) == (3.0, 100.0, 20.0)
+    assert (hyper.value_updates, hyper.value_layer_norm, hyper.random_actions, hyper.action_noise) == (1, True, 0, 0.0)
+    assert (hyper.learning_rate, hyper.gamma, hyper.tau, hyper.hidden_sizes) == (3e-4, 0.99, 0.005, (256, 256))
+    assert XQL.defaults == {"reward_normalize": "return_range", "actor_learning_rate_schedule": "cosine"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("loss_temperature", 0.0),
+        ("gumbel_clip", 0.0),
+        ("gumbel_clip", -7.0),
+        ("huber_delta", 0.0),
+        ("value_updates", 0),
+        ("random_actions", -1),
+        ("action_noise", -0.1),
+        ("beta", -1.0),
+        ("max_weight", 0.0),
+        ("actor_dropout", 1.0),
+        ("expectile", 0.7),
+    ],
+)
+def test_a_hyper_parameter_out_of_bounds_or_of_another_algorithm_is_refused_by_name(name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=name):
+        XQL(MLPIQLModel(obs_dim=3, action_dim=1), **{name: value})
+
+
+def test_an_update_reports_what_the_regression_does() -> None:
+    metrics = build("xql").update(batches(1)[0]).metrics
+    expected = {
+        *("value_loss", "v_mean", "gumbel_z_max", "gumbel_clip_fraction", "actor_loss", "advantage_mean"),
+        *("weight_mean", "weight_clip_fraction", "log_std_mean", "critic_loss", "q_mean", "target_q_mean"),
+    }
+    assert expected <= metrics.keys()
+
+
+def _record_actions(algorithm: Any) -> list[Tensor]:
+    """The actions that the lagged critics are asked about, in order."""
+    asked: list[Tensor] = []
+    algorithm.target.critic.register_forward_pre_hook(lambda _, inputs: asked.append(inputs[1].clone()))
+    return asked
+
+
+def _network(inputs: int, outputs: int, layer_norm: bool = False) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for size in (inputs, 16):
+        layers += [nn.Linear(size, 16), *([nn.LayerNorm(16)] if layer_norm else []), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(16, outputs)).double()
+
+
+def _linear(network: nn.Module) -> list[tuple[Tensor, Tensor]]:
+    return [(layer.weight, layer.bias) for layer in network.modules() if isinstance(layer, nn.Linear)]
+
+
+def _norms(network: nn.Module) -> list[tuple[Tensor, Tensor]]:
+    return [(layer.weight, layer.bias) for layer in network.modules() if isinstance(layer, nn.LayerNorm)]
+
+
+def _minimise(loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
