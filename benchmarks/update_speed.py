@@ -1,6 +1,6 @@
 """Updates per second beside d3rlpy's, sampling included, as ratios from one interleaved run.
 
-    python benchmarks/update_speed.py [--algos td3_bc iql] [--rounds 7] [--updates 200] [--threads 1]
+    python benchmarks/update_speed.py [--algos td3_bc iql] [--rounds 7] [--seconds 2] [--threads 1]
 
 Networks, batch, data and numbers of sampled actions are equal on both sides; data has HalfCheetah's sizes. Each variant
 lives in a process of its own, as its users would run it, and waits while another is timed. Each round times every
@@ -31,7 +31,8 @@ from rl_training.types import SpaceSpec
 
 OBS_DIM, ACTION_DIM, ROWS, EPISODE = 17, 6, 100_000, 1000
 SPACES = SpaceSpec(OBS_DIM, ACTION_DIM, (-1.0,) * ACTION_DIM, (1.0,) * ACTION_DIM)
-WARM_UP = 20
+WARM_UP = 1.0
+"""Seconds of updates before the first that counts."""
 
 
 @dataclass(frozen=True)
@@ -137,16 +138,17 @@ def peer(name: str, arrays: dict[str, Any]) -> Callable[[], None]:
     return update
 
 
-def rate(update: Callable[[], None], updates: int) -> float:
-    """Updates per second."""
-    start = time.perf_counter()
-    for _ in range(updates):
+def rate(update: Callable[[], None], seconds: float) -> float:
+    """Updates per second, over at least so many of them."""
+    count, start, passed = 0, time.perf_counter(), 0.0
+    while passed < seconds:
         update()
-    return updates / (time.perf_counter() - start)
+        count, passed = count + 1, time.perf_counter() - start
+    return count / passed
 
 
 def serve(variant: str, algo: str, threads: int, connection: Connection) -> None:
-    """A variant's process: build it, then time as many updates as it is told, until told none."""
+    """A variant's process: build it, then time its updates for as long as it is told, until told not to."""
     torch.set_num_threads(threads)
     arrays = make_arrays()
     if variant == "d3rlpy":
@@ -154,10 +156,11 @@ def serve(variant: str, algo: str, threads: int, connection: Connection) -> None
     else:
         configure_machine(threads)
         update = ours(algo, arrays, compiled=variant == "compiled")
+    update()
     rate(update, WARM_UP)
     connection.send(None)
-    while (updates := connection.recv()) > 0:
-        connection.send(rate(update, updates))
+    while (seconds := connection.recv()) > 0:
+        connection.send(rate(update, seconds))
 
 
 def measure(algo: str, args: argparse.Namespace) -> dict[str, list[float]]:
@@ -171,7 +174,7 @@ def measure(algo: str, args: argparse.Namespace) -> dict[str, list[float]]:
     rates: dict[str, list[float]] = {variant: [] for variant in connections}
     for _ in range(args.rounds):
         for variant, connection in connections.items():
-            connection.send(args.updates)
+            connection.send(args.seconds)
             rates[variant].append(connection.recv())
     for connection in connections.values():
         connection.send(0)
@@ -183,10 +186,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--algos", nargs="+", default=["td3_bc"], choices=[*CASES, "all"])
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--updates", type=int, default=200)
+    parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
-    print(f"{args.threads} thread(s), {args.rounds} rounds of {args.updates} updates")
+    print(f"{args.threads} thread(s), {args.rounds} rounds of {args.seconds:g} s")
     print(f"{'algorithm':<10}{'batch':>6}  {'variant':<10}{'updates/s':>10}{'ratio':>8}")
     for algo in CASES if "all" in args.algos else args.algos:
         rates = measure(algo, args)

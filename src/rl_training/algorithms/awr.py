@@ -70,7 +70,7 @@ def awr_loss(
 def value_objective(*, lambda_returns: Tensor, values: Tensor, value_scale: float) -> Metrics:
     """Regression of the value on the returns, in the network's units."""
     loss = 0.5 * ((lambda_returns - values) / value_scale).square().mean()
-    return {"value_loss": loss, "value_mean": values.mean(), "return_mean": lambda_returns.mean()}
+    return {"value_loss": loss, "v_mean": values.mean(), "lambda_return_mean": lambda_returns.mean()}
 
 
 def actor_objective(
@@ -89,7 +89,7 @@ def actor_objective(
     return metrics | {
         "actor_loss": metrics["actor_loss"] + bound_weight * excess,
         "bound_loss": excess,
-        "advantage_std": advantages.std(),
+        "advantage_std": advantages.std(correction=0),
         "weight_min": weights.amin(),
     }
 

@@ -117,7 +117,7 @@ class Algorithm(nn.Module):
     obs_mean: Tensor
     obs_std: Tensor
     clock: Tensor
-    """`updates` as a tensor, for losses that change with it: a graph must not depend on a Python number."""
+    """Updates done before, as a tensor: for losses that change with it, since a graph must not depend on a number."""
 
     def __init__(self, model: Model, **hyper: Any) -> None:
         super().__init__()
@@ -221,7 +221,6 @@ class Algorithm(nn.Module):
         """One update: every step that is due. The only place in the package where parameters change."""
         batch, report = self.prepare(batch), {}
         self.updates += 1
-        self.clock.add_(1)
         for step in self.steps:
             if self.updates % self.number(step.every):
                 continue
@@ -230,6 +229,7 @@ class Algorithm(nn.Module):
             if step.tracks and self.updates % self.number(step.track_every) == 0:
                 for child in step.tracks:
                     polyak(*self._tracked[child], self.number(step.tau))
+        self.clock.add_(1)
         return UpdateResult(report)
 
     def _take(self, step: Step, batch: Batch) -> Metrics:

@@ -94,7 +94,7 @@ class BCQ(Algorithm):
             best_q = soft_clipped_max(next_q, hyper.min_q_weight)
             target_q = bellman(batch, best_q, hyper.gamma)
         q = self.model.critic(batch["obs"], batch["actions"])
-        return critic_objective(q_values=q, target_q_values=target_q) | {"target_q_max": best_q.amax()}
+        return critic_objective(q_values=q, target_q_values=target_q) | {"next_q_max": best_q.amax()}
 
     def actor_loss(self, batch: Batch) -> Metrics:
         """Value of one perturbed sample of the behaviour."""

@@ -11,7 +11,7 @@ MMD(s) compares samples of the behaviour model and of the policy before their ta
 loss has no value in it. The policy takes the best by Q_1 of `num_action_samples` of its actions.
 
 Kumar et al., "Stabilizing Off-Policy Q-Learning via Bootstrapping Error Reduction", NeurIPS 2019, in the authors' later
-version for D4RL; `target_policy: lagged`, `policy_value: mean` and the options' other values give the original.
+version for D4RL; `target_policy: lagged`, `policy_value: mean` and other values of the options come near the original.
 
 Differs from the authors' code: the multiplier's gradient is taken at the policy before its step, not after; the
 policy's samples come from noise that is drawn once per model, so that an observation always gets the same action.
@@ -165,10 +165,10 @@ class BEAR(Algorithm):
             mmd=mmd_distance(behavior, policy, kernel=hyper.mmd_kernel, sigma=hyper.mmd_sigma),
             multiplier=self.model.lagrange(),
             mmd_threshold=hyper.mmd_threshold,
-            value_weight=(self.clock > hyper.mmd_warmup_updates).to(obs.dtype),
+            value_weight=(self.clock >= hyper.mmd_warmup_updates).to(obs.dtype),
         )
         return metrics | {
-            "warmup": (self.clock <= hyper.mmd_warmup_updates).to(obs.dtype),
+            "warmup": (self.clock < hyper.mmd_warmup_updates).to(obs.dtype),
             "action_divergence_raw": (policy.mean(0) - behavior.mean(0)).square().mean(),
         }
 

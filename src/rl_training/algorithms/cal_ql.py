@@ -30,6 +30,7 @@ class CalQLHyper(CQLHyper):
     critic_hidden_sizes: Sizes | None = Field(
         default=(256, 256, 256, 256), min_length=1, description="widths of the critics, if their own"
     )
+    orthogonal_actor: bool = Field(default=True, description="the actor starts orthogonal too, as the critics do")
     actor_learning_rate: float | None = Field(default=1e-4, gt=0, description="step size of the actor")
     conservative_weight: float = Field(default=5.0, ge=0, description="weight of the penalty")
     conservative_gap: float | None = Field(

@@ -28,11 +28,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, Alpha, Sizes, Step, ValueHyper, register
+from rl_training.algorithms.base import TRANSITION, Algorithm, Alpha, Sizes, Step, ValueHyper, register
 from rl_training.algorithms.losses import bellman, critic_objective, temperature_objective
-from rl_training.binding import options
+from rl_training.binding import options, refuse_unused
 from rl_training.models import MLPCQLModel
-from rl_training.types import Batch, Metrics
+from rl_training.types import Batch, ConfigError, Metrics
 
 LagrangeForm = Literal["weight_outside", "weight_inside"]
 
@@ -47,6 +47,7 @@ class CQLHyper(ValueHyper):
         default=None, gt=0, description="step size of the temperature; null: the actor's"
     )
     alpha: Alpha = Field(default="auto", description="entropy temperature: a number, or auto to learn it")
+    orthogonal_actor: bool = Field(default=False, description="the actor starts orthogonal too, as the critics do")
     target_entropy: float | None = Field(
         default=None, description="entropy to reach; null: minus the action's dimension"
     )
@@ -81,6 +82,23 @@ class CQLHyper(ValueHyper):
         default=None,
         description="reward of episodes that fail throughout: their return counts as endless; calibrated only",
     )
+
+    def __post_init__(self) -> None:
+        self._refuse_unused()
+        low, high = self.penalty_clip_min, self.penalty_clip_max
+        if low is not None and high is not None and low > high:
+            raise ConfigError(f"penalty_clip_min must be <= penalty_clip_max, got {low:g} and {high:g}")
+
+    def _refuse_unused(self) -> None:
+        learned, bounded, single = self.alpha == "auto", self.conservative_gap is not None, self.max_backup == "none"
+        refuse_unused(self, "target_entropy", "temperature_learning_rate", unless="alpha: auto", holds=learned)
+        names = ("lagrange_form", "initial_log_lagrange", "lagrange_learning_rate")
+        refuse_unused(self, *names, unless="a conservative_gap", holds=bounded)
+        refuse_unused(self, "failure_reward", unless="calibrated: true", holds=self.calibrated)
+        refuse_unused(self, "target_action", unless="max_backup: none", holds=single)
+        # The entropy is that of the action whose value is taken, so there has to be one, and a sampled one.
+        sampled = self.max_backup != "min_of_max" and self.target_action == "sample"
+        refuse_unused(self, "backup_entropy", unless="one sampled action in the target", holds=sampled)
 
     def learning_rate_of(self, child: str) -> float:
         """The temperature follows the actor and the multiplier the critics, unless they have their own."""
@@ -186,7 +204,7 @@ class CQL(Algorithm):
     @classmethod
     def make_needs(cls, hyper: Any) -> tuple[str, ...]:
         """Calibration needs the logged returns."""
-        return tuple(dict.fromkeys([*cls.needs, *(["returns_to_go"] if hyper.calibrated else [])]))
+        return (*TRANSITION, "returns_to_go") if hyper.calibrated else TRANSITION
 
     def joint_loss(self, batch: Batch) -> Metrics:
         """Actor, temperature, critics and multiplier, each by its own loss at the same point."""
@@ -198,13 +216,16 @@ class CQL(Algorithm):
         actions, log_probs = model.actor.sample(obs)
         gain = model.critic(obs, actions).amin(0)
         if hyper.bc_updates:
-            cloning = self.clock <= hyper.bc_updates
+            cloning = self.clock < hyper.bc_updates
             gain = torch.where(cloning, model.actor.log_prob(obs, batch["actions"]), gain)
+        temperature = model.temperature().detach()
+        metrics = {"actor_loss": (temperature * log_probs - gain).mean()}
+        if hyper.alpha != "auto":
+            return metrics | {"temperature": temperature, "entropy": -log_probs.mean()}
         target = -actions.shape[-1] if hyper.target_entropy is None else hyper.target_entropy
-        temperature = temperature_objective(
+        return metrics | temperature_objective(
             log_temperature=model.temperature.log_value, log_probs=log_probs, target_entropy=target
         )
-        return temperature | {"actor_loss": (model.temperature().detach() * log_probs - gain).mean()}
 
     def critic_loss(self, batch: Batch) -> Metrics:
         """Critics against the target, with the penalty on what they think of sampled actions."""

@@ -67,7 +67,7 @@ def marwil_loss(
     return imitation_objective(log_probs=log_probs, weights=weights, advantages=advantages) | {
         "value_loss": value_weight * 0.5 * errors.square().mean(),
         "value_explained_variance": 1 - unexplained,
-        "return_mean": lambda_returns.mean(),
+        "lambda_return_mean": lambda_returns.mean(),
     }
 
 

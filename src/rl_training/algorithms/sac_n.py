@@ -22,7 +22,7 @@ from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, Alpha, Sizes, Step, ValueHyper, register
 from rl_training.algorithms.losses import bellman, critic_objective, temperature_objective
-from rl_training.binding import options
+from rl_training.binding import options, refuse_unused
 from rl_training.models import MLPSACModel
 from rl_training.types import Batch, Metrics
 
@@ -40,6 +40,10 @@ class SACNHyper(ValueHyper):
     temperature_learning_rate: float | None = Field(
         default=None, gt=0, description="step size of the temperature, if its own"
     )
+
+    def __post_init__(self) -> None:
+        learned = self.alpha == "auto"
+        refuse_unused(self, "target_entropy", "temperature_learning_rate", unless="alpha: auto", holds=learned)
 
 
 def sac_n_loss(

@@ -231,6 +231,8 @@ def _finish(
         if transform != RewardTransformConfig():
             dataset = dataset.with_reward_transform(**transform.resolve())
     if returns is not None:
+        if not dataset.has_episodes:
+            raise DatasetError("returns-to-go need whole episodes, and the rows seem shuffled")
         dataset = dataset.with_returns_to_go(**returns)
     fraction = default_validation if options.validation_fraction is None else options.validation_fraction
     if not fraction:

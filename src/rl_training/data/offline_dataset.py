@@ -22,8 +22,11 @@ from rl_training.types import Batch, DatasetError
 
 __all__ = ["Episode", "TransitionDataset", "sample_trajectory_windows"]
 
+SHUFFLED = 0.9
+"""Share of rows that end an episode without termination from which they seem shuffled."""
+SHUFFLED_HINT = "the rows seem shuffled; give next_actions as a field, or rows in episode order"
 _ORIGINS = {
-    "next_actions": ": give it as a field, or rows in episode order, from which it is derived",
+    "next_actions": f": {SHUFFLED_HINT}",
     "returns_to_go": "; call with_returns_to_go(gamma=...)",
 }
 """Fields that not every dataset has, and where they come from."""
@@ -169,11 +172,11 @@ class TransitionDataset:
 
     @property
     def has_episodes(self) -> bool:
-        """Whether any row is followed by another of its episode; one-step episodes count if the task terminated."""
+        """Whether rows are followed by others of their episode; those of shuffled rows are, now and then, by chance."""
         if not self.is_ordered:
             return False
-        dones = self.fields["dones"].numpy(force=True)
-        return self.tail_rewards is not None or not self._end_flags().all() or bool(dones.all())
+        cut = self.truncations.numpy(force=True)[self.fields["dones"].numpy(force=True) == 0]
+        return self.tail_rewards is not None or len(cut) == 0 or bool(cut.mean() <= SHUFFLED)
 
     def episode_bounds(self) -> Tensor:
         """First row and row after the last of each episode: (episodes, 2)."""
@@ -243,6 +246,7 @@ class TransitionDataset:
 
         An episode all of whose rewards equal `failure_reward` counts as if it went on like that for ever.
         """
+        self._require_order("returns_to_go")
         return self.with_fields(returns_to_go=returns_to_go(self, gamma=gamma, failure_reward=failure_reward))
 
     def with_action_bounds(self, low: ArrayLike, high: ArrayLike) -> Self:
@@ -285,6 +289,8 @@ class TransitionDataset:
         if "next_actions" in names and self.next_action_mask is not None and not bool(self.next_action_mask.all()):
             kept = self.next_action_mask.nonzero().flatten()
             lost = len(self) - len(kept)
+            if not self.has_episodes:
+                raise DatasetError(f"{lost} of {len(self)} rows have no next action: {SHUFFLED_HINT}")
             dataset = self.take(kept).with_notes(f"dropped {lost} rows without a next action")
         return replace(dataset, fields={name: dataset.fields[name] for name in names})
 

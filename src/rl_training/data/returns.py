@@ -21,7 +21,6 @@ def returns_to_go(dataset: TransitionDataset, *, gamma: float, failure_reward: f
 
     An episode all of whose rewards equal `failure_reward` counts as if it went on like that for ever.
     """
-    _require_episodes(dataset, "returns-to-go")
     rewards = dataset.rewards.double()
     if dataset.tail_rewards is not None:
         rewards = rewards + gamma * dataset.tail_rewards.nan_to_num()
@@ -43,11 +42,6 @@ def _rows_of_failures(dataset: TransitionDataset, reward: float) -> Tensor:
     return (counts[stop] == counts[first]).repeat_interleave(stop - first)
 
 
-def _require_episodes(dataset: TransitionDataset, what: str) -> None:
-    if not dataset.has_episodes:
-        raise DatasetError(f"{what} need whole episodes in order, and these rows are mixed or seem shuffled")
-
-
 def backward_recursion(terms: Tensor, factors: Tensor) -> Tensor:
     """sums[t] = terms[t] + factors[t] * sums[t + 1], from the last row to the first; a factor of 0 starts anew."""
     sums, running = [], 0.0
@@ -67,7 +61,6 @@ def with_lambda_returns(
     r + gamma * V(s') where the episode was cut and r alone where the task terminated. Advantages are R - V(s), brought
     to mean 0 and deviation 1 over the dataset.
     """
-    _require_episodes(dataset, "lambda returns")
     ends, data = dataset.episode_bounds()[:, 1] - 1, dataset.fields
     state_values = _evaluate(values, data["obs"])
     next_values = state_values.roll(-1)

@@ -51,6 +51,7 @@ class MLPCQLModel(Model):
         hidden_sizes: Sequence[int] = (256, 256, 256),
         actor_hidden_sizes: Sequence[int] | None = None,
         critic_hidden_sizes: Sequence[int] | None = None,
+        orthogonal_actor: bool = False,
         alpha: float | Literal["auto"] = "auto",
         initial_log_lagrange: float = 1.0,
     ) -> None:
@@ -61,7 +62,7 @@ class MLPCQLModel(Model):
             hidden_sizes=actor_hidden_sizes or hidden_sizes,
             log_std_range=(-20.0, 2.0),
             affine_std=True,
-            init=uniform_small_last,
+            init=orthogonal_small_last if orthogonal_actor else uniform_small_last,
         )
         self.critic = QEnsemble(
             obs_dim, action_dim, hidden_sizes=critic_hidden_sizes or hidden_sizes, init=orthogonal_small_last

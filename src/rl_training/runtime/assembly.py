@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from rl_training.algorithms import Algorithm
 from rl_training.config import TrainConfig
@@ -51,16 +52,16 @@ class Data:
         returns = self.dataset.raw_returns
         return None if returns is None else float(returns.mean())
 
-    def describe(self) -> dict[str, Any]:
-        """Plain values for the run's metadata."""
+    def describe(self, rows: int, notes: Sequence[str]) -> dict[str, Any]:
+        """Plain values for the run's metadata, with the rows that are trained on and what was said about them."""
         dataset, returns = self.dataset, self.dataset.raw_returns
         held_out = 0 if dataset.validation is None else len(dataset.validation)
         about: dict[str, Any] = {
             "fingerprint": self.fingerprint,
-            "rows": len(dataset),
+            "rows": rows,
             "rows_held_out": held_out,
-            "rows_dropped": dataset.num_dropped,
-            "notes": list(dataset.notes),
+            "rows_dropped": dataset.num_dropped + len(dataset) - rows,
+            "notes": list(notes),
         }
         if returns is not None:
             about |= {
@@ -103,7 +104,7 @@ def open_session(
         callbacks = [EarlyStoppingCallback(controls.early_stopping), *callbacks]
     config = options.resolve(config)
     if run is None:
-        about = {"data": data.describe(), "compiled": compiled, "threads": torch.get_num_threads()}
+        about = {"data": data.describe(rows, notes), "compiled": compiled, "threads": torch.get_num_threads()}
         run = RunDirectory.create(config, subject=config.env_id or options.data.name(), metadata=about)
     session = Session(
         config=config,
@@ -179,6 +180,8 @@ def make_source(dataset: TransitionDataset, algorithm: Algorithm) -> tuple[Sourc
     """What the run draws its batches from, how many rows there are, and what is to be said about them."""
     if "lambda_returns" in algorithm.needs:
         hyper = algorithm.hyper
+        if not dataset.has_episodes:
+            raise DatasetError(f"{algorithm.name} needs whole episodes in order; the rows are mixed or seem shuffled")
         source = LambdaReturnSource(
             dataset,
             algorithm.lagged_values,
@@ -288,15 +291,23 @@ def _spaces_of_data(dataset: TransitionDataset, options: DataOptions) -> SpaceSp
 def _check_bounds(dataset: TransitionDataset, spaces: SpaceSpec, origin: str) -> None:
     low, high = torch.tensor(spaces.action_low), torch.tensor(spaces.action_high)
     slack = TOLERANCE * (high - low)
-    for part in (dataset, dataset.validation):
-        if part is None:
-            continue
-        outside = ((part.actions < low - slack) | (part.actions > high + slack)).nonzero()
-        if len(outside):
-            row, column = outside[0].tolist()
-            bounds = f"[{spaces.action_low[column]:g}, {spaces.action_high[column]:g}]"
-            count, value = len(set(outside[:, 0].tolist())), float(part.actions[row, column])
-            raise DatasetError(
-                f"{count} rows have actions outside the bounds of {origin}: row {row}, column {column} "
-                f"is {value:g}, expected {bounds}; set clip_actions: true to clip them"
-            )
+    parts = [part for part in (dataset, dataset.validation) if part is not None]
+    for part in parts:
+        for name in [name for name in ("actions", "next_actions") if name in part.fields]:
+            values = part.fields[name]
+            outside = (values < low - slack) | (values > high + slack)
+            if name == "next_actions":
+                # After the end of an episode there is no next action; what stands there means nothing.
+                outside &= ~part.episode_ends[:, None]
+            if bool(outside.any()):
+                raise DatasetError(_out_of_bounds(name, values, outside, spaces, origin))
+
+
+def _out_of_bounds(name: str, values: Tensor, outside: Tensor, spaces: SpaceSpec, origin: str) -> str:
+    row, column = outside.nonzero()[0].tolist()
+    count = int(outside.any(1).sum())
+    bounds = f"[{spaces.action_low[column]:g}, {spaces.action_high[column]:g}]"
+    return (
+        f"{count} rows have {name} outside the bounds of {origin}: row {row}, column {column} "
+        f"is {float(values[row, column]):g}, expected {bounds}; set clip_actions: true to clip them"
+    )

@@ -220,7 +220,7 @@ def test_shuffled_rows_have_no_next_actions() -> None:
     order = [3, 0, 4, 2, 1]
     data = TransitionDataset.from_dict({name: value[order] for name, value in log("timeouts").items()})
     assert not data.has_episodes
-    with pytest.raises(DatasetError, match="has no next_actions: give it as a field, or rows in episode order"):
+    with pytest.raises(DatasetError, match="has no next_actions: the rows seem shuffled; give next_actions as a field"):
         data.requiring("next_actions")
 
 

@@ -1,0 +1,376 @@
+"""AWR's formulas on numbers that can be checked by hand, and its updates beside a second implementation."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from peers import ACTION_DIM, OBS_DIM, actor_layers, assert_layers_equal, batches, build, copy_layers, peer_layers
+from torch import Tensor, nn
+
+from rl_training.algorithms.awr import AWR, AWRAlgorithm, actor_objective, awr_loss, value_objective
+from rl_training.data import LambdaReturnSource, TransitionDataset, with_lambda_returns
+from rl_training.models import MLPAWRModel
+from rl_training.types import Batch, ConfigError
+
+RTOL = 1e-8
+
+
+def _batches(count: int, size: int = 32) -> list[Batch]:
+    """Random observations, actions, returns and advantages in float64; some advantages are large."""
+    return [
+        {
+            "obs": batch["obs"],
+            "actions": batch["actions"],
+            "lambda_returns": 30 * batch["rewards"] + 10,
+            "advantages": 2 * batch["next_obs"][:, 0],
+        }
+        for batch in batches(count, size)
+    ]
+
+
+def _actor(advantages: list[float], *, means: list[list[float]] | None = None, **options: float) -> dict[str, float]:
+    count = len(advantages)
+    metrics = actor_objective(
+        advantages=torch.tensor(advantages),
+        log_probs=torch.full((count,), -1.0),
+        means=torch.zeros(count, 1) if means is None else torch.tensor(means),
+        **{"temperature": 1.0, "max_weight": 20.0, "bound_weight": 10.0, **options},
+    )
+    return {name: float(value) for name, value in metrics.items()}
+
+
+def test_standardised_advantages_and_their_weights() -> None:
+    # V = 0 and one-step episodes with rewards 0, 1, 2, so A = 0, 1, 2: mean 1, deviation sqrt(2 / 3) = 0.816497, and
+    # 1 / (0.816497 + 1e-5) = 1.224730; exp(-1.224730) = 0.293837, exp(0) = 1, exp(1.224730) = 3.403247.
+    dataset = TransitionDataset.from_dict(
+        {
+            "obs": np.zeros((3, 1)),
+            "next_obs": np.zeros((3, 1)),
+            "actions": np.zeros((3, 1)),
+            "rewards": np.array([0.0, 1.0, 2.0]),
+            "dones": np.ones(3),
+        }
+    )
+    estimated = with_lambda_returns(dataset, lambda obs: torch.zeros(len(obs)), gamma=0.9, td_lambda=0.5)
+    advantages = estimated.advantages.tolist()
+    assert advantages == pytest.approx([-1.224730, 0.0, 1.224730], abs=1e-6)
+    metrics = _actor(advantages)
+    assert metrics["weight_min"] == pytest.approx(0.293837, abs=1e-6)
+    assert metrics["weight_max"] == pytest.approx(3.403247, abs=1e-6)
+    assert metrics["weight_mean"] == pytest.approx((0.293837 + 1 + 3.403247) / 3, abs=1e-6)
+    # All log-densities are -1, so the loss is the mean weight.
+    assert metrics["actor_loss"] == pytest.approx(metrics["weight_mean"])
+
+
+def test_the_temperature_divides_the_advantage() -> None:
+    # exp(2 / 4) = 1.648721.
+    assert _actor([2.0, 0.0], temperature=4.0)["weight_max"] == pytest.approx(1.648721, abs=1e-6)
+
+
+def test_weights_are_bounded() -> None:
+    # e^4 = 54.6 becomes 20, the default of the authors.
+    assert _actor([4.0, 0.0])["weight_max"] == 20.0
+    assert _actor([4.0, 0.0], max_weight=2.0)["weight_max"] == 2.0
+    assert _actor([4.0, 0.0], max_weight=100.0)["weight_max"] == pytest.approx(math.exp(4))
+
+
+def test_a_mean_beyond_the_bounds_has_its_price() -> None:
+    # Row 1 is out by 0.5 and 1: 0.5 * (0.25 + 1) = 0.625; row 2 is inside: the mean is 0.3125, times 10.
+    metrics = _actor([0.0, 0.0], means=[[1.5, -2.0], [1.0, -0.9]])
+    assert metrics["bound_loss"] == pytest.approx(0.3125)
+    assert metrics["actor_loss"] == pytest.approx(1 + 3.125)
+    assert _actor([0.0, 0.0], means=[[1.5, -2.0], [1.0, -0.9]], bound_weight=0.0)["actor_loss"] == pytest.approx(1.0)
+
+
+def test_the_price_pulls_back_only_what_is_outside() -> None:
+    # d / d mean of 10 * 0.5 * (|mean| - 1)^2 / 2 rows = 5 * (|mean| - 1) * sign: 2.5, -5, and 0 inside.
+    means = torch.tensor([[1.5, -2.0], [1.0, -0.9]], requires_grad=True)
+    zeros = torch.zeros(2)
+    loss = actor_objective(
+        advantages=zeros, log_probs=zeros, means=means, temperature=1.0, max_weight=20.0, bound_weight=10.0
+    )["actor_loss"]
+    (gradient,) = torch.autograd.grad(loss, means)
+    torch.testing.assert_close(gradient, torch.tensor([[2.5, -5.0], [0.0, 0.0]]))
+
+
+def test_the_value_is_regressed_in_the_networks_units() -> None:
+    # Errors of 100 and 200 are 1 and 2 at a scale of 100: 0.5 * (1 + 4) / 2 = 1.25.
+    metrics = value_objective(
+        lambda_returns=torch.tensor([100.0, -100.0]), values=torch.tensor([0.0, 100.0]), value_scale=100.0
+    )
+    assert float(metrics["value_loss"]) == pytest.approx(1.25)
+    assert float(metrics["v_mean"]) == pytest.approx(50.0)
+    assert float(metrics["lambda_return_mean"]) == pytest.approx(0.0)
+
+
+def test_the_whole_objective_has_both_halves() -> None:
+    # Value: 0.5 * 1^2 with a scale of 100; policy: exp(ln 2) * 1 + 10 * 0.5 * 0.5^2.
+    metrics = awr_loss(
+        lambda_returns=torch.tensor([100.0, 100.0]),
+        values=torch.zeros(2),
+        advantages=torch.full((2,), math.log(2)),
+        log_probs=torch.full((2,), -1.0),
+        means=torch.tensor([[1.5], [-1.5]]),
+    )
+    assert float(metrics["value_loss"]) == pytest.approx(0.5)
+    assert float(metrics["actor_loss"]) == pytest.approx(2 + 1.25)
+
+
+def test_equal_advantages_or_a_high_temperature_clone() -> None:
+    batch = _batches(1)[0]
+    algorithm = build("awr", temperature=1e9)
+    mean, log_std = algorithm.model.actor(batch["obs"])
+    nll = -torch.distributions.Normal(mean, log_std.exp()).log_prob(batch["actions"]).sum(-1).mean()  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(algorithm.losses(batch)["actor_loss"], nll.detach(), rtol=1e-7, atol=0)
+    flat = build("awr").losses(batch | {"advantages": torch.zeros(32, dtype=torch.float64)})
+    torch.testing.assert_close(flat["actor_loss"], nll.detach())
+
+
+def test_the_value_of_a_state_is_its_networks_output_times_the_scale() -> None:
+    algorithm = build("awr", value_scale=7.0)
+    obs = _batches(1)[0]["obs"]
+    torch.testing.assert_close(algorithm.model.value(obs), 7 * algorithm.model.value.mlp(obs)[:, 0])
+
+
+def test_the_policys_mean_is_not_squashed_and_its_deviation_not_learned() -> None:
+    algorithm = build("awr", action_std=0.2)
+    obs = _batches(1)[0]["obs"]
+    with torch.no_grad():
+        algorithm.model.actor.mlp.layers[-1].bias.fill_(1.5)
+    mean, log_std = algorithm.model.actor(obs)
+    torch.testing.assert_close(mean, algorithm.model.actor.mlp(obs))
+    assert float(mean.detach().min()) > 1
+    # What is done in the end keeps to the bounds.
+    assert algorithm.act(obs).tolist() == [[1.0] * ACTION_DIM] * 32
+    assert log_std.tolist() == pytest.approx([math.log(0.2)] * ACTION_DIM)
+    assert not log_std.requires_grad
+    assert "log_std" not in dict(algorithm.model.actor.named_parameters())
+    for batch in _batches(3):
+        algorithm.update(batch)
+    assert algorithm.model.actor.log_std.tolist() == log_std.tolist()
+
+
+def test_the_copy_that_returns_are_computed_with_moves_once_per_interval() -> None:
+    algorithm = build("awr", recompute_interval=3)
+    obs = _batches(1)[0]["obs"]
+    before = algorithm.lagged_values(obs)
+    for number, batch in enumerate(_batches(7), start=1):
+        algorithm.update(batch)
+        lagged = algorithm.lagged_values(obs)
+        assert torch.equal(lagged, before) == (number not in (3, 6))
+        if number in (3, 6):
+            torch.testing.assert_close(lagged, algorithm.model.value(obs).detach())
+        before = lagged
+
+
+def test_values_for_returns_are_those_of_normalised_observations() -> None:
+    algorithm = build("awr")
+    obs = _batches(1)[0]["obs"]
+    algorithm.set_obs_statistics(torch.full((OBS_DIM,), 2.0), torch.full((OBS_DIM,), 4.0))
+    expected = algorithm.model.value((obs - 2) / 4).detach()
+    torch.testing.assert_close(algorithm.lagged_values(obs), expected)
+
+
+def test_defaults_are_the_authors_with_the_rates_for_adam() -> None:
+    hyper: Any = AWR.hyper_class()
+    assert (hyper.hidden_sizes, hyper.gamma, hyper.td_lambda) == ((128, 64), 0.99, 0.95)
+    assert (hyper.temperature, hyper.max_weight, hyper.action_std, hyper.bound_weight) == (1.0, 20.0, 0.4, 10.0)
+    # 1 / (1 - gamma).
+    assert hyper.value_scale == 100.0
+    assert (hyper.learning_rate_of("actor"), hyper.learning_rate_of("value")) == (1e-4, 1e-3)
+    assert AWR.defaults["normalize_obs"] is True
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"temperature": 0.5, "max_weight": 3.0, "bound_weight": 2.0, "action_std": 0.2, "value_scale": 10.0},
+        {"bound_weight": 0.0, "max_weight": 1e9},
+    ],
+)
+def test_ten_updates_equal_a_second_implementation(options: dict[str, float]) -> None:
+    ours = build("awr", **options)
+    with torch.no_grad():
+        # Some means beyond the bounds, so that their price is paid.
+        ours.model.actor.mlp.layers[-1].weight.mul_(100)
+    naive = _Naive(ours, **options)
+    for batch in _batches(10):
+        metrics, (value_loss, actor_loss) = ours.update(batch).metrics, naive.update(batch)
+        assert float(metrics["value_loss"]) == pytest.approx(value_loss, rel=RTOL)
+        assert float(metrics["actor_loss"]) == pytest.approx(actor_loss, rel=RTOL)
+        assert float(metrics["bound_loss"]) > 0
+    assert_layers_equal(actor_layers(ours.model.actor), peer_layers(naive.actor), RTOL)
+    assert_layers_equal(actor_layers(ours.model.value), peer_layers(naive.value), RTOL)
+
+
+GAMMA, TD_LAMBDA = 0.875, 0.75
+"""Numbers of few binary digits: the recursion keeps its factors in float32."""
+
+
+def test_updates_from_a_source_equal_a_second_implementation_of_the_whole_iteration() -> None:
+    interval = 3
+    ours = build("awr", gamma=GAMMA, td_lambda=TD_LAMBDA, recompute_interval=interval)
+    naive = _Naive(ours)
+    dataset = _episodes()
+    source = LambdaReturnSource(
+        dataset, ours.lagged_values, names=ours.needs, gamma=GAMMA, td_lambda=TD_LAMBDA, interval=interval
+    )
+    for update in range(11):
+        batch = source.sample(16)
+        if update % interval == 0:
+            returns, advantages = naive.estimate(dataset)
+        # The first observation is the number of the row.
+        rows = batch["obs"][:, 0].long()
+        torch.testing.assert_close(batch["lambda_returns"], returns[rows], rtol=RTOL, atol=0)
+        torch.testing.assert_close(batch["advantages"], advantages[rows], rtol=1e-7, atol=1e-9)
+        ours.update(batch)
+        chosen = {name: dataset.fields[name].double()[rows] for name in ("obs", "actions")}
+        naive.update(chosen | {"lambda_returns": returns[rows], "advantages": advantages[rows]})
+    assert_layers_equal(actor_layers(ours.model.actor), peer_layers(naive.actor), RTOL)
+    assert_layers_equal(actor_layers(ours.model.value), peer_layers(naive.value), RTOL)
+
+
+def _episodes() -> TransitionDataset:
+    """Episodes of 4, 1, 3 and 2 rows that end in turn by a time limit and by termination."""
+    rng = np.random.default_rng(0)
+    rows = 10
+    obs = rng.normal(size=(rows, OBS_DIM))
+    obs[:, 0] = np.arange(rows)
+    next_obs = np.concatenate([obs[1:], obs[:1]])
+    ends, dones = np.isin(np.arange(rows), [3, 4, 7, 9]), np.isin(np.arange(rows), [4, 9])
+    next_obs[ends] = rng.normal(size=(4, OBS_DIM))
+    return TransitionDataset.from_dict(
+        {
+            "obs": obs,
+            "next_obs": next_obs,
+            "actions": np.tanh(rng.normal(size=(rows, ACTION_DIM))),
+            "rewards": 10 * rng.normal(size=rows),
+            "dones": dones,
+            "truncations": ends & ~dones,
+        }
+    )
+
+
+class _Naive:
+    """AWR once more, straight from its formulas, row by row, with torch's own Adam."""
+
+    def __init__(
+        self,
+        ours: Any,
+        *,
+        temperature: float = 1.0,
+        max_weight: float = 20.0,
+        bound_weight: float = 10.0,
+        action_std: float = 0.4,
+        value_scale: float = 100.0,
+    ) -> None:
+        self.temperature, self.max_weight, self.bound_weight = temperature, max_weight, bound_weight
+        # The deviation is kept as a logarithm in float32, until the algorithm is made float64.
+        self.action_std = math.exp(float(torch.tensor(math.log(action_std))))
+        self.value_scale = value_scale
+        self.actor, self.value = _perceptron(ACTION_DIM), _perceptron(1)
+        copy_layers(peer_layers(self.actor), actor_layers(ours.model.actor))
+        copy_layers(peer_layers(self.value), actor_layers(ours.model.value))
+        self.value_optimizer = torch.optim.Adam(self.value.parameters(), lr=1e-3)
+        self.actor_optimizer = torch.optim.Adam(self.actor.parameters(), lr=1e-4)
+
+    def estimate(self, dataset: TransitionDataset) -> tuple[Tensor, Tensor]:
+        """Returns and standardised advantages of all rows, episode by episode."""
+        returns, advantages = [], []
+        for episode in dataset.episodes():
+            with torch.no_grad():
+                values = (self.value_scale * self.value(episode.observations.double())[:, 0]).tolist()
+            if episode.terminations[-1]:
+                values[-1] = 0.0
+            rewards = episode.rewards.tolist()
+            backwards = [rewards[-1] + GAMMA * values[-1]]
+            for t in reversed(range(len(rewards) - 1)):
+                mixed = (1 - TD_LAMBDA) * values[t + 1] + TD_LAMBDA * backwards[-1]
+                backwards.append(rewards[t] + GAMMA * mixed)
+            returns += backwards[::-1]
+            advantages += [gain - value for gain, value in zip(backwards[::-1], values[:-1], strict=True)]
+        mean, deviation = np.mean(advantages), np.std(advantages)
+        standardised = [(advantage - mean) / (deviation + 1e-5) for advantage in advantages]
+        return torch.tensor(returns, dtype=torch.float64), torch.tensor(standardised, dtype=torch.float64)
+
+    def update(self, batch: Batch) -> tuple[float, float]:
+        """One step on each network; the losses before it."""
+        rows = len(batch["obs"])
+        value_loss: Tensor = torch.zeros((), dtype=torch.float64)
+        actor_loss: Tensor = torch.zeros((), dtype=torch.float64)
+        for row in range(rows):
+            obs = batch["obs"][row]
+            error = (batch["lambda_returns"][row] - self.value_scale * self.value(obs)[0]) / self.value_scale
+            value_loss = value_loss + 0.5 * error**2 / rows
+            mean = self.actor(obs)
+            variance = self.action_std**2
+            squares = (batch["actions"][row] - mean) ** 2 / variance
+            log_prob = -0.5 * (squares + math.log(2 * math.pi * variance)).sum()
+            weight = min(math.exp(float(batch["advantages"][row]) / self.temperature), self.max_weight)
+            outside = torch.clamp(mean - 1, min=0) + torch.clamp(mean + 1, max=0)
+            actor_loss = actor_loss + (self.bound_weight * 0.5 * (outside**2).sum() - weight * log_prob) / rows
+        for loss, optimizer in ((value_loss, self.value_optimizer), (actor_loss, self.actor_optimizer)):
+            optimizer.zero_grad()
+            torch.autograd.backward(loss)
+            optimizer.step()
+        return value_loss.item(), actor_loss.item()
+
+
+def _perceptron(outputs: int) -> nn.Sequential:
+    layers = (nn.Linear(OBS_DIM, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, outputs))
+    return nn.Sequential(*layers).double()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", 0.0),
+        ("max_weight", 0.0),
+        ("action_std", 0.0),
+        ("bound_weight", -0.1),
+        ("value_scale", 0.0),
+        ("gamma", 1.5),
+        ("gamma", -0.1),
+        ("td_lambda", 1.1),
+        ("td_lambda", -0.1),
+        ("recompute_interval", 0),
+        ("value_learning_rate", 0.0),
+        ("learning_rate", 0.0),
+        ("hidden_sizes", ()),
+        ("max_grad_norm", 0.0),
+    ],
+)
+def test_a_hyper_parameter_out_of_bounds_is_refused_by_name(name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=name):
+        AWR(MLPAWRModel(obs_dim=3, action_dim=1), **{name: value})
+
+
+def test_an_update_is_one_gradient_step_with_named_metrics() -> None:
+    algorithm = AWRAlgorithm(MLPAWRModel(obs_dim=OBS_DIM, action_dim=ACTION_DIM)).double()
+    result = algorithm.update(_batches(1)[0])
+    assert result.num_gradient_steps == 1
+    assert result.metrics.keys() == {
+        "value_loss",
+        "v_mean",
+        "lambda_return_mean",
+        "actor_loss",
+        "bound_loss",
+        "advantage_mean",
+        "advantage_max",
+        "advantage_std",
+        "weight_min",
+        "weight_mean",
+        "weight_max",
+        "log_prob_data",
+        "grad_norm_actor",
+        "grad_norm_value",
+    }
+
+
+def test_a_batch_of_one_row_has_finite_metrics() -> None:
+    assert all(map(math.isfinite, _actor([1.0]).values()))

@@ -1,0 +1,355 @@
+"""BCQ's formulas on numbers that can be checked by hand, its networks, and how it chooses an action."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from peers import ACTION_DIM, OBS_DIM, SPACES, batches, build
+from torch import Tensor, nn
+
+from rl_training.algorithms.bcq import BCQ, BCQHyper, bcq_loss
+from rl_training.algorithms.losses import soft_clipped_max, vae_objective
+from rl_training.config import TrainConfig
+from rl_training.models import BehaviorVAE, MLPBCQModel, PerturbationActor
+from rl_training.runtime import load_policy, train
+from rl_training.runtime.policy import Policy
+from rl_training.types import ConfigError
+
+ROWS = 8
+
+
+def _build(**hyper: Any) -> Any:
+    return build("bcq", **{"vae_hidden_sizes": (16, 16), "num_action_samples": 10, **hyper})
+
+
+def _normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("mean", "log_std", "expected"),
+    [
+        (0.0, 0.0, 0.0),
+        # A mean of 1: half of its square, since -0.5 * (1 + 0 - 1 - 1) = 0.5.
+        (1.0, 0.0, 0.5),
+        # A deviation of e: ln e^2 = 2, so -0.5 * (1 + 2 - 0 - e^2).
+        (0.0, 1.0, 2.194528),
+    ],
+)
+def test_divergence_of_the_latents_from_a_standard_normal(mean: float, log_std: float, expected: float) -> None:
+    actions = torch.zeros(3, 2)
+    metrics = vae_objective(
+        reconstructions=actions,
+        actions=actions,
+        mean=torch.full((3, 4), mean),
+        log_std=torch.full((3, 4), log_std),
+        kl_weight=0.5,
+    )
+    assert float(metrics["vae_kl"]) == pytest.approx(expected, abs=1e-6)
+    assert float(metrics["vae_loss"]) == pytest.approx(0.5 * expected, abs=1e-6)
+
+
+def test_reconstruction_and_divergence_are_means_over_rows_and_dimensions() -> None:
+    # Errors 1 and 0 in one row, 0 and 0 in the other: mean square 1 / 4. Of eight latents one has the mean 2, which
+    # gives 0.5 * 4 = 2, the others nothing: 2 / 8.
+    mean = torch.zeros(2, 4)
+    mean[0, 0] = 2.0
+    metrics = vae_objective(
+        reconstructions=torch.tensor([[1.0, 0.0], [0.0, 0.0]]),
+        actions=torch.zeros(2, 2),
+        mean=mean,
+        log_std=torch.zeros(2, 4),
+        kl_weight=0.5,
+    )
+    assert float(metrics["vae_reconstruction"]) == pytest.approx(0.25)
+    assert float(metrics["vae_kl"]) == pytest.approx(0.25)
+    assert float(metrics["vae_loss"]) == pytest.approx(0.25 + 0.5 * 0.25)
+
+
+@pytest.mark.parametrize(
+    ("min_weight", "expected"),
+    [
+        # 0.75 * 1 + 0.25 * 3
+        (0.75, 1.5),
+        # The smaller critic alone: clipped double Q-learning.
+        (1.0, 1.0),
+        (0.0, 3.0),
+    ],
+)
+def test_two_critics_are_mixed_by_weight(min_weight: float, expected: float) -> None:
+    for pair in ([1.0, 3.0], [3.0, 1.0]):
+        assert float(soft_clipped_max(torch.tensor([pair])[..., None], min_weight)) == pytest.approx(expected)
+
+
+def test_critics_are_mixed_for_each_sample_before_the_maximum_over_samples() -> None:
+    # Sample 1 has critics 4 and 0: 0.75 * 0 + 0.25 * 4 = 1. Sample 2 has 1 and 2: 0.75 * 1 + 0.25 * 2 = 1.25, the
+    # larger. With the maximum first, critics 4 and 2 would give 2.5; the largest minimum 1 and the largest maximum 4
+    # would give 1.75.
+    q_values = torch.tensor([[[4.0], [0.0]], [[1.0], [2.0]]])
+    assert soft_clipped_max(q_values, 0.75).tolist() == pytest.approx([1.25])
+
+
+def test_the_whole_objective_has_its_three_parts() -> None:
+    # Reconstruction errors 0.5 and 0: 0.125; divergence 0.5 of every latent: 0.125 + 0.5 * 0.5. Critic 1 errs by 1
+    # and 3 (mean square 5), critic 2 by 0 and 2 (mean square 2). The policy's values are 1 and -3: minus their mean.
+    metrics = bcq_loss(
+        reconstructions=torch.tensor([[0.5], [0.0]]),
+        actions=torch.zeros(2, 1),
+        latent_mean=torch.ones(2, 2),
+        latent_log_std=torch.zeros(2, 2),
+        q_values=torch.tensor([[1.0, 4.0], [0.0, 3.0]]),
+        target_q_values=torch.tensor([0.0, 1.0]),
+        policy_q_values=torch.tensor([1.0, -3.0]),
+    )
+    assert float(metrics["vae_loss"]) == pytest.approx(0.375)
+    assert float(metrics["critic_loss"]) == pytest.approx(7.0)
+    assert float(metrics["actor_loss"]) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("phi", [0.05, 0.5])
+def test_a_perturbation_is_at_most_phi_and_stays_in_bounds(phi: float) -> None:
+    actor = PerturbationActor(OBS_DIM, ACTION_DIM, hidden_sizes=(16, 16), phi=phi).double()
+    with torch.no_grad():
+        # Weights this large saturate the tanh: the bound is reached.
+        for parameter in actor.parameters():
+            parameter.mul_(50)
+        actions = 2 * torch.rand(500, ACTION_DIM, dtype=torch.float64) - 1
+        actions[0], actions[1] = 1.0, -1.0
+        moved = actor(_normal(500, OBS_DIM), actions)
+    assert float((moved - actions).abs().max()) == pytest.approx(phi)
+    assert float(moved.abs().max()) == 1.0
+
+
+def test_a_perturbation_of_at_most_zero_is_the_identity() -> None:
+    actor = PerturbationActor(OBS_DIM, ACTION_DIM, hidden_sizes=(16, 16), phi=0.0).double()
+    actions = _normal(ROWS, ACTION_DIM).tanh()
+    assert torch.equal(actor(_normal(ROWS, OBS_DIM), actions), actions)
+
+
+def test_latents_are_clipped_when_actions_are_drawn_but_not_in_training() -> None:
+    vae = BehaviorVAE(OBS_DIM, ACTION_DIM, hidden_sizes=(16, 16)).double()
+    drawn = vae.draw(_normal(100, OBS_DIM), count=10)
+    # 38.3 % of standard normal draws lie within 0.5; the others are moved to the bounds.
+    assert (float(drawn.min()), float(drawn.max())) == (-0.5, 0.5)
+    assert float((drawn.abs() < 0.5).double().mean()) == pytest.approx(0.383, abs=0.03)
+
+    torch.manual_seed(1)
+    reconstructed, mean, log_std = vae(_normal(100, OBS_DIM), _normal(100, ACTION_DIM).tanh())
+    torch.manual_seed(1)
+    latents = mean + log_std.exp() * torch.randn_like(mean)
+    assert float(latents.detach().abs().max()) > 1
+    torch.testing.assert_close(reconstructed, vae.decode(_normal(100, OBS_DIM), latents))
+
+
+@pytest.mark.parametrize(("bias", "bound"), [(1e3, 15.0), (-1e3, -4.0)])
+def test_log_deviation_of_the_latents_is_bounded(bias: float, bound: float) -> None:
+    vae = BehaviorVAE(OBS_DIM, ACTION_DIM, hidden_sizes=(16, 16))
+    last: Any = vae.encoder.layers[-1]
+    with torch.no_grad():
+        last.bias.fill_(bias)
+    assert vae(torch.zeros(2, OBS_DIM), torch.zeros(2, ACTION_DIM))[2].unique().tolist() == [bound]
+
+
+def test_the_divergence_counts_by_its_weight_in_the_loss_of_the_behaviour() -> None:
+    metrics = _build(vae_kl_weight=2.0).vae_loss(batches(1)[0])
+    assert metrics["vae_kl"].item() > 0
+    torch.testing.assert_close(metrics["vae_loss"], metrics["vae_reconstruction"] + 2 * metrics["vae_kl"])
+
+
+def test_the_target_is_the_best_perturbed_sample_of_each_row_by_the_lagged_networks() -> None:
+    algorithm = _build(num_target_samples=4, gamma=0.5, phi=0.3, min_q_weight=0.6)
+    batch = batches(1, ROWS)[0]
+    batch["dones"][::3] = 1.0
+    _shake(algorithm.model.actor, algorithm.model.critic)
+    torch.manual_seed(2)
+    latents = torch.randn(4, ROWS, 2 * ACTION_DIM, dtype=torch.float64).clamp(-0.5, 0.5)
+    targets, best = [], []
+    with torch.no_grad():
+        for row in range(ROWS):
+            obs, values = batch["next_obs"][row : row + 1], []
+            for sample in range(4):
+                action = algorithm.model.vae.decode(obs, latents[sample, row : row + 1])
+                first, second = algorithm.target.critic(obs, algorithm.target.actor(obs, action))[:, 0].tolist()
+                values.append(0.6 * min(first, second) + 0.4 * max(first, second))
+            best.append(max(values))
+            targets.append(float(batch["rewards"][row] + 0.5 * (1 - batch["dones"][row]) * best[-1]))
+    torch.manual_seed(2)
+    metrics = algorithm.critic_loss(batch)
+    assert float(metrics["target_q_mean"]) == pytest.approx(sum(targets) / ROWS)
+    assert float(metrics["next_q_max"]) == pytest.approx(max(best))
+    q = algorithm.model.critic(batch["obs"], batch["actions"]).detach()
+    expected = (q - torch.tensor(targets, dtype=torch.float64)).square().mean(1).sum()
+    torch.testing.assert_close(metrics["critic_loss"].detach(), expected)
+
+
+def test_the_actor_raises_the_first_critic_at_a_perturbed_sample() -> None:
+    algorithm = _build(phi=0.3)
+    batch, vae = batches(1, ROWS)[0], algorithm.model.vae
+    torch.manual_seed(2)
+    latents = torch.randn(ROWS, 2 * ACTION_DIM, dtype=torch.float64).clamp(-0.5, 0.5)
+    samples = vae.decode(batch["obs"], latents)
+    actions = algorithm.model.actor(batch["obs"], samples)
+    expected = -algorithm.model.critic(batch["obs"], actions)[0].mean()
+    torch.manual_seed(2)
+    metrics = algorithm.actor_loss(batch)
+    torch.testing.assert_close(metrics["actor_loss"], expected)
+    torch.testing.assert_close(metrics["perturbation_abs_mean"], (actions - samples).abs().mean())
+
+
+def test_the_actor_loss_does_not_reach_the_model_of_the_behaviour() -> None:
+    algorithm = _build()
+    loss = algorithm.actor_loss(batches(1)[0])["actor_loss"]
+    gradients = torch.autograd.grad(loss, list(algorithm.model.vae.parameters()), allow_unused=True)
+    assert all(gradient is None for gradient in gradients)
+
+
+def test_every_network_and_both_lagged_copies_move_on_every_update() -> None:
+    algorithm = _build()
+    parts = [*algorithm.model.children(), *algorithm.target.children()]
+    for batch in batches(2):
+        before = [nn.utils.parameters_to_vector(part.parameters()).clone() for part in parts]
+        algorithm.update(batch)
+        after = [nn.utils.parameters_to_vector(part.parameters()) for part in parts]
+        assert len(parts) == 5
+        assert not any(torch.equal(old, new) for old, new in zip(before, after, strict=True))
+
+
+def test_the_chosen_action_is_the_best_candidate_by_the_first_critic() -> None:
+    algorithm = _build(phi=0.3)
+    obs, model = _normal(ROWS, OBS_DIM), algorithm.model
+    chosen, by_second = algorithm.act(obs), []
+    with torch.no_grad():
+        for row in range(ROWS):
+            state = obs[row : row + 1]
+            actions = [model.actor(state, model.vae.decode(state, latents)) for latents in model.candidates]
+            first, second = np.transpose([model.critic(state, action)[:, 0].tolist() for action in actions])
+            torch.testing.assert_close(chosen[row], actions[first.argmax()][0])
+            by_second.append(second.argmax() != first.argmax())
+    # The critics disagree about some states, so the choice was the first's.
+    assert any(by_second)
+    assert float(model.candidates.abs().max()) == 0.5
+
+
+def test_an_observation_gets_the_same_action_again_alone_and_in_a_batch() -> None:
+    algorithm = _build()
+    obs = _normal(ROWS, OBS_DIM)
+    actions = algorithm.act(obs)
+    assert torch.equal(algorithm.act(obs), actions)
+    alone = torch.cat([algorithm.act(row[None]) for row in obs])
+    torch.testing.assert_close(alone, actions)
+    torch.testing.assert_close(Policy.of(algorithm, SPACES)(obs), actions)
+
+
+def test_a_sampled_action_comes_from_new_latents() -> None:
+    algorithm = _build()
+    obs = _normal(ROWS, OBS_DIM)
+    first, second = (algorithm.act(obs, deterministic=False) for _ in range(2))
+    assert not torch.equal(first, second)
+    assert not torch.equal(first, algorithm.act(obs))
+
+
+def test_one_candidate_without_perturbation_is_a_decoded_latent() -> None:
+    algorithm = _build(num_action_samples=1, phi=0.0)
+    obs, model = _normal(ROWS, OBS_DIM), algorithm.model
+    assert model.candidates.shape == (1, 1, 2 * ACTION_DIM)
+    with torch.no_grad():
+        expected = model.vae.decode(obs, model.candidates[0].expand(ROWS, -1))
+    torch.testing.assert_close(algorithm.act(obs), expected)
+
+
+def test_predictions_of_a_trained_run_agree_alone_and_in_a_batch(tiny_config: Callable[..., TrainConfig]) -> None:
+    config = tiny_config("bcq", "algo_kwargs.vae_hidden_sizes=[8, 8]", "algo_kwargs.num_action_samples=10")
+    path = train(config).checkpoint_path
+    obs = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+    actions = load_policy(path).predict(obs)
+    # Loaded a second time, as another process would.
+    again = load_policy(path)
+    assert again.predict(obs).tolist() == actions.tolist()
+    assert np.stack([again.predict(row) for row in obs]) == pytest.approx(actions, abs=1e-5)
+
+
+def test_networks_have_the_published_shapes_and_start_as_torch_starts_them() -> None:
+    torch.manual_seed(0)
+    model = MLPBCQModel(obs_dim=OBS_DIM, action_dim=ACTION_DIM)
+    latents = 2 * ACTION_DIM
+    both = OBS_DIM + ACTION_DIM
+    expected = {
+        "actor.mlp": [both, 400, 300, ACTION_DIM],
+        "vae.encoder": [both, 750, 750, 2 * latents],
+        "vae.decoder": [OBS_DIM + latents, 750, 750, ACTION_DIM],
+    }
+    for name, sizes in expected.items():
+        layers: Any = model.get_submodule(name).layers
+        assert [layers[0].in_features, *(layer.out_features for layer in layers)] == sizes
+        for layer in layers:
+            _assert_uniform(layer.weight, layer.in_features)
+            _assert_uniform(layer.bias, layer.in_features)
+    critic: Any = model.critic.mlp.layers
+    assert [layer.weight.shape for layer in critic] == [(2, both, 400), (2, 400, 300), (2, 300, 1)]
+    for layer in critic:
+        _assert_uniform(layer.weight, layer.weight.shape[1])
+        _assert_uniform(layer.bias, layer.weight.shape[1])
+    assert not model.critic.mlp.norms
+    assert model.candidates.shape == (100, 1, latents)
+
+
+def test_the_defaults_are_the_published_ones() -> None:
+    hyper = BCQHyper()
+    assert (hyper.phi, hyper.min_q_weight, hyper.vae_kl_weight) == (0.05, 0.75, 0.5)
+    assert (hyper.gamma, hyper.tau) == (0.99, 0.005)
+    assert [hyper.learning_rate_of(child) for child in ("actor", "critic", "vae")] == [1e-3] * 3
+    assert (hyper.num_target_samples, hyper.num_action_samples) == (10, 100)
+    assert (hyper.hidden_sizes, hyper.vae_hidden_sizes) == ((400, 300), (750, 750))
+    assert BCQ.defaults["batch_size"] == 100
+
+
+def test_an_update_reports_what_the_networks_do() -> None:
+    names = {"vae_loss", "vae_reconstruction", "vae_kl", "perturbation_abs_mean", "next_q_max"}
+    names |= {"critic_loss", "actor_loss", "q_mean", "q_std", "target_q_mean", "grad_norm_vae"}
+    assert names <= _build().update(batches(1)[0]).metrics.keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("phi", -0.01),
+        ("phi", 2.1),
+        ("min_q_weight", -0.1),
+        ("min_q_weight", 1.1),
+        ("num_target_samples", 0),
+        ("num_action_samples", 0),
+        ("vae_kl_weight", -0.1),
+        ("vae_learning_rate", 0.0),
+        ("vae_hidden_sizes", ()),
+        ("actor_learning_rate", 0.0),
+        ("critic_hidden_sizes", (16, 0)),
+        ("gamma", 1.1),
+        ("tau", 0.0),
+    ],
+)
+def test_a_hyper_parameter_out_of_bounds_is_refused_by_name(name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=name):
+        BCQ(MLPBCQModel(obs_dim=3, action_dim=1, vae_hidden_sizes=(8,)), **{name: value})
+
+
+def _shake(*modules: nn.Module) -> None:
+    """Move networks away from their lagged copies."""
+    with torch.no_grad():
+        for module in modules:
+            for parameter in module.parameters():
+                parameter.add_(torch.randn_like(parameter))
+
+
+def _assert_uniform(values: Tensor, fan_in: int) -> None:
+    """Drawn uniformly within 1 / sqrt(fan in)."""
+    bound, numbers = 1 / math.sqrt(fan_in), values.detach().flatten()
+    assert float(numbers.abs().max()) <= bound
+    assert float(numbers.min()) < float(numbers.max())
+    if len(numbers) > 200:
+        # The standard deviation of a uniform distribution over [-b, b] is b / sqrt(3).
+        assert float(numbers.std()) == pytest.approx(bound / math.sqrt(3), rel=0.1)

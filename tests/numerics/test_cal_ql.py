@@ -1,0 +1,242 @@
+"""What Cal-QL adds to CQL, and the returns it needs, on numbers that can be checked by hand."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from peers import ACTION_DIM, batches, build
+from torch import Tensor
+
+from rl_training.algorithms.cal_ql import CalQL, CalQLHyper, cal_ql_loss
+from rl_training.data.offline_dataset import TransitionDataset
+from rl_training.models import MLPCQLModel
+from rl_training.types import Batch, ConfigError, DatasetError
+
+# Cal-QL without a multiplier and a maximum in the target is CQL but for the calibration.
+PLAIN: dict[str, Any] = {"conservative_gap": None, "max_backup": "none", "critic_hidden_sizes": None}
+
+
+def _batch(returns: float | Tensor, size: int = 32) -> Batch:
+    batch = batches(1, size)[0]
+    return batch | {"returns_to_go": torch.as_tensor(returns, dtype=torch.float64).expand(size)}
+
+
+def _penalty(returns: float | None, *, random: float, policy: float, following: float, logged: float = 0.0) -> float:
+    """The penalty of one critic on equal rows, with one sample of each kind, all of log-density 0 in dimension 0."""
+    metrics = cal_ql_loss(
+        q_values=torch.full((1, 2), logged),
+        target_q_values=torch.zeros(2),
+        random_q_values=torch.full((1, 1, 2), random),
+        policy_q_values=torch.full((1, 1, 2), policy),
+        next_policy_q_values=torch.full((1, 1, 2), following),
+        policy_log_probs=torch.zeros(1, 2),
+        next_policy_log_probs=torch.zeros(1, 2),
+        action_dim=0,
+        conservative_weight=1.0,
+        returns_to_go=None if returns is None else torch.full((2,), returns),
+    )
+    return float(metrics["cql_penalty_1"])
+
+
+@pytest.mark.parametrize(
+    ("returns", "expected"),
+    [
+        # Values 0 (uniform), 1 (s) and 5 (s') of log-density 0, logged value 0. max([1, 5], 3) = [3, 5].
+        (3.0, math.log(1 + math.exp(3) + math.exp(5))),
+        (7.0, math.log(1 + math.exp(7) + math.exp(7))),
+        (0.5, math.log(1 + math.exp(1) + math.exp(5))),
+        (None, math.log(1 + math.exp(1) + math.exp(5))),
+    ],
+)
+def test_values_of_the_policy_count_as_at_least_the_return(returns: float | None, expected: float) -> None:
+    assert _penalty(returns, random=0.0, policy=1.0, following=5.0) == pytest.approx(expected, rel=1e-6)
+
+
+def test_uniform_and_logged_actions_are_not_bounded() -> None:
+    # Both are far below the return of 3, and count as they are: ln(e^-2 + 2 e^3) + 4.
+    expected = math.log(math.exp(-2) + 2 * math.exp(3)) + 4
+    assert _penalty(3.0, random=-2.0, policy=1.0, following=0.0, logged=-4.0) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("returns", [-1e9, -math.inf])
+def test_returns_below_every_value_make_it_cql(returns: float) -> None:
+    calibrated, plain = build("cal_ql", **PLAIN), build("cql", actor_learning_rate=1e-4, conservative_weight=5.0)
+    plain.load_state_dict(calibrated.state_dict())
+    for algorithm in (calibrated, plain):
+        torch.manual_seed(2)
+        for batch in batches(3):
+            algorithm.update(batch | {"returns_to_go": torch.full((32,), returns, dtype=torch.float64)})
+    for ours, theirs in zip(calibrated.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_returns_above_every_value_leave_the_policys_values_without_gradient() -> None:
+    # The return is a constant, so nothing is learned from samples that it replaces.
+    random, policy, following = (torch.randn(4, 2, 8).requires_grad_() for _ in range(3))
+    q = torch.randn(2, 8, requires_grad=True)
+
+    def gradients(returns: Tensor) -> tuple[Tensor, ...]:
+        metrics = cal_ql_loss(
+            q_values=q,
+            target_q_values=torch.zeros(8),
+            random_q_values=random,
+            policy_q_values=policy,
+            next_policy_q_values=following,
+            policy_log_probs=torch.zeros(4, 8),
+            next_policy_log_probs=torch.zeros(4, 8),
+            action_dim=1,
+            conservative_weight=1.0,
+            returns_to_go=returns,
+        )
+        penalty = metrics["cql_penalty_1"] + metrics["cql_penalty_2"]
+        return torch.autograd.grad(penalty, [q, random, policy, following])
+
+    for size in (10.0, 1e6):
+        on_q, on_random, *on_policy = gradients(torch.full((8,), size))
+        assert all(float(gradient.abs().max()) == 0 for gradient in on_policy)
+        # A row's part in the mean over 8 rows.
+        torch.testing.assert_close(on_q, torch.full_like(q, -1 / 8))
+        assert bool((on_random > 0).all()) == (size == 10.0)
+    # In between, exactly the samples below the return have none.
+    *_, on_policy_here, on_policy_next = gradients(torch.zeros(8))
+    assert torch.equal(on_policy_here == 0, policy < 0)
+    assert torch.equal(on_policy_next == 0, following < 0)
+
+
+def test_the_algorithm_bounds_both_kinds_of_the_policys_values_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    algorithm: Any = build("cal_ql", **PLAIN, num_action_samples=1)
+    last = algorithm.model.critic.mlp.layers[-1]
+    with torch.no_grad():
+        last.weight.zero_()
+        last.bias.fill_(1.0)
+    batch = _batch(3.0)
+    # Noise of 1 everywhere, so that every sample at a state has the same density.
+    monkeypatch.setattr(torch, "randn_like", torch.ones_like)
+    here, following = (algorithm.model.actor.sample(batch[name])[1].detach() for name in ("obs", "next_obs"))
+    uniform = torch.full_like(here, 1 + ACTION_DIM * math.log(2))
+    expected = torch.stack([uniform, 3 - here, 3 - following]).logsumexp(0).mean() - 1
+    metrics = algorithm.losses(batch)
+    torch.testing.assert_close(metrics["cql_penalty_1"], expected)
+    assert float(metrics["q_pi"]) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("max_backup", ["none", "max_of_min", "min_of_max"])
+def test_targets_are_not_bounded(max_backup: str) -> None:
+    algorithm = build("cal_ql", **PLAIN | {"max_backup": max_backup})
+    targets = []
+    for returns in (-1e6, 1e6):
+        torch.manual_seed(6)
+        targets.append(float(algorithm.losses(_batch(returns))["target_q_mean"]))
+    assert targets[0] == targets[1]
+
+
+@pytest.mark.parametrize(("returns", "rate"), [(-1e6, 0.0), (1e6, 1.0)])
+def test_the_share_of_bounded_values_is_reported(returns: float, rate: float) -> None:
+    metrics = build("cal_ql", **PLAIN).losses(_batch(returns))
+    assert float(metrics["calibration_bound_rate_pi"]) == rate
+    assert float(metrics["calibration_bound_rate_next"]) == rate
+    assert float(metrics["mc_return_mean"]) == returns
+
+
+def test_each_row_has_its_own_return() -> None:
+    # Half of the rows have a return above every value, half below: half of the values are bounded.
+    returns = torch.tensor([1e6, -1e6], dtype=torch.float64).repeat(16)
+    metrics = build("cal_ql", **PLAIN).losses(_batch(returns))
+    assert float(metrics["calibration_bound_rate_pi"]) == 0.5
+    assert float(metrics["calibration_bound_rate_next"]) == 0.5
+
+
+def _dataset(*episodes: tuple[list[float], bool]) -> TransitionDataset:
+    """Episodes by their rewards, and whether they terminated or were cut."""
+    return TransitionDataset.from_episodes(
+        {
+            "observations": [[0.0]] * (len(rewards) + 1),
+            "actions": [[0.0]] * len(rewards),
+            "rewards": rewards,
+            "terminations": terminated,
+            "truncations": not terminated,
+        }
+        for rewards, terminated in episodes
+    )
+
+
+def test_returns_are_discounted_to_the_end_of_the_episode() -> None:
+    # 5; -5 + 0.99 * 5 = -0.05; -5 + 0.99 * -0.05 = -5.0495.
+    data = _dataset(([-5.0, -5.0, 5.0], True)).with_returns_to_go(0.99, failure_reward=-5.0)
+    assert data.returns_to_go.tolist() == pytest.approx([-5.0495, -0.05, 5.0], abs=1e-5)
+
+
+def test_an_episode_of_nothing_but_failure_counts_as_endless() -> None:
+    # -5 / (1 - 0.99) = -500; without the special case the return of the cut episode would be -5 to -14.85.
+    data = _dataset(([-5.0] * 3, False))
+    assert data.with_returns_to_go(0.99, failure_reward=-5.0).returns_to_go.tolist() == pytest.approx([-500.0] * 3)
+    assert data.with_returns_to_go(0.99).returns_to_go.tolist() == pytest.approx([-14.8505, -9.95, -5.0], abs=1e-4)
+
+
+def test_an_episode_that_only_ends_in_failure_is_none() -> None:
+    # All rewards decide, not the last: 5 - 0.99 * 5 = 0.05. The failure beside it changes nothing.
+    data = _dataset(([5.0, -5.0], False), ([-5.0, -5.0], False)).with_returns_to_go(0.99, failure_reward=-5.0)
+    assert data.returns_to_go.tolist() == pytest.approx([0.05, -5.0, -500.0, -500.0], abs=1e-4)
+
+
+def test_returns_follow_the_rewards_that_the_critics_see() -> None:
+    # 10 r - 5: rewards 0, 0, 1 become -5, -5, 5, and the episode of zeros the failure of -5.
+    data = _dataset(([0.0, 0.0, 1.0], True), ([0.0, 0.0], False)).with_reward_transform(10.0, -5.0)
+    returns = data.with_returns_to_go(0.99, failure_reward=-5.0).returns_to_go
+    assert returns.tolist() == pytest.approx([-5.0495, -0.05, 5.0, -500.0, -500.0], abs=1e-4)
+    assert "returns_to_go" not in data.with_returns_to_go(0.99).with_reward_transform(2.0).fields
+
+
+def test_an_endless_failure_without_discount_is_refused() -> None:
+    with pytest.raises(DatasetError, match="failure_reward needs gamma < 1"):
+        _dataset(([-5.0, -5.0], False)).with_returns_to_go(1.0, failure_reward=-5.0)
+
+
+def test_returns_are_needed() -> None:
+    algorithm = build("cal_ql")
+    assert algorithm.needs == ("obs", "actions", "rewards", "next_obs", "dones", "returns_to_go")
+    with pytest.raises(ValueError, match=r"needs 'returns_to_go'.*with_returns_to_go"):
+        algorithm.update(batches(1)[0])
+
+
+def test_a_multiplier_is_learned_by_default() -> None:
+    (step,) = build("cal_ql").steps
+    assert step.children == ("temperature", "actor", "critic", "lagrange")
+    (step,) = build("cal_ql", conservative_gap=None, alpha=0.1).steps
+    assert step.children == ("actor", "critic")
+
+
+def test_defaults_are_the_authors_for_antmaze() -> None:
+    hyper = CalQLHyper()
+    assert (hyper.conservative_weight, hyper.conservative_gap, hyper.lagrange_form) == (5.0, 0.8, "weight_outside")
+    assert (hyper.max_backup, hyper.initial_log_lagrange, hyper.calibrated) == ("max_of_min", 1.0, True)
+    assert (hyper.actor_learning_rate, hyper.learning_rate_of("critic")) == (1e-4, 3e-4)
+    assert (hyper.penalty_clip_min, hyper.num_action_samples, hyper.gamma, hyper.tau) == (None, 10, 0.99, 0.005)
+    assert CalQL.defaults.get("normalize_obs", False) is False
+    algorithm: Any = build("cal_ql", hidden_sizes=hyper.hidden_sizes)
+    actor = [layer.out_features for layer in algorithm.model.actor.mlp.layers]
+    critic = [layer.bias.shape[-1] for layer in algorithm.model.critic.mlp.layers]
+    assert actor == [256, 256, 2 * ACTION_DIM]
+    assert critic == [256, 256, 256, 256, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("conservative_weight", -0.1),
+        ("conservative_gap", math.inf),
+        ("max_backup", "min"),
+        ("critic_hidden_sizes", ()),
+        ("failure_reward", math.inf),
+        ("calibrated", "yes please"),
+        ("actor_learning_rate", 0.0),
+    ],
+)
+def test_a_hyper_parameter_out_of_bounds_is_refused_by_name(name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=name):
+        CalQL(MLPCQLModel(obs_dim=3, action_dim=1, hidden_sizes=(4,)), **{name: value})

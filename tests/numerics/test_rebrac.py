@@ -1,0 +1,349 @@
+"""ReBRAC's formulas on numbers that can be checked by hand, its networks, and where its next actions come from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import transitions
+from peers import ACTION_DIM, OBS_DIM, batches, build
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rl_training.algorithms.losses import bellman, smooth
+from rl_training.algorithms.rebrac import ReBRAC, ReBRACHyper, actor_objective, penalized_values, rebrac_loss
+from rl_training.config import TrainConfig
+from rl_training.models import MLPReBRACModel
+from rl_training.runtime import Callback, TrainerState, train
+from rl_training.types import Batch, ConfigError, DatasetError
+
+ROWS = 8
+MakeConfig = Callable[..., TrainConfig]
+
+
+def _build(**hyper: Any) -> Any:
+    return build("rebrac", **hyper)
+
+
+def _batches(count: int, size: int = 32) -> list[Batch]:
+    """Transitions with the actions that were logged next."""
+    generator = torch.Generator().manual_seed(2)
+
+    def next_actions() -> Tensor:
+        return torch.randn(size, ACTION_DIM, generator=generator, dtype=torch.float64).tanh()
+
+    return [{**batch, "next_actions": next_actions()} for batch in batches(count, size)]
+
+
+@pytest.mark.parametrize(
+    ("done", "critic_bc_weight", "expected"),
+    [
+        # 1 + 0.99 * (10 - 0.1 * (0.25 + 0)); a mean over dimensions would give 10.887625, a penalty outside of the
+        # discount 10.875.
+        (0.0, 0.1, 10.87525),
+        (0.0, 0.0, 10.9),
+        # After termination neither value nor penalty counts.
+        (1.0, 0.1, 1.0),
+        (1.0, 0.0, 1.0),
+    ],
+)
+def test_target_with_a_penalty_on_the_next_action(done: float, critic_bc_weight: float, expected: float) -> None:
+    next_q, penalty = penalized_values(
+        next_q_values=torch.tensor([10.0], dtype=torch.float64),
+        next_policy_actions=torch.tensor([[0.5, 0.3]], dtype=torch.float64),
+        next_actions=torch.tensor([[0.0, 0.3]], dtype=torch.float64),
+        critic_bc_weight=critic_bc_weight,
+    )
+    batch = {name: torch.tensor([value], dtype=torch.float64) for name, value in (("rewards", 1.0), ("dones", done))}
+    assert float(bellman(batch, next_q, 0.99)) == pytest.approx(expected, rel=1e-12)
+    assert float(penalty) == pytest.approx(0.25)
+
+
+def _actor(q: list[float], distances: list[float], **options: Any) -> dict[str, float]:
+    """The actor's objective where the policy is off by a half of each squared distance in both of two dimensions."""
+    policy_actions = torch.tensor(distances, dtype=torch.float64).div(2).sqrt()[:, None].repeat(1, 2)
+    metrics = actor_objective(
+        policy_q_values=torch.tensor(q, dtype=torch.float64),
+        policy_actions=policy_actions,
+        actions=torch.zeros_like(policy_actions),
+        **{"actor_bc_weight": 0.1, "actor_q_weight": 1.0, "normalize_q": True, **options},
+    )
+    return {name: float(value) for name, value in metrics.items()}
+
+
+def test_actor_objective_on_two_rows() -> None:
+    # lambda = 1 / 3, so the values' share is -1; 0.1 times the mean of 0.25 and 0.75, each summed over dimensions, is
+    # 0.05.
+    metrics = _actor([2.0, 4.0], [0.25, 0.75])
+    assert metrics["actor_loss"] == pytest.approx(-0.95)
+    assert metrics["q_lambda"] == pytest.approx(1 / 3)
+    assert metrics["bc_mse_policy"] == pytest.approx(0.5)
+    assert metrics["policy_q_min"] == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(
+    ("q", "expected"),
+    [
+        ([2.0, 4.0], -1.0),
+        ([1e-3, 7.0, 0.5], -1.0),
+        # Mean -1 over mean magnitude 2.
+        ([1.0, -3.0], 0.5),
+    ],
+)
+def test_without_cloning_the_loss_is_the_normalised_value(q: list[float], expected: float) -> None:
+    assert _actor(q, [0.5] * len(q), actor_bc_weight=0.0)["actor_loss"] == pytest.approx(expected)
+
+
+def test_without_normalisation_the_value_counts_as_it_is() -> None:
+    # 0.05 - 3
+    metrics = _actor([2.0, 4.0], [0.25, 0.75], normalize_q=False)
+    assert metrics["actor_loss"] == pytest.approx(-2.95)
+    assert metrics["q_lambda"] == 1.0
+
+
+def test_the_values_weight_multiplies_the_value_only() -> None:
+    # 0.05 - 0.5 * 1
+    assert _actor([2.0, 4.0], [0.25, 0.75], actor_q_weight=0.5)["actor_loss"] == pytest.approx(-0.45)
+
+
+@pytest.mark.parametrize("scale", [0.01, 7.0, 1e4])
+def test_scaling_every_value_leaves_the_actor_loss_unchanged(scale: float) -> None:
+    plain, scaled = (_actor([factor, -3 * factor, 2 * factor], [0.5, 0.0, 0.25]) for factor in (1.0, scale))
+    assert scaled["actor_loss"] == pytest.approx(plain["actor_loss"])
+
+
+def test_a_critic_of_zeros_gives_a_finite_loss() -> None:
+    assert _actor([0.0, 0.0], [0.25, 0.75])["actor_loss"] == pytest.approx(0.05)
+
+
+def test_the_normalisation_carries_no_gradient() -> None:
+    # d loss / d q_i = -lambda / 2 with lambda = 1 / 2 held constant.
+    q = torch.tensor([1.0, -3.0], requires_grad=True)
+    loss = actor_objective(
+        policy_q_values=q,
+        policy_actions=torch.zeros(2, 1),
+        actions=torch.zeros(2, 1),
+        actor_bc_weight=0.1,
+        actor_q_weight=1.0,
+        normalize_q=True,
+    )["actor_loss"]
+    (gradient,) = torch.autograd.grad(loss, q)
+    assert gradient.tolist() == pytest.approx([-0.25, -0.25])
+
+
+def test_the_whole_objective_has_both_halves() -> None:
+    # Critic 1 errs by 1 and 3 (mean square 5), critic 2 by 0 and 2 (mean square 2); the actor as on two rows above.
+    metrics = rebrac_loss(
+        q_values=torch.tensor([[1.0, 4.0], [0.0, 3.0]]),
+        target_q_values=torch.tensor([0.0, 1.0]),
+        policy_q_values=torch.tensor([2.0, 4.0]),
+        policy_actions=torch.tensor([[0.5, 0.0], [0.5, 0.5]]),
+        actions=torch.tensor([[0.0, 0.0], [0.0, -math.sqrt(0.5) + 0.5]]),
+        actor_bc_weight=0.1,
+    )
+    assert float(metrics["critic_loss"]) == pytest.approx(7.0)
+    assert float(metrics["actor_loss"]) == pytest.approx(-0.95)
+
+
+def test_the_critics_learn_the_penalised_value_of_the_lagged_networks() -> None:
+    algorithm = _build(gamma=0.5, critic_bc_weight=0.7, policy_noise=0.3, noise_clip=0.4)
+    (batch,) = _batches(1, ROWS)
+    batch["dones"][::3] = 1.0
+    _shake(algorithm.model)
+    torch.manual_seed(3)
+    with torch.no_grad():
+        actions = smooth(algorithm.target.actor(batch["next_obs"]), 0.3, 0.4)
+        smaller = torch.minimum(*algorithm.target.critic(batch["next_obs"], actions))
+        penalty = torch.stack([gap @ gap for gap in actions - batch["next_actions"]])
+        targets = batch["rewards"] + 0.5 * (1 - batch["dones"]) * (smaller - 0.7 * penalty)
+        expected = (algorithm.model.critic(batch["obs"], batch["actions"]) - targets).square().mean(1).sum()
+    torch.manual_seed(3)
+    metrics = algorithm.critic_loss(batch)
+    torch.testing.assert_close(metrics["target_q_mean"], targets.mean())
+    torch.testing.assert_close(metrics["critic_loss"].detach(), expected)
+    torch.testing.assert_close(metrics["critic_penalty"], penalty.mean())
+
+
+def test_the_actor_raises_the_smaller_of_both_critics_in_each_row() -> None:
+    algorithm = _build(actor_bc_weight=0.0, normalize_q=False)
+    (batch,) = _batches(1, 64)
+    _shake(algorithm.model)
+    values = algorithm.model.critic(batch["obs"], algorithm.model.actor(batch["obs"])).detach()
+    metrics = algorithm.actor_loss(batch)
+    torch.testing.assert_close(metrics["actor_loss"].detach(), -torch.minimum(*values).mean())
+    # Neither critic is the smaller one everywhere.
+    assert 0 < float((values[0] < values[1]).double().mean()) < 1
+
+
+def test_the_distance_of_random_actions_is_that_of_uniform_ones() -> None:
+    # At actions of 0.5 the mean square is 1 / 3 + 1 / 4 in each of three dimensions.
+    (batch,) = _batches(1, 4000)
+    batch["actions"] = torch.full_like(batch["actions"], 0.5)
+    assert float(_build().actor_loss(batch)["bc_mse_random"]) == pytest.approx(1.75, abs=0.08)
+
+
+@pytest.mark.parametrize("policy_delay", [1, 2, 3])
+def test_the_actor_and_the_lagged_networks_move_on_every_so_many_updates(policy_delay: int) -> None:
+    algorithm = _build(policy_delay=policy_delay)
+    delayed = (algorithm.model.actor, algorithm.target.actor, algorithm.target.critic)
+    for number, batch in enumerate(_batches(6), start=1):
+        before = [_numbers(part) for part in (*delayed, algorithm.model.critic)]
+        algorithm.update(batch)
+        after = [_numbers(part) for part in (*delayed, algorithm.model.critic)]
+        moved = [not torch.equal(old, new) for old, new in zip(before, after, strict=True)]
+        assert moved == [number % policy_delay == 0] * 3 + [True]
+
+
+@pytest.mark.parametrize("layer_norm", [True, False])
+def test_critics_are_normalised_after_each_activation_unless_that_is_off(layer_norm: bool) -> None:
+    algorithm = _build(hidden_sizes=(16, 16, 16), critic_layer_norm=layer_norm)
+    critic = algorithm.model.critic
+    assert len(critic.mlp.norms) == (3 if layer_norm else 0)
+    # They start as the identity, which would hide whether they are applied as they should be.
+    _shake(critic)
+    (batch,) = _batches(1, ROWS)
+    with torch.no_grad():
+        for member in range(2):
+            rows = torch.cat([batch["obs"], batch["actions"]], 1)
+            *hidden, last = critic.mlp.layers
+            for number, layer in enumerate(hidden):
+                rows = (rows @ layer.weight[member] + layer.bias[member]).relu()
+                if layer_norm:
+                    rows = (rows - rows.mean(1, keepdim=True)) / (rows.var(1, correction=0, keepdim=True) + 1e-5).sqrt()
+                    norm = critic.mlp.norms[number]
+                    rows = rows * norm.weight[member] + norm.bias[member]
+            expected = (rows @ last.weight[member] + last.bias[member]).squeeze(1)
+            torch.testing.assert_close(critic(batch["obs"], batch["actions"])[member], expected)
+
+
+def test_the_actor_is_not_normalised() -> None:
+    actor = _build(hidden_sizes=(16, 16, 16)).model.actor
+    assert not any(isinstance(part, nn.LayerNorm) for part in actor.modules())
+    (batch,) = _batches(1, ROWS)
+    rows = batch["obs"]
+    *hidden, last = actor.mlp.layers
+    for layer in hidden:
+        rows = functional.linear(rows, layer.weight, layer.bias).relu()
+    torch.testing.assert_close(actor(batch["obs"]), functional.linear(rows, last.weight, last.bias).tanh())
+
+
+def test_networks_have_the_published_shapes_and_start_values() -> None:
+    torch.manual_seed(0)
+    model: Any = MLPReBRACModel(obs_dim=OBS_DIM, action_dim=ACTION_DIM)
+    both = OBS_DIM + ACTION_DIM
+    actor = [(layer.weight, layer.bias) for layer in model.actor.mlp.layers]
+    assert [weight.shape for weight, _ in actor] == [(256, OBS_DIM), (256, 256), (256, 256), (ACTION_DIM, 256)]
+    critic = [(layer.weight, layer.bias) for layer in model.critic.mlp.layers]
+    assert [weight.shape for weight, _ in critic] == [(2, both, 256), (2, 256, 256), (2, 256, 256), (2, 256, 1)]
+    for layers, fans, bound in ((actor, (OBS_DIM, 256, 256), 1e-3), (critic, (both, 256, 256), 3e-3)):
+        for (weight, bias), fan_in in zip(layers[:-1], fans, strict=True):
+            _assert_uniform(weight, 1 / math.sqrt(fan_in))
+            assert bias.unique().tolist() == pytest.approx([0.1])
+        for numbers in layers[-1]:
+            _assert_uniform(numbers, bound)
+    for norm in model.critic.mlp.norms:
+        assert (norm.weight.unique().tolist(), norm.bias.unique().tolist()) == ([1.0], [0.0])
+
+
+def test_the_defaults_are_the_published_ones() -> None:
+    hyper = ReBRACHyper()
+    assert [hyper.learning_rate_of(child) for child in ("actor", "critic")] == [1e-3, 1e-3]
+    assert (hyper.gamma, hyper.tau) == (0.99, 0.005)
+    assert (hyper.policy_noise, hyper.noise_clip, hyper.policy_delay) == (0.2, 0.5, 2)
+    assert (hyper.normalize_q, hyper.critic_layer_norm, hyper.actor_q_weight) == (True, True, 1.0)
+    # Within the authors' grid, which has no value for every task.
+    assert hyper.actor_bc_weight in (0.001, 0.01, 0.05, 0.1)
+    assert hyper.critic_bc_weight in (0.0, 0.001, 0.01, 0.1, 0.5)
+    assert hyper.hidden_sizes == (256, 256, 256)
+    assert ReBRAC.defaults["batch_size"] == 1024
+
+
+def test_an_update_reports_what_the_networks_do() -> None:
+    names = {"bc_mse_policy", "bc_mse_random", "critic_penalty", "q_lambda", "policy_q_min"}
+    names |= {"critic_loss", "actor_loss", "q_mean", "q_std", "target_q_mean"}
+    assert names <= _build(policy_delay=1).update(_batches(1)[0]).metrics.keys()
+
+
+def test_a_batch_without_next_actions_is_refused_with_what_to_do() -> None:
+    with pytest.raises(ValueError, match=r"needs 'next_actions' in a batch.*TransitionDataset\.requiring"):
+        _build().update(batches(1)[0])
+
+
+def test_a_run_derives_next_actions_and_says_how_many_rows_it_dropped(tiny_config: MakeConfig, tmp_path: Path) -> None:
+    notes: list[str] = []
+
+    class Reader(Callback):
+        def on_train_start(self, state: TrainerState) -> None:
+            notes.extend(state.notes)
+
+    # Three episodes, each cut by a time limit, of which one is held out: the last row of the other two has no next
+    # action.
+    result = train(_offline(tiny_config, transitions(60, episode=20), tmp_path), callbacks=[Reader()])
+    assert "dropped 2 rows without a next action" in notes
+    assert math.isfinite(result.metrics["critic_penalty"])
+
+
+def test_a_run_on_rows_in_no_order_is_refused_with_what_to_do(tiny_config: MakeConfig, tmp_path: Path) -> None:
+    # From the last row to the first, none is followed by the next of its episode.
+    log = {name: array[::-1] for name, array in transitions(60).items() if name != "timeouts"}
+    expected = "the data has no next_actions: the rows seem shuffled; give next_actions as a field"
+    with pytest.raises(DatasetError, match=expected):
+        train(_offline(tiny_config, log, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("actor_bc_weight", -0.01),
+        ("critic_bc_weight", -0.01),
+        ("actor_q_weight", -1.0),
+        ("normalize_q", 2),
+        ("critic_layer_norm", "both"),
+        ("policy_noise", -0.1),
+        ("noise_clip", -0.1),
+        ("policy_delay", 0),
+        ("hidden_sizes", ()),
+        ("critic_hidden_sizes", (0,)),
+        ("learning_rate", 0.0),
+        ("critic_learning_rate", 0.0),
+        ("gamma", 1.1),
+        ("tau", 0.0),
+    ],
+)
+def test_a_hyper_parameter_out_of_bounds_is_refused_by_name(name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=name):
+        ReBRAC(MLPReBRACModel(obs_dim=3, action_dim=1), **{name: value})
+
+
+def _offline(make: MakeConfig, log: dict[str, Any], folder: Path) -> TrainConfig:
+    """A run without an environment on rows from a file."""
+    path = folder / "log.npz"
+    np.savez(path, **log)
+    data = ("algo_kwargs.dataset_kind=npz", f"algo_kwargs.dataset_path={path}", "algo_kwargs.dataset_size=null")
+    return make("rebrac", "env_id=null", *data)
+
+
+def _numbers(module: nn.Module) -> Tensor:
+    return nn.utils.parameters_to_vector(module.parameters()).detach().clone()
+
+
+def _shake(module: nn.Module) -> None:
+    """Move networks away from their lagged copies, and from the almost constant functions that they start as."""
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+
+
+def _assert_uniform(values: Tensor, bound: float) -> None:
+    """Drawn uniformly within a bound."""
+    numbers = values.detach().flatten()
+    assert float(numbers.abs().max()) <= bound
+    assert float(numbers.min()) < float(numbers.max())
+    if len(numbers) > 200:
+        # The standard deviation of a uniform distribution over [-b, b] is b / sqrt(3).
+        assert float(numbers.std()) == pytest.approx(bound / math.sqrt(3), rel=0.1)
