@@ -134,7 +134,9 @@ def test_compiled_updates_equal_eager_ones(name: str) -> None:
     _compare_with_eager(name, "aot_eager")
 
 
-@pytest.mark.parametrize("name", ["td3_bc"])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name == "td3_bc" else pytest.mark.slow) for name in NAMES]
+)
 def test_updates_compiled_to_machine_code_equal_eager_ones(name: str) -> None:
     _compare_with_eager(name, "inductor")
 
