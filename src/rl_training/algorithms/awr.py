@@ -9,8 +9,9 @@ R are TD(lambda) returns, A = R - V(s) standardised over the whole dataset; both
 
 Peng et al., "Advantage-Weighted Regression", 2019.
 
-Differs from the authors' code: the data is fixed, Adam takes the place of SGD with momentum, and value and policy move
-together instead of in turns of 200 and 1000 steps.
+Differs from the authors' code: the data is fixed, so observations are normalised by its statistics and not by running
+ones; Adam takes the place of SGD with momentum; value and policy move together instead of in turns of 200 and 1000
+steps.
 """
 
 from __future__ import annotations

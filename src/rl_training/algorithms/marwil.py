@@ -106,17 +106,21 @@ class MARWIL(Algorithm):
         hyper, obs, returns = self.hyper, batch["obs"], batch["lambda_returns"]
         values, (mean, log_std) = self.model.value(obs), self.model.actor(obs)
         scale = moved_scale(self.advantage_scale, returns - values, hyper.scale_rate)
-        bonus = hyper.log_std_weight * log_std.mean(-1)
+        log_probs = gaussian_log_prob(batch["actions"], mean, log_std)
         metrics = marwil_loss(
             lambda_returns=returns,
             values=values,
-            log_probs=gaussian_log_prob(batch["actions"], mean, log_std) + bonus,
+            log_probs=log_probs + hyper.log_std_weight * log_std.mean(-1),
             scale=scale,
             beta=hyper.beta,
             max_weight=hyper.max_weight,
             value_weight=hyper.value_weight,
         )
-        return metrics | {"advantage_scale": scale, "log_std_mean": log_std.mean()}
+        return metrics | {
+            "advantage_scale": scale,
+            "log_prob_data": log_probs.mean(),
+            "log_std_mean": log_std.mean(),
+        }
 
 
 MARWILAlgorithm = MARWIL

@@ -24,7 +24,7 @@ def returns_to_go(dataset: TransitionDataset, *, gamma: float, failure_reward: f
     rewards = dataset.rewards.double()
     if dataset.tail_rewards is not None:
         rewards = rewards + gamma * dataset.tail_rewards.nan_to_num()
-    returns = backward_recursion(rewards, torch.where(dataset.episode_ends, 0.0, gamma))
+    returns = backward_recursion(rewards, gamma * (~dataset.episode_ends).double())
     if failure_reward is not None:
         if gamma >= 1:
             raise DatasetError("failure_reward needs gamma < 1: the return of an endless failure is infinite")
@@ -68,8 +68,8 @@ def with_lambda_returns(
     next_values *= 1 - data["dones"]
     is_last = torch.zeros_like(dataset.truncations)
     is_last[ends] = True
-    terms = data["rewards"] + gamma * torch.where(is_last, 1.0, 1 - td_lambda) * next_values
-    returns = backward_recursion(terms, torch.where(is_last, 0.0, gamma * td_lambda))
+    terms = data["rewards"] + gamma * (1 - td_lambda * (~is_last).to(next_values.dtype)) * next_values
+    returns = backward_recursion(terms, gamma * td_lambda * (~is_last).double())
     advantages = returns - state_values
     spread = advantages.std(correction=0) + 1e-5
     return dataset.with_fields(lambda_returns=returns, advantages=(advantages - advantages.mean()) / spread)

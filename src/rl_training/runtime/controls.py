@@ -50,8 +50,10 @@ class ControlOptions:
     )
 
     def __post_init__(self) -> None:
-        if self.warmup_steps and self.learning_rate_schedule and self.learning_rate_schedule.warmup:
-            raise ConfigError("warmup_steps and learning_rate_schedule.warmup are the same thing; give one")
+        for name in ("learning_rate_schedule", "actor_learning_rate_schedule"):
+            schedule = getattr(self, name)
+            if self.warmup_steps and schedule is not None and schedule.warmup:
+                raise ConfigError(f"warmup_steps and {name}.warmup are the same thing; give one")
 
     def schedules(self) -> dict[str, ScheduleSpec]:
         """The learning-rate schedules with their warm-up: `multiplier` for all, and the actor's if it has its own."""
