@@ -71,7 +71,8 @@ def _zeros(module: nn.Module) -> nn.Module:
 
 def gradient_norm(gradients: list[Tensor]) -> Tensor:
     """Euclidean norm over all gradients together."""
-    return torch.stack([gradient.square().sum() for gradient in gradients]).sum().sqrt()
+    norms: Tensor = torch.stack(torch._foreach_norm(gradients))
+    return norms.square().sum().sqrt()
 
 
 @torch.no_grad()
