@@ -209,12 +209,12 @@ class Algorithm(nn.Module):
     def losses(self, batch: Batch) -> Metrics:
         """All losses and their metrics on a batch, without a step or dropout: for held-out data and for debugging."""
         batch, report = self.prepare(batch), {}
-        self.training = False
+        was_training, self.training = self.training, False
         try:
             for step in self.steps:
                 report.update(self._loss(step, batch))
         finally:
-            self.training = True
+            self.training = was_training
         return {name: value.detach() for name, value in report.items()}
 
     def update(self, batch: Batch) -> UpdateResult:

@@ -172,11 +172,14 @@ class TransitionDataset:
 
     @property
     def has_episodes(self) -> bool:
-        """Whether rows are followed by others of their episode; those of shuffled rows are, now and then, by chance."""
-        if not self.is_ordered:
-            return False
+        """Whether rows are followed by others of their episode."""
+        return self.is_ordered and not self.seems_shuffled
+
+    @property
+    def seems_shuffled(self) -> bool:
+        """Whether hardly any row was followed by another of its episode in its file: by chance, some always are."""
         cut = self.truncations.numpy(force=True)[self.fields["dones"].numpy(force=True) == 0]
-        return self.tail_rewards is not None or len(cut) == 0 or bool(cut.mean() <= SHUFFLED)
+        return self.tail_rewards is None and len(cut) > 0 and bool(cut.mean() > SHUFFLED)
 
     def episode_bounds(self) -> Tensor:
         """First row and row after the last of each episode: (episodes, 2)."""
@@ -289,7 +292,7 @@ class TransitionDataset:
         if "next_actions" in names and self.next_action_mask is not None and not bool(self.next_action_mask.all()):
             kept = self.next_action_mask.nonzero().flatten()
             lost = len(self) - len(kept)
-            if not self.has_episodes:
+            if self.seems_shuffled:
                 raise DatasetError(f"{lost} of {len(self)} rows have no next action: {SHUFFLED_HINT}")
             dataset = self.take(kept).with_notes(f"dropped {lost} rows without a next action")
         return replace(dataset, fields={name: dataset.fields[name] for name in names})
