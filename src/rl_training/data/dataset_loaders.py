@@ -208,10 +208,11 @@ def _filter(dataset: TransitionDataset, options: DataOptions) -> TransitionDatas
     dataset = dataset.with_notes(*audit(dataset))
     if dataset.has_episodes:
         dataset = replace(dataset, raw_returns=dataset.episode_returns())
-    elif options.best_fraction is not None or options.reward_normalize == "return_range":
+    elif options.best_fraction is not None:
+        raise DatasetError("best_fraction needs episodes, and the rows seem shuffled; leave it out")
+    elif options.reward_normalize == "return_range":
         raise DatasetError(
-            "best_fraction and reward_normalize: return_range need episodes, and the rows seem shuffled; leave the one "
-            "out, set the other to none"
+            "reward_normalize: return_range needs episodes, and the rows seem shuffled; set reward_normalize: none"
         )
     if options.best_fraction is not None:
         dataset = dataset.best_episodes(options.best_fraction)
