@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -44,3 +45,11 @@ def test_targets_move_a_share_of_the_way() -> None:
     assert target.weight.item() == pytest.approx(0.25)
     polyak([target.weight], [source.weight], 0.25)
     assert target.weight.item() == pytest.approx(0.4375)
+
+
+def test_the_norm_of_a_single_number_compiles_to_machine_code() -> None:
+    gradients = [torch.tensor(3.0), torch.full((2, 2), 2.0)]
+    compiled: Any = torch.compile(gradient_norm, fullgraph=True, dynamic=False, options={"cpp_wrapper": True})
+    # sqrt(3^2 + 4 * 2^2) = 5; a temperature's gradient is a single number.
+    assert float(compiled(gradients)) == pytest.approx(5.0)
+    assert float(compiled(gradients[:1])) == pytest.approx(3.0)

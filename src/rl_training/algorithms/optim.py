@@ -71,8 +71,9 @@ def _zeros(module: nn.Module) -> nn.Module:
 
 def gradient_norm(gradients: list[Tensor]) -> Tensor:
     """Euclidean norm over all gradients together."""
-    norms: Tensor = torch.stack(torch._foreach_norm(gradients))
-    return norms.square().sum().sqrt()
+    # Eagerly one call for all; compiled, that call crashes on a gradient that is a single number.
+    norms = [each.norm() for each in gradients] if torch.compiler.is_compiling() else torch._foreach_norm(gradients)
+    return torch.stack(list(norms)).square().sum().sqrt()
 
 
 @torch.no_grad()
