@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check slow bench bench-learning docs clean
+.PHONY: demo test check slow bench bench-learning bench-online docs clean
 
 demo: $(VENV)/.installed ## Train TD3+BC on random Pendulum data, and compare it with the data
 	$(BIN)/rl-training train --config td3_bc/pendulum
@@ -22,6 +22,9 @@ slow: $(VENV)/.installed-dev ## Tests that take minutes: learning, kills
 
 bench: $(VENV)/.installed-dev ## Update speed of every algorithm, beside d3rlpy's where it has it
 	$(BIN)/python benchmarks/update_speed.py --algos all
+
+bench-online: $(VENV)/.installed-dev ## How fast online algorithms learn, and what fine-tuning does; goes on where it was stopped
+	$(BIN)/python benchmarks/online_learning.py
 
 bench-learning: $(VENV)/.installed-dev ## What every algorithm learns on two datasets; goes on where it was stopped
 	$(BIN)/python benchmarks/learning.py

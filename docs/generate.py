@@ -11,7 +11,7 @@ from rl_training.config import TrainConfig
 from rl_training.data import DataOptions
 from rl_training.experiment import list_algorithms
 from rl_training.runtime.controls import ControlOptions
-from rl_training.runtime.trainer import LoopOptions
+from rl_training.runtime.plan import LoopOptions, OnlineOptions
 
 ROOT = Path(__file__).parents[1]
 
@@ -53,7 +53,7 @@ def options() -> str:
         option_table(describe(TrainConfig)),
     ]
     parts += ["## In `algo_kwargs`, for every algorithm"]
-    for group in (DataOptions, LoopOptions, ControlOptions):
+    for group in (DataOptions, LoopOptions, OnlineOptions, ControlOptions):
         parts += [f"### {group.__name__}", option_table(describe(group))]
     parts += ["## In `algo_kwargs`, by algorithm"]
     for spec in list_algorithms():

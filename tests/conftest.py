@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 import rl_training
+from rl_training.algorithms import ALGORITHMS
 from rl_training.config import TrainConfig, load_config
 
 # Tests train tiny networks, in this process and in others: more threads would only get in each other's way.
@@ -35,21 +36,28 @@ def shared_data() -> Path:
 
 @pytest.fixture
 def tiny_config(tmp_path: Path) -> Callable[..., TrainConfig]:
-    """A run of seconds: tiny networks on a small random Pendulum dataset; arguments are `--set` overrides."""
+    """A run of seconds: tiny networks, Pendulum or the bundled goal task; arguments are `--set` overrides.
+
+    Offline, on a small random dataset; online, with updates from the fifth step on, in episodes of five.
+    """
 
     def make(algo: str = "td3_bc", *overrides: str) -> TrainConfig:
-        tiny = (
+        tiny = [
             "total_timesteps=20",
             "eval_episodes=1",
             "log_interval=10",
             "checkpoint_interval=10",
             f"output_dir={tmp_path / 'runs'}",
-            "algo_kwargs.dataset_size=400",
             "algo_kwargs.batch_size=16",
             "algo_kwargs.eval_interval=10",
             "algo_kwargs.hidden_sizes=[8, 8]",
-        )
-        return load_config(f"{algo}/pendulum", overrides=[*tiny, *overrides])
+        ]
+        if ALGORITHMS[algo].mode != "online":
+            tiny.append("algo_kwargs.dataset_size=400")
+        if ALGORITHMS[algo].mode != "offline":
+            tiny += ["algo_kwargs.learning_starts=5", "algo_kwargs.update_to_data=1", "env_kwargs.max_episode_steps=5"]
+        name = "her/point_goal" if algo == "her" else f"{algo}/pendulum"
+        return load_config(name, overrides=[*tiny, *overrides])
 
     return make
 

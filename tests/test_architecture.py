@@ -23,7 +23,8 @@ ALLOWED = {
     "experiment": {"runtime", "algorithms", "types", "binding", "config"},
     "api": {"experiment", "runtime", "types", "config"},
     "console": {"experiment", "runtime"},
-    "cli": {"api", "console", "experiment", "runtime", "types", "binding", "config"},
+    "cli_data": {"console", "runtime", "types"},
+    "cli": {"api", "cli_data", "console", "experiment", "runtime", "types", "binding", "config"},
     "__main__": {"cli"},
     "__init__": {"config", "runtime", "api", "types"},
 }
@@ -31,11 +32,11 @@ ALLOWED = {
 
 THIRD_PARTY_HOMES = {
     "gymnasium": {"envs"},
-    "h5py": {"data/readers.py"},
-    "minari": {"data/readers.py"},
+    "h5py": {"data/readers.py", "data/writers.py"},
+    "minari": {"data/readers.py", "data/writers.py"},
     "matplotlib": {"experiment/report.py"},
     "yaml": {"config.py"},
-    "typer": {"cli.py"},
+    "typer": {"cli.py", "cli_data.py"},
     "rich": {"console.py", "runtime/progress.py"},
 }
 """Third-party packages that are used in one place only."""

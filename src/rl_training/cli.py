@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from rl_training.cli_data import data_app
 from rl_training.console import SweepDisplay, cell, number_text, print_json, print_table, score_text, summary
 from rl_training.types import ConfigError, UserError
 
@@ -29,8 +30,9 @@ app = typer.Typer(
 )
 config_app = typer.Typer(help="Look at configurations.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
+app.add_typer(data_app, name="data")
 
-ConfigOption = Annotated[str, typer.Option("--config", "-c", help="Path of a YAML file, or a packaged name.")]
+ConfigOption = Annotated[str | None, typer.Option("--config", "-c", help="Path of a YAML file, or a packaged name.")]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", "-s", help="Override, as dotted.key=YAML value; repeatable.")
 ]
@@ -42,9 +44,12 @@ RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="Run directory o
 
 @app.command()
 def train(
-    config: ConfigOption,
+    config: ConfigOption = None,
     more: MoreSets = None,
     set_: SetOption = None,
+    from_: Annotated[
+        str | None, typer.Option("--from", help="Begin with the policy of this checkpoint or run, and go online.")
+    ] = None,
     seeds: Annotated[str | None, typer.Option(help="Several seeds: 0-4, or 0,3,7.")] = None,
     workers: Annotated[str, typer.Option(help="Seeds trained side by side: a number, or auto.")] = "1",
     quiet: QuietOption = False,
@@ -52,8 +57,15 @@ def train(
 ) -> None:
     """Train from a configuration."""
     from rl_training.runtime import read_options
+    from rl_training.runtime.options import fine_tuning_config
 
-    record, _ = read_options(config, overrides=[*(set_ or []), *(more or [])])
+    overrides = [*(set_ or []), *(more or [])]
+    if from_ is not None:
+        record, _ = fine_tuning_config(from_, config, overrides=overrides)
+    elif config is not None:
+        record, _ = read_options(config, overrides=overrides)
+    else:
+        raise ConfigError("--config is required: a path or a packaged name; see `rl-training list`")
     if seeds is None:
         if workers != "1":
             raise ConfigError("--workers goes with --seeds")
@@ -299,6 +311,7 @@ def _report_result(result: TrainResult, *, as_json: bool) -> None:
                 "metrics": result.metrics,
                 "best_metrics": result.best_metrics,
                 "data_return": result.data_return,
+                **({"fine_tuning": result.fine_tuning} if result.fine_tuning else {}),
                 "stop_reason": result.stop_reason,
             }
         )

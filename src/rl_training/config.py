@@ -58,6 +58,14 @@ class RewardTransformConfig:
         plain = {"scale": 1.0, "shift": 0.0, "sign": False, "clip_min": None, "clip_max": None}
         return plain | _PRESETS.get(self.preset or "", {}) | given
 
+    def apply(self, rewards: Any) -> Any:
+        """A tensor of rewards, transformed."""
+        how = self.resolve()
+        rewards = rewards * how["scale"] + how["shift"]
+        rewards = rewards.sign() if how["sign"] else rewards
+        low, high = how["clip_min"], how["clip_max"]
+        return rewards if low is None and high is None else rewards.clamp(low, high)
+
 
 @options
 class TrainConfig:

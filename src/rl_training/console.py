@@ -66,6 +66,9 @@ def summary(result: TrainResult) -> dict[str, str]:
         lines["best"] = score_text(result.best_metrics)
     if result.data_return is not None:
         lines["data"] = f"return {result.data_return:.1f}"
+    if result.fine_tuning:
+        offline, drop, regret = (result.fine_tuning[name] for name in ("offline_score", "largest_drop", "regret"))
+        lines["online"] = f"offline score {offline:.1f}, largest drop below it {drop:.1f}, regret {regret:.3g}"
     lines["run"] = str(result.run_dir)
     lines["checkpoint"] = str(result.checkpoint_path)
     return lines
@@ -75,6 +78,8 @@ def score_text(metrics: Mapping[str, float]) -> str:
     """An evaluation in a few words."""
     if "return_mean" in metrics:
         text = f"return {metrics['return_mean']:.1f} ± {metrics['return_std']:.1f}"
+        if "success_rate" in metrics:
+            text += f", success {metrics['success_rate']:.2f}"
         return f"{text}, D4RL score {metrics['normalized_score']:.1f}" if "normalized_score" in metrics else text
     names = ("td_error", "initial_value", "action_mse")
     return ", ".join(f"{name} {metrics[name]:.4g}" for name in names if name in metrics)
@@ -106,5 +111,6 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         table.add_row(*(cell.replace("[", r"\[") for cell in row))
     console = Console(highlight=False)
     if not console.is_terminal:
-        console = Console(highlight=False, width=max(console.width, 200))
+        widths = [max(map(len, column)) + 2 for column in zip(head, *rows, strict=True)]
+        console = Console(highlight=False, width=max(console.width, sum(widths)))
     console.print(table)

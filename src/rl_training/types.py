@@ -28,6 +28,11 @@ class SpaceSpec:
     action_low: tuple[float, ...]
     action_high: tuple[float, ...]
 
+    def to_native(self, actions: Any) -> Any:
+        """A tensor of actions in [-1, 1] in the environment's own units."""
+        low, high = actions.new_tensor(self.action_low), actions.new_tensor(self.action_high)
+        return low + (actions + 1) / 2 * (high - low)
+
     def to_plain(self) -> dict[str, Any]:
         """Numbers and lists only, as a checkpoint stores them."""
         return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}

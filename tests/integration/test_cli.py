@@ -348,7 +348,14 @@ def test_config_explain_describes_the_outer_record_and_an_algorithms_groups(comm
     text = command("config", "explain", "td3_bc").out
 
     assert list(outer) == ["TrainConfig"]
-    assert list(groups) == ["TrainConfig", "TD3BCHyper", "DataOptions", "LoopOptions", "ControlOptions"]
+    assert list(groups) == [
+        "TrainConfig",
+        "TD3BCHyper",
+        "DataOptions",
+        "LoopOptions",
+        "OnlineOptions",
+        "ControlOptions",
+    ]
     assert "TD3BCHyper (in algo_kwargs)" in text
     assert re.search(r"^policy_delay +integer +>= 1 +2 +critic updates per actor update", text, re.MULTILINE)
     # Rich would take square brackets for colours.

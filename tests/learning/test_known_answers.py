@@ -77,8 +77,15 @@ CUT = (False, False, False, False, False, False, False, True)
 WITH_VALUES = [name for name in ALGORITHMS if name != "bc"]
 EXACT: dict[str, dict[str, Any]] = {
     "rebrac": {"critic_bc_weight": 0.0},
+    "redq": {"alpha": 0.0, "num_critics": 3, "policy_delay": 2},
+    "rlpd": {"alpha": 0.0, "num_critics": 3, "policy_delay": 2},
     "cql": {"conservative_weight": 0.0, "alpha": 0.1, "num_action_samples": 1},
     "cal_ql": {"conservative_weight": 0.0, "conservative_gap": None, "alpha": 0.1, "num_action_samples": 1},
+    "sac": {"alpha": 0.0},
+    "her": {"alpha": 0.0},
+    "tqc": {"alpha": 0.0, "num_quantiles": 5, "dropped_quantiles": 0},
+    # With so few updates, running statistics have to follow faster.
+    "crossq": {"alpha": 0.0, "norm_momentum": 0.1},
     "sac_n": {"alpha": 0.0, "num_critics": 3},
     "edac": {"alpha": 0.0, "num_critics": 3, "diversity_weight": 0.1},
 }
@@ -123,7 +130,8 @@ def _state_values(algorithm: Algorithm) -> list[Tensor]:
 @cache
 def _probe(name: str) -> list[Tensor]:
     # Values come soon from the end of a chain to its beginning.
-    fast = {"recompute_interval": 5} if name in ("awr", "marwil") else {"tau": 0.2}
+    names = ALGORITHMS[name].hyper_class.__dataclass_fields__
+    fast = {key: value for key, value in (("recompute_interval", 5), ("tau", 0.2)) if key in names}
     return _state_values(_learn(name, _chains(), updates=600, **WIDER, **fast, **EXACT.get(name, {})))
 
 

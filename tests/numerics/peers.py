@@ -86,3 +86,43 @@ def assert_layers_equal(ours: list[tuple[Tensor, Tensor]], theirs: list[tuple[Te
     for (weight, bias), (peer_weight, peer_bias) in zip(ours, theirs, strict=True):
         torch.testing.assert_close(weight, peer_weight, rtol=rtol, atol=1e-14)
         torch.testing.assert_close(bias, peer_bias, rtol=rtol, atol=1e-14)
+
+
+def fix_critics(critic: Any, *values: float) -> None:
+    """Let each member of our critic say the same of every state and action."""
+    last = critic.mlp.layers[-1]
+    with torch.no_grad():
+        last.weight.zero_()
+        last.bias.copy_(torch.tensor(values)[:, None])
+
+
+def fix_actor(actor: Any, *outputs: float) -> None:
+    """Let our actor's network put out the same for every state."""
+    last = actor.mlp.layers[-1]
+    with torch.no_grad():
+        last.weight.zero_()
+        last.bias.copy_(torch.tensor(outputs))
+
+
+def row(*, reward: float, **fields: float) -> Batch:
+    """A batch of one transition with this reward; termination and what else a batch may have are given by name."""
+    numbers = {"rewards": reward, "dones": 0.0, **fields}
+    return batches(1, size=1)[0] | {name: torch.tensor([value]).double() for name, value in numbers.items()}
+
+
+def snapshot(module: nn.Module) -> list[Tensor]:
+    """Copies of all parameters."""
+    return [parameter.detach().clone() for parameter in module.parameters()]
+
+
+def unmoved(before: list[Tensor], module: nn.Module) -> bool:
+    """Whether all parameters are bit for bit what they were."""
+    return all(torch.equal(old, new) for old, new in zip(before, module.parameters(), strict=True))
+
+
+def assert_first_moments(algorithm: Algorithm, child: str, loss: Tensor, at: Algorithm) -> None:
+    """After one step of Adam, its average is 0.1 times the gradient: here that of a loss of another algorithm."""
+    gradients = torch.autograd.grad(loss, list(getattr(at.model, child).parameters()), retain_graph=True)
+    averages = algorithm.optimizers[child].exp_avg.parameters()
+    for average, gradient in zip(averages, gradients, strict=True):
+        torch.testing.assert_close(average.detach(), 0.1 * gradient, rtol=1e-8, atol=1e-14)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rl_training.algorithms.edac import EDAC, EDACHyper, diversity_objective, edac_loss
 from rl_training.algorithms.sac_n import sac_n_loss
-from rl_training.models import MLPSACModel
+from rl_training.models import MLPSACNModel
 from rl_training.types import ConfigError
 
 
@@ -197,7 +197,7 @@ def test_defaults_are_the_authors() -> None:
 )
 def test_a_hyper_parameter_out_of_bounds_is_refused_by_name(name: str, value: object) -> None:
     with pytest.raises(ConfigError, match=name):
-        EDAC(MLPSACModel(obs_dim=3, action_dim=1, hidden_sizes=(4,)), **{name: value})
+        EDAC(MLPSACNModel(obs_dim=3, action_dim=1, hidden_sizes=(4,)), **{name: value})
 
 
 def _naive_agreement(algorithm: Any, obs: Tensor, actions: Tensor) -> Tensor:

@@ -13,6 +13,27 @@ def test_termination_stops_the_bootstrap_and_nothing_else_does() -> None:
     assert bellman(batch, torch.tensor([10.0, 10.0]), 0.9).tolist() == pytest.approx([10.0, 1.0])
 
 
+def test_a_flag_for_a_time_limit_changes_nothing() -> None:
+    # Terminated and cut: (1, 0), (0, 1), (1, 1), (0, 0); with reward 1 and value 8, 1 + 0.99 * 8 = 8.92 or 1.
+    batch = {
+        "rewards": torch.ones(4),
+        "dones": torch.tensor([1.0, 0.0, 1.0, 0.0]),
+        "truncations": torch.tensor([0.0, 1.0, 1.0, 0.0]),
+    }
+    assert bellman(batch, torch.full((4,), 8.0), 0.99).tolist() == pytest.approx([1.0, 8.92, 1.0, 8.92])
+
+
+def test_a_batch_with_discounts_of_its_own_has_no_use_for_gamma() -> None:
+    # Rewards 1, 2, 3 at 0.99: 1 + 1.98 + 2.9403 = 5.9203, and 0.99^3 = 0.970299 of the 10 that follow. The second row
+    # is cut after one step and keeps 0.99 of them, the third terminated.
+    batch = {
+        "rewards": torch.tensor([5.9203, 1.0, 1.0]),
+        "dones": torch.tensor([0.0, 0.0, 1.0]),
+        "discounts": torch.tensor([0.970299, 0.99, 0.99]),
+    }
+    assert bellman(batch, torch.full((3,), 10.0), 0.5).tolist() == pytest.approx([15.62329, 10.9, 1.0])
+
+
 def test_rewards_with_a_trailing_axis_are_refused_instead_of_broadcast() -> None:
     batch = {"rewards": torch.zeros(4, 1), "dones": torch.zeros(4, 1)}
     with pytest.raises(ValueError, match=r"shapes must be equal.*\(4, 1\).*\(4,\)"):

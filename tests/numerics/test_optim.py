@@ -12,13 +12,14 @@ from torch import nn
 from rl_training.algorithms.optim import Adam, gradient_norm, polyak
 
 
+@pytest.mark.parametrize("beta1", [0.9, 0.5])
 @pytest.mark.parametrize("max_grad_norm", [None, 0.5])
-def test_twenty_steps_equal_torchs_adam(max_grad_norm: float | None) -> None:
+def test_twenty_steps_equal_torchs_adam(max_grad_norm: float | None, beta1: float) -> None:
     torch.manual_seed(0)
     ours = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)).double()
     theirs = copy.deepcopy(ours)
-    optimizer = Adam(ours, learning_rate=1e-2, max_grad_norm=max_grad_norm)
-    reference = torch.optim.Adam(theirs.parameters(), lr=1e-2)
+    optimizer = Adam(ours, learning_rate=1e-2, max_grad_norm=max_grad_norm, beta1=beta1)
+    reference = torch.optim.Adam(theirs.parameters(), lr=1e-2, betas=(beta1, 0.999))
     for _ in range(20):
         inputs = torch.randn(16, 4, dtype=torch.float64)
         gradients = list(torch.autograd.grad(ours(inputs).square().sum(), list(ours.parameters())))

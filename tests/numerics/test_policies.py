@@ -67,7 +67,7 @@ def test_log_densities_add_up_over_dimensions() -> None:
     assert together == pytest.approx(apart, rel=1e-9)
 
 
-@pytest.mark.parametrize(("mean", "log_std"), [(0.0, 0.0), (0.7, -1.0), (-1.0, 0.3)])
+@pytest.mark.parametrize(("mean", "log_std"), [(0.0, 0.0), (0.7, -1.0), (-1.0, 0.3), (0.3, math.log(0.7))])
 def test_a_squashed_density_integrates_to_one(mean: float, log_std: float) -> None:
     # Without the slope of the tanh, or with its sign wrong, the mass over [-1, 1] would be another.
     actions = torch.linspace(-0.99999, 0.99999, 200_001, dtype=torch.float64)

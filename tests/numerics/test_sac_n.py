@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from rl_training.algorithms.losses import critic_objective
 from rl_training.algorithms.sac_n import SACN, SACNHyper, actor_objective, sac_n_loss
-from rl_training.models import MLPSACModel
+from rl_training.models import MLPSACNModel
 from rl_training.types import ConfigError
 
 Patch = pytest.MonkeyPatch
@@ -106,7 +106,7 @@ def test_more_critics_are_never_more_optimistic() -> None:
 @pytest.mark.parametrize("each", [False, True])
 def test_many_critics_at_once_equal_a_loop_over_them(each: bool) -> None:
     torch.manual_seed(0)
-    model: Any = MLPSACModel(obs_dim=5, action_dim=3, hidden_sizes=(256, 256, 256), num_critics=4)
+    model: Any = MLPSACNModel(obs_dim=5, action_dim=3, hidden_sizes=(256, 256, 256), num_critics=4)
     obs, actions = torch.randn(64, 5), torch.randn(4, 64, 3).tanh()
     many = model.critic.forward_each(obs, actions) if each else model.critic(obs, actions[0])
     for member in range(4):
@@ -172,7 +172,7 @@ def test_a_fixed_temperature_stays_and_has_no_step(name: str, alpha: float) -> N
 
 def test_actor_and_critics_start_with_hidden_biases_of_a_tenth_and_a_small_last_layer() -> None:
     torch.manual_seed(0)
-    model: Any = MLPSACModel(obs_dim=5, action_dim=3, hidden_sizes=(64, 64), num_critics=4)
+    model: Any = MLPSACNModel(obs_dim=5, action_dim=3, hidden_sizes=(64, 64), num_critics=4)
     model.requires_grad_(False)
     # (fan out, fan in) for each member of the ensemble and for the actor, which is one.
     critics = [
@@ -245,7 +245,7 @@ def test_an_update_reports_what_there_is_to_watch() -> None:
 )
 def test_a_hyper_parameter_out_of_bounds_is_refused_by_name(name: str, value: object) -> None:
     with pytest.raises(ConfigError, match=name):
-        SACN(MLPSACModel(obs_dim=3, action_dim=1, hidden_sizes=(4,)), **{name: value})
+        SACN(MLPSACNModel(obs_dim=3, action_dim=1, hidden_sizes=(4,)), **{name: value})
 
 
 def test_the_policys_own_actions_are_those_of_its_distribution() -> None:

@@ -35,6 +35,7 @@ ORIGINS = {
 """Where the fields come from that a log does not contain."""
 
 
+Mode: TypeAlias = Literal["offline", "online", "offline_to_online"]
 Sizes: TypeAlias = tuple[Annotated[int, Field(ge=1)], ...]
 Alpha: TypeAlias = Annotated[float, Field(ge=0)] | Literal["auto"]
 
@@ -56,6 +57,11 @@ class Hyper:
         """The weight decay of one child of the model; only those that have one are decayed."""
         decay: float = getattr(self, f"{child}_weight_decay", 0.0)
         return decay
+
+    def beta1_of(self, child: str) -> float:
+        """The decay of Adam's first moment for one child of the model: its own if it has one, else the usual."""
+        beta1: float = getattr(self, f"{child}_beta1", 0.9)
+        return beta1
 
 
 @options
@@ -113,7 +119,7 @@ class Algorithm(nn.Module):
     needs: tuple[str, ...] = TRANSITION
     defaults: ClassVar[Mapping[str, Any]] = {}
     name: ClassVar[str]
-    mode: ClassVar[str]
+    mode: ClassVar[Mode]
     obs_mean: Tensor
     obs_std: Tensor
     clock: Tensor
@@ -156,6 +162,7 @@ class Algorithm(nn.Module):
                 learning_rate=self.hyper.learning_rate_of(child),
                 max_grad_norm=self.hyper.max_grad_norm,
                 weight_decay=self.hyper.weight_decay_of(child),
+                beta1=self.hyper.beta1_of(child),
             )
         for child in step.tracks:
             source = getattr(self.model, child)
@@ -206,6 +213,12 @@ class Algorithm(nn.Module):
         actions: Tensor = self.model.act(self.normalize(obs), deterministic=deterministic)
         return actions
 
+    @torch.no_grad()
+    def explore(self, obs: Tensor, *, noise: float) -> Tensor:
+        """Actions to learn from: a sample where the policy is stochastic, with Gaussian noise of this deviation."""
+        actions = self.act(obs, deterministic=False)
+        return (actions + noise * torch.randn_like(actions)).clamp(-1, 1) if noise else actions
+
     def losses(self, batch: Batch) -> Metrics:
         """All losses and their metrics on a batch, without a step or dropout: for held-out data and for debugging."""
         batch, report = self.prepare(batch), {}
@@ -245,7 +258,10 @@ class Algorithm(nn.Module):
         return getattr(self.hyper, value) if isinstance(value, str) else value
 
     def gradient(self, step: Step, batch: Batch) -> tuple[Metrics, Gradients]:
-        """Metrics and gradients of one step; pure, and compiled as one graph where compilation is on."""
+        """Metrics and gradients of one step, compiled as one graph where compilation is on.
+
+        Nothing changes but the running statistics of networks that normalise by the batch.
+        """
         metrics, gradients = self._loss(step, batch), {}
         for child in step.children:
             params = list(getattr(self.model, child).parameters())
@@ -278,7 +294,7 @@ class Algorithm(nn.Module):
 ALGORITHMS: dict[str, type[Algorithm]] = {}
 
 
-def register(name: str, *, mode: str) -> Callable[[type[A]], type[A]]:
+def register(name: str, *, mode: Mode) -> Callable[[type[A]], type[A]]:
     """Enter an algorithm into the registry under its name."""
 
     def enter(cls: type[A]) -> type[A]:

@@ -10,12 +10,15 @@ from rl_training.types import Batch, Metrics
 
 
 def bellman(batch: Batch, next_values: Tensor, gamma: float) -> Tensor:
-    """rewards + gamma * next_values, where termination stops the bootstrap and a time limit does not."""
+    """rewards + gamma * next_values, where termination stops the bootstrap and a time limit does not.
+
+    Where rewards are sums over several steps, the batch says by `discounts` what the value after the last is worth.
+    """
     rewards, dones = batch["rewards"], batch["dones"]
     if not rewards.shape == dones.shape == next_values.shape:
         shapes = f"rewards {tuple(rewards.shape)}, dones {tuple(dones.shape)}, next_values {tuple(next_values.shape)}"
         raise ValueError(f"shapes must be equal, got {shapes}")
-    return rewards + gamma * (1 - dones) * next_values
+    return rewards + batch.get("discounts", gamma) * (1 - dones) * next_values
 
 
 def critic_objective(*, q_values: Tensor, target_q_values: Tensor, huber_delta: float | None = None) -> Metrics:
@@ -39,9 +42,30 @@ def critic_objective(*, q_values: Tensor, target_q_values: Tensor, huber_delta: 
     }
 
 
+def quantile_huber_loss(*, quantiles: Tensor, target_atoms: Tensor) -> Tensor:
+    """Regression of M quantiles (..., B, M) on the distribution of atoms (B, K): the mean over all pairs.
+
+    The m-th quantile is that at (m - 1/2) / M; errors of an atom above it weigh so much, those below it the rest to 1.
+    They count by half their square up to 1, and linearly beyond.
+    """
+    if quantiles.shape[-2] != target_atoms.shape[0] or target_atoms.ndim != 2:
+        shapes = f"quantiles {tuple(quantiles.shape)}, target_atoms {tuple(target_atoms.shape)}"
+        raise ValueError(f"quantiles must be (..., B, M) and target_atoms (B, K), got {shapes}")
+    count = quantiles.shape[-1]
+    levels = (torch.arange(count, dtype=quantiles.dtype, device=quantiles.device) + 0.5) / count
+    errors = target_atoms[:, None] - quantiles[..., None]
+    weights = (levels[:, None] - (errors.detach() < 0).to(errors.dtype)).abs()
+    return (weights * functional.huber_loss(errors, torch.zeros_like(errors), reduction="none")).mean()
+
+
 def smooth(actions: Tensor, noise: float, clip: float) -> Tensor:
     """Actions with clipped Gaussian noise, kept in [-1, 1]; draws from the global generator."""
     return (actions + (torch.randn_like(actions) * noise).clamp(-clip, clip)).clamp(-1, 1)
+
+
+def saturation(actions: Tensor) -> Tensor:
+    """The share of actions that are all but on their bounds: near 1 early on, the actor has run into its tanh."""
+    return (actions.detach().abs() > 0.99).to(actions.dtype).mean()
 
 
 def soft_clipped_max(q_values: Tensor, min_weight: float) -> Tensor:
@@ -68,6 +92,11 @@ def imitation_objective(*, log_probs: Tensor, weights: Tensor, advantages: Tenso
         "weight_max": weights.amax(),
         "log_prob_data": log_probs.mean(),
     }
+
+
+def soft_actor_objective(*, values: Tensor, log_probs: Tensor, temperature: Tensor) -> Metrics:
+    """Value and entropy of the policy's own actions; the temperature is not trained by it."""
+    return {"actor_loss": (temperature.detach() * log_probs - values).mean(), "entropy": -log_probs.mean()}
 
 
 def temperature_objective(*, log_temperature: Tensor, log_probs: Tensor, target_entropy: float) -> Metrics:

@@ -22,12 +22,14 @@ class Adam(nn.Module):
         learning_rate: float,
         max_grad_norm: float | None = None,
         weight_decay: float = 0.0,
+        beta1: float = 0.9,
     ) -> None:
         super().__init__()
         self.base_learning_rate = learning_rate
         self.learning_rate = learning_rate
         self.max_grad_norm = max_grad_norm
         self.weight_decay = weight_decay
+        self.beta1 = beta1
         self._constrain: Callable[[], None] | None = getattr(module, "constrain", None)
         self.exp_avg, self.exp_avg_sq = _zeros(module), _zeros(module)
         self._params: list[Tensor] = list(module.parameters())
@@ -51,7 +53,7 @@ class Adam(nn.Module):
             [],
             [self.count] * len(gradients),
             lr=self.learning_rate,
-            beta1=0.9,
+            beta1=self.beta1,
             beta2=0.999,
             weight_decay=self.weight_decay,
             eps=1e-8,
@@ -71,7 +73,7 @@ def _zeros(module: nn.Module) -> nn.Module:
 
 def gradient_norm(gradients: list[Tensor]) -> Tensor:
     """Euclidean norm over all gradients together."""
-    # Eagerly one call for all; compiled, that call crashes on a gradient that is a single number.
+    # Eagerly one call for all; compiled to C++, a call that returns a list of one tensor crashes.
     norms = [each.norm() for each in gradients] if torch.compiler.is_compiling() else torch._foreach_norm(gradients)
     return torch.stack(list(norms)).square().sum().sqrt()
 

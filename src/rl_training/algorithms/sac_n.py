@@ -21,9 +21,9 @@ from pydantic import Field
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, Alpha, Sizes, Step, ValueHyper, register
-from rl_training.algorithms.losses import bellman, critic_objective, temperature_objective
+from rl_training.algorithms.losses import bellman, critic_objective, soft_actor_objective, temperature_objective
 from rl_training.binding import options, refuse_unused
-from rl_training.models import MLPSACModel
+from rl_training.models import MLPSACNModel
 from rl_training.types import Batch, Metrics
 
 
@@ -67,8 +67,8 @@ def sac_n_loss(
 
 def actor_objective(*, policy_q_values: Tensor, policy_log_probs: Tensor, temperature: Tensor) -> Metrics:
     """Entropy and the smallest of the critics (N, B) at the policy's own action."""
-    loss = (temperature.detach() * policy_log_probs - policy_q_values.amin(0)).mean()
-    return {"actor_loss": loss, "q_policy_std": policy_q_values.std(0, correction=0).mean()}
+    metrics = soft_actor_objective(values=policy_q_values.amin(0), log_probs=policy_log_probs, temperature=temperature)
+    return metrics | {"q_policy_std": policy_q_values.std(0, correction=0).mean()}
 
 
 @register("sac_n", mode="offline")
@@ -76,7 +76,7 @@ class SACN(Algorithm):
     """SAC with an ensemble of critics."""
 
     hyper_class = SACNHyper
-    model_class = MLPSACModel
+    model_class = MLPSACNModel
     steps = (Step("temperature"), Step("actor"), Step("critic", tracks=("critic",)))
 
     @classmethod

@@ -11,24 +11,20 @@ kept above 1e-6, for a critic that is zero everywhere.
 
 from __future__ import annotations
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, Step, ValueHyper, register
-from rl_training.algorithms.losses import bellman, critic_objective, smooth
+from rl_training.algorithms.base import register
+from rl_training.algorithms.losses import critic_objective
+from rl_training.algorithms.td3 import TD3, TD3Hyper
 from rl_training.binding import options
-from rl_training.models import MLPTD3Model
 from rl_training.types import Batch, Metrics
 
 
 @options
-class TD3BCHyper(ValueHyper):
+class TD3BCHyper(TD3Hyper):
     """Hyper-parameters of TD3+BC."""
 
-    policy_noise: float = Field(default=0.2, ge=0, description="standard deviation of target smoothing")
-    noise_clip: float = Field(default=0.5, ge=0, description="bound on the smoothing noise")
-    policy_delay: int = Field(default=2, ge=1, description="critic updates per actor update")
     bc_alpha: float = Field(default=2.5, gt=0, description="weight of value against cloning")
 
 
@@ -61,23 +57,11 @@ def actor_objective(*, policy_q_values: Tensor, policy_actions: Tensor, actions:
 
 
 @register("td3_bc", mode="offline")
-class TD3BC(Algorithm):
+class TD3BC(TD3):
     """TD3 with a behaviour-cloning term."""
 
     hyper_class = TD3BCHyper
-    model_class = MLPTD3Model
-    steps = (Step("critic"), Step("actor", every="policy_delay", tracks=("actor", "critic")))
-    defaults = {"normalize_obs": True}
-
-    def critic_loss(self, batch: Batch) -> Metrics:
-        """Twin critics against the smaller of the target critics, at a smoothed target action."""
-        hyper, next_obs = self.hyper, batch["next_obs"]
-        with torch.no_grad():
-            next_actions = smooth(self.target.actor(next_obs), hyper.policy_noise, hyper.noise_clip)
-            next_q = self.target.critic(next_obs, next_actions).amin(0)
-            target_q = bellman(batch, next_q, hyper.gamma)
-        q = self.model.critic(batch["obs"], batch["actions"])
-        return critic_objective(q_values=q, target_q_values=target_q)
+    defaults = {"normalize_obs": True, "exploration_noise": 0.1}
 
     def actor_loss(self, batch: Batch) -> Metrics:
         """Value of the policy's own action, and its distance to the data's."""

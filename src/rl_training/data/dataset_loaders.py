@@ -180,7 +180,7 @@ def _load(spec: DatasetSpec, env: Callable[[], Any] | None) -> TransitionDataset
                 "dataset_kind 'random' needs an environment to act in: set env_id in a config, or pass env=, "
                 "a function that makes one"
             )
-        return collect_random_dataset(env, size=spec.dataset_size or 10_000, seed=spec.dataset_seed)
+        return collect_dataset(env, size=spec.dataset_size or 10_000, seed=spec.dataset_seed)
     if spec.dataset_size is not None:
         raise ConfigError(f"dataset_size does not go with dataset_kind {kind!r}; it counts rows to collect or to mix")
     if kind == "minari":
@@ -266,21 +266,38 @@ def _reward_normalizer(parts: list[TransitionDataset], how: str) -> RewardTransf
     return RewardTransformConfig()
 
 
-def collect_random_dataset(env: Callable[[], Any], *, size: int, seed: int) -> TransitionDataset:
-    """Transitions of a policy that draws every action uniformly, identical for equal seeds."""
+def collect_dataset(
+    env: Callable[[], Any],
+    *,
+    act: Callable[[Any], Any] | None = None,
+    size: int | None = None,
+    episodes: int | None = None,
+    seed: int = 0,
+) -> TransitionDataset:
+    """So many transitions, or whole episodes, of a policy, or of one that draws every action uniformly.
+
+    `act` maps an observation to an action in native units. Equal seeds give equal data.
+    """
+    if (size is None) == (episodes is None):
+        raise ConfigError("give either size or episodes")
     stage = env()
     try:
         stage.action_space.seed(seed)
         rows: dict[str, list[Any]] = {
             name: [] for name in ("obs", "actions", "rewards", "next_obs", "dones", "truncations")
         }
-        obs, _ = stage.reset(seed=seed)
-        for _ in range(size):
-            action = stage.action_space.sample()
-            next_obs, reward, terminated, truncated, _ = stage.step(action)
+        # Copied here and below, since environments may write into the arrays they gave before.
+        obs = np.array(stage.reset(seed=seed)[0])
+        ended = 0
+        while len(rows["obs"]) != size and ended != episodes:
+            action = np.array(stage.action_space.sample() if act is None else act(obs))
+            seen, reward, terminated, truncated, _ = stage.step(action)
+            next_obs = np.array(seen)
             for name, value in zip(rows, (obs, action, reward, next_obs, terminated, truncated), strict=True):
                 rows[name].append(value)
-            obs = stage.reset()[0] if terminated or truncated else next_obs
+            over = terminated or truncated
+            ended += over
+            obs = np.array(stage.reset()[0]) if over else next_obs
     finally:
         stage.close()
     return TransitionDataset.from_dict({name: np.asarray(values) for name, values in rows.items()}, copy=False)

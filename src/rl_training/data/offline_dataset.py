@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from typing_extensions import Self
 
+from rl_training.config import RewardTransformConfig
 from rl_training.data.conversion import add_next_obs, episode_rows
 from rl_training.data.fields import read_fields
 from rl_training.data.returns import returns_to_go
@@ -70,6 +71,8 @@ class TransitionDataset:
     obs_std: Tensor | None = None
     """Statistics for the algorithm to normalise with; the observations here stay as they were logged."""
     validation: TransitionDataset | None = None
+    reward_transforms: tuple[RewardTransformConfig, ...] = ()
+    """What was done to the rewards as they were logged, one after the other."""
     seed: int = 0
     _sampler: list[BlockSampler] = field(default_factory=list, init=False, repr=False)
 
@@ -235,14 +238,11 @@ class TransitionDataset:
         sign: bool = False,
     ) -> Self:
         """Rewards times scale, plus shift, then their sign if asked, then clipped."""
-
-        def transform(rewards: Tensor) -> Tensor:
-            rewards = rewards * scale + shift
-            rewards = rewards.sign() if sign else rewards
-            return rewards if clip_min is None and clip_max is None else rewards.clamp(clip_min, clip_max)
-
-        tails = None if self.tail_rewards is None else transform(self.tail_rewards)
-        return self.with_rewards(transform(self.fields["rewards"]), tails)
+        preset: Any = "sign_clip" if sign else None
+        config = RewardTransformConfig(preset=preset, scale=scale, shift=shift, clip_min=clip_min, clip_max=clip_max)
+        tails = None if self.tail_rewards is None else config.apply(self.tail_rewards)
+        changed = self.with_rewards(config.apply(self.fields["rewards"]), tails)
+        return replace(changed, reward_transforms=(*self.reward_transforms, config))
 
     def with_returns_to_go(self, gamma: float, *, failure_reward: float | None = None) -> Self:
         """The dataset with `returns_to_go`: the discounted sum of rewards from each row to its episode's end.

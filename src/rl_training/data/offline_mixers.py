@@ -1,16 +1,18 @@
-"""Several datasets as one."""
+"""Several datasets as one, and prior data beside a run's own experience."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from rl_training.data.offline_dataset import TransitionDataset
-from rl_training.types import DatasetError
+from rl_training.data.replay_buffer import ReplayBuffer
+from rl_training.types import Batch, DatasetError
 
 
 def mix_transition_datasets(
@@ -57,6 +59,7 @@ def concatenate_datasets(datasets: Sequence[TransitionDataset]) -> TransitionDat
         if known
         else None,
         num_dropped=sum(part.num_dropped for part in datasets),
+        reward_transforms=first.reward_transforms,
         notes=tuple(notes),
         seed=first.seed,
     )
@@ -102,3 +105,55 @@ def _join_tails(datasets: Sequence[TransitionDataset]) -> Tensor:
     tails = [part.tail_rewards for part in datasets]
     blank = [torch.full_like(part.fields["rewards"], torch.nan) for part in datasets]
     return torch.cat([none if tail is None else tail for tail, none in zip(tails, blank, strict=True)])
+
+
+class MixedSource:
+    """Batches of which a share comes from prior data and the rest from a run's own experience.
+
+    `ratio` is the share of prior data, or `proportional` to let every row of either count alike. While there is no
+    experience yet, all comes from prior data.
+    """
+
+    def __init__(self, prior: TransitionDataset, online: ReplayBuffer, ratio: float | Literal["proportional"]) -> None:
+        self.prior, self.online, self.ratio = prior, online, ratio
+        self._counts = torch.zeros(3, dtype=torch.int64)
+        """Batches, and rows of either kind in them, since they were last asked for."""
+
+    def sample(self, batch_size: int) -> Batch:
+        """A batch of rows of both kinds, those of prior data first."""
+        offline = self._offline_rows(batch_size)
+        self._counts += torch.tensor([1, offline, batch_size - offline])
+        if offline == batch_size:
+            return self.prior.sample(batch_size)
+        online = self.online.sample(batch_size - offline)
+        if offline == 0:
+            return online
+        return {name: torch.cat([value, online[name]]) for name, value in self.prior.sample(offline).items()}
+
+    def _offline_rows(self, batch_size: int) -> int:
+        if not self.online.can_sample:
+            return batch_size
+        if self.ratio == "proportional":
+            return round(batch_size * len(self.prior) / (len(self.prior) + len(self.online)))
+        return round(batch_size * self.ratio)
+
+    def metrics(self) -> dict[str, float]:
+        """Rows of either kind in a batch, on average since the last call."""
+        batches, offline, online = self._counts.tolist()
+        self._counts.zero_()
+        rows = {"offline_rows": offline / max(batches, 1), "online_rows": online / max(batches, 1)}
+        return self.online.metrics() | rows
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the streams are, without rows."""
+        return {
+            "prior": self.prior.sampler.state_dict(),
+            "online": self.online.state_dict(),
+            "counts": self._counts.clone(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` found the streams; the buffer's rows are its own business."""
+        self.prior.sampler.load_state_dict(state["prior"])
+        self.online.load_state_dict(state["online"])
+        self._counts.copy_(state["counts"])

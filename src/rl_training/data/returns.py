@@ -118,6 +118,10 @@ class LambdaReturnSource:
         self.drawn += 1
         return self.sampler.sample(batch_size)
 
+    def metrics(self) -> dict[str, float]:
+        """Nothing: every batch is drawn alike."""
+        return {}
+
     def state_dict(self) -> dict[str, Any]:
         """Where the stream is; the returns follow from the values."""
         return {"drawn": self.drawn, **self.sampler.state_dict()}

@@ -23,6 +23,9 @@ class Source(Protocol):
     def sample(self, batch_size: int) -> Batch:
         """The next batch."""
 
+    def metrics(self) -> dict[str, float]:
+        """What there is to say about the batches drawn since the last call."""
+
     def state_dict(self) -> dict[str, Any]:
         """Where the stream is, in tensors and plain values."""
 
@@ -58,6 +61,10 @@ class BlockSampler:
         gathered = {name: torch.split(_gather_rows(value, index), batch_size) for name, value in self.fields.items()}
         self.block = [{name: parts[k] for name, parts in gathered.items()} for k in range(BLOCK)]
         self.batch_size = batch_size
+
+    def metrics(self) -> dict[str, float]:
+        """Nothing: every batch is drawn alike."""
+        return {}
 
     def replace_fields(self, fields: Mapping[str, Tensor]) -> None:
         """Go on drawing the same rows, from other values."""

@@ -1,6 +1,9 @@
 """Gymnasium in, [-1, 1] actions and flat float32 observations out."""
 
+from gymnasium.vector import AutoresetMode
+
 from rl_training.envs.factory import make_env, make_native_env, make_vector_env, reward_transform, space_spec
+from rl_training.envs.goals import GoalTask, goal_task
 from rl_training.envs.rewards import (
     RewardClipWrapper,
     RewardScaleWrapper,
@@ -10,11 +13,14 @@ from rl_training.envs.rewards import (
 )
 
 __all__ = [
+    "AutoresetMode",
+    "GoalTask",
     "RewardClipWrapper",
     "RewardScaleWrapper",
     "RewardShiftWrapper",
     "RewardTransformConfig",
     "apply_reward_wrappers",
+    "goal_task",
     "make_env",
     "make_native_env",
     "make_vector_env",

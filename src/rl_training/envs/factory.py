@@ -2,37 +2,53 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.spaces import Box
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.spaces import Box, Dict
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FlattenObservation, RescaleAction, TransformObservation
 
 from rl_training.config import RewardTransformConfig
+from rl_training.envs.goals import FlattenGoal, has_goal
 from rl_training.envs.rewards import apply_reward_wrappers, as_reward_transform
+from rl_training.envs.snapshots import Snapshot
 from rl_training.types import ConfigError, MissingExtraError, SpaceSpec, nearest
 
 WRAPPERS = ("reward",)
+ROBOTICS = ("PointMaze", "AntMaze", "Fetch", "HandReach", "HandManipulate", "AdroitHand", "FrankaKitchen")
+"""Families of tasks that come with Gymnasium-Robotics."""
 
 
 def make_native_env(
-    env_id: str, env_kwargs: Mapping[str, Any] | None = None, *, raw_rewards: bool = False
+    env_id: str,
+    env_kwargs: Mapping[str, Any] | None = None,
+    *,
+    raw_rewards: bool = False,
+    with_achieved: bool = False,
 ) -> gym.Env[Any, Any]:
     """The environment with flat float32 observations and actions in its own units.
 
     `env_kwargs` are passed to gymnasium.make, except `wrappers`, whose `reward` is a reward transform; `raw_rewards`
-    leaves that transform out, as evaluation does.
+    leaves that transform out, as evaluation does. In a task with goals an observation ends with the goal desired and,
+    `with_achieved`, then the goal achieved.
     """
     kwargs = {name: value for name, value in (env_kwargs or {}).items() if name != "wrappers"}
     transform = reward_transform(env_kwargs or {})
     env = _make(env_id, kwargs)
     _check_spaces(env_id, env)
-    return _flatten(env if raw_rewards else apply_reward_wrappers(env, transform))
+    env = env if raw_rewards else apply_reward_wrappers(env, transform)
+    if has_goal(env):
+        return FlattenGoal(env, with_achieved=with_achieved)
+    if with_achieved:
+        raise ConfigError(f"{env_id} has no goals (observation, desired_goal, achieved_goal): set replay: uniform")
+    return _flatten(env)
 
 
 def reward_transform(env_kwargs: Mapping[str, Any]) -> RewardTransformConfig | None:
@@ -47,20 +63,35 @@ def reward_transform(env_kwargs: Mapping[str, Any]) -> RewardTransformConfig | N
     return None if reward is None else as_reward_transform(reward)
 
 
-def make_env(
-    env_id: str, env_kwargs: Mapping[str, Any] | None = None, *, raw_rewards: bool = False
-) -> gym.Env[Any, Any]:
-    """The environment with flat float32 observations and actions in [-1, 1]."""
-    env = make_native_env(env_id, env_kwargs, raw_rewards=raw_rewards)
-    return RescaleAction(env, np.float32(-1), np.float32(1))
+def make_env(env_id: str, env_kwargs: Mapping[str, Any] | None = None, **options: bool) -> gym.Env[Any, Any]:
+    """The environment with flat float32 observations, actions in [-1, 1], and a state that can be saved if any can."""
+    env = make_native_env(env_id, env_kwargs, **options)
+    return Snapshot(RescaleAction(env, np.float32(-1), np.float32(1)))
 
 
 def make_vector_env(
-    env_id: str, env_kwargs: Mapping[str, Any] | None = None, *, num_envs: int, raw_rewards: bool = False
-) -> SyncVectorEnv:
-    """Several such environments stepped together; they are reset by whoever steps them, never by themselves."""
-    makers = [partial(make_env, env_id, env_kwargs, raw_rewards=raw_rewards)] * num_envs
-    return SyncVectorEnv(makers, autoreset_mode=AutoresetMode.DISABLED)
+    env_id: str,
+    env_kwargs: Mapping[str, Any] | None = None,
+    *,
+    num_envs: int,
+    kind: Literal["sync", "async"] = "sync",
+    **options: bool,
+) -> SyncVectorEnv | AsyncVectorEnv:
+    """Several such environments stepped together, `async` ones in processes of their own.
+
+    They are reset by whoever steps them, never by themselves.
+    """
+    make = partial(make_env, env_id, env_kwargs, **options)
+    if kind == "sync":
+        return SyncVectorEnv([make] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
+    return AsyncVectorEnv([partial(_make_apart, make, os.getpid())] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
+
+
+def _make_apart(make: Callable[[], gym.Env[Any, Any]], leader: int) -> gym.Env[Any, Any]:
+    """An environment for a process that leaves Ctrl-C, which all processes get, to the one that leads it."""
+    if os.getpid() != leader:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return make()
 
 
 def space_spec(env: gym.Env[Any, Any]) -> SpaceSpec:
@@ -77,6 +108,8 @@ def space_spec(env: gym.Env[Any, Any]) -> SpaceSpec:
 
 
 def _make(env_id: str, kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
+    if env_id.startswith(ROBOTICS):
+        _register_robotics(env_id)
     try:
         with warnings.catch_warnings():
             # Old versions of tasks are what published data was made with; that newer ones exist is no news.
@@ -95,6 +128,15 @@ def _make(env_id: str, kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
         raise ConfigError(f"env_kwargs: {error}") from None
 
 
+def _register_robotics(env_id: str) -> None:
+    """Make the tasks of Gymnasium-Robotics known, which nothing but its import does."""
+    try:
+        import gymnasium_robotics
+    except ImportError:
+        raise MissingExtraError("gymnasium_robotics", "robotics", f"env_id {env_id!r}") from None
+    gym.register_envs(gymnasium_robotics)
+
+
 def _check_spaces(env_id: str, env: gym.Env[Any, Any]) -> None:
     actions, observations = env.action_space, env.observation_space
     if not isinstance(actions, Box) or len(actions.shape) != 1:
@@ -103,13 +145,16 @@ def _check_spaces(env_id: str, env: gym.Env[Any, Any]) -> None:
         )
     if not (np.isfinite(actions.low).all() and np.isfinite(actions.high).all()):
         raise ConfigError(f"{env_id} has unbounded actions {actions}; wrap it so that they have finite bounds")
-    if not isinstance(observations, Box) or observations.dtype == np.uint8:
-        raise ConfigError(f"{env_id} has the observation space {observations}; only Box vectors are supported")
+    parts = observations.spaces.values() if isinstance(observations, Dict) else [observations]
+    if not all(isinstance(part, Box) and part.dtype != np.uint8 for part in parts):
+        raise ConfigError(
+            f"{env_id} has the observation space {observations}; only vectors (Box), alone or in a Dict, are supported"
+        )
 
 
 def _flatten(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
     space = env.observation_space
-    if isinstance(space, Box) and len(space.shape) != 1:
+    if not isinstance(space, Box) or len(space.shape) != 1:
         env = FlattenObservation(env)
         space = env.observation_space
     if space.dtype == np.float32 or not isinstance(space, Box):

@@ -6,9 +6,12 @@ from rl_training.models.mlp_awac import MLPAWACModel, MLPCRRModel
 from rl_training.models.mlp_awr import MLPAWRModel, MLPMARWILModel
 from rl_training.models.mlp_bc import MLPBCModel
 from rl_training.models.mlp_bcq import BehaviorVAE, MLPBCQModel, MLPBEARModel
+from rl_training.models.mlp_crossq import MLPCrossQModel
 from rl_training.models.mlp_iql import MLPIQLModel
-from rl_training.models.mlp_sac import MLPCQLModel, MLPSACModel
-from rl_training.models.mlp_td3 import MLPReBRACModel, MLPTD3Model
+from rl_training.models.mlp_redq import MLPREDQModel
+from rl_training.models.mlp_sac import MLPCQLModel, MLPSACModel, MLPSACNModel
+from rl_training.models.mlp_td3 import MLPDDPGModel, MLPReBRACModel, MLPTD3Model
+from rl_training.models.mlp_tqc import MLPTQCModel
 from rl_training.models.policies import DeterministicActor, GaussianActor, PerturbationActor, TanhGaussianActor
 
 __all__ = [
@@ -24,11 +27,16 @@ __all__ = [
     "MLPBEARModel",
     "MLPCQLModel",
     "MLPCRRModel",
+    "MLPCrossQModel",
+    "MLPDDPGModel",
     "MLPIQLModel",
     "MLPMARWILModel",
+    "MLPREDQModel",
     "MLPReBRACModel",
     "MLPSACModel",
+    "MLPSACNModel",
     "MLPTD3Model",
+    "MLPTQCModel",
     "Model",
     "Multiplier",
     "PerturbationActor",

@@ -63,6 +63,6 @@ def xavier_small_last(weight: Tensor, bias: Tensor, last: bool) -> None:
 
 
 def xavier(weight: Tensor, bias: Tensor, last: bool) -> None:
-    """Xavier weights and no bias: values of AWR."""
+    """Xavier weights and no bias: values of AWR, REDQ, RLPD."""
     nn.init.xavier_uniform_(weight)
     nn.init.zeros_(bias)

@@ -66,9 +66,9 @@ class EnsembleLinear(nn.Module):
         for weight, bias in zip(self.weight.data, self.bias.data, strict=True):
             init(weight.T, bias, last)
 
-    def members(self) -> list[tuple[Tensor, Tensor]]:
-        """Weight and bias of each member, as views."""
-        return list(zip(self.weight.unbind(), self.bias.unbind(), strict=True))
+    def members(self, chosen: Tensor | None = None) -> list[tuple[Tensor, Tensor]]:
+        """Weight and bias of each member, as views, or copies of those at the indices `chosen`."""
+        return _split(self.weight, self.bias, chosen)
 
 
 class EnsembleNorm(nn.Module):
@@ -79,13 +79,22 @@ class EnsembleNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(members, size))
         self.bias = nn.Parameter(torch.zeros(members, size))
 
-    def members(self) -> list[tuple[Tensor, Tensor]]:
-        """Weight and bias of each member, as views."""
-        return list(zip(self.weight.unbind(), self.bias.unbind(), strict=True))
+    def members(self, chosen: Tensor | None = None) -> list[tuple[Tensor, Tensor]]:
+        """Weight and bias of each member, as views, or copies of those at the indices `chosen`."""
+        return _split(self.weight, self.bias, chosen)
+
+
+def _split(weight: Tensor, bias: Tensor, chosen: Tensor | None) -> list[tuple[Tensor, Tensor]]:
+    if chosen is not None:
+        weight, bias = weight.index_select(0, chosen), bias.index_select(0, chosen)
+    return list(zip(weight.unbind(), bias.unbind(), strict=True))
 
 
 class EnsembleMLP(nn.Module):
-    """E perceptrons over one input: (..., input) to (E, ..., output)."""
+    """E perceptrons over one input: (..., input) to (E, ..., output).
+
+    Dropout comes right after a linear layer, before normalisation; each member draws masks of its own.
+    """
 
     def __init__(
         self,
@@ -96,6 +105,7 @@ class EnsembleMLP(nn.Module):
         *,
         init: Init = uniform,
         norm: Norm = "none",
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         fans = list(pairwise([input_size, *hidden_sizes, output_size]))
@@ -103,13 +113,16 @@ class EnsembleMLP(nn.Module):
             EnsembleLinear(size, *fan, init=init, last=number == len(fans)) for number, fan in enumerate(fans, start=1)
         )
         self.norms = nn.ModuleList(EnsembleNorm(size, width) for width in hidden_sizes if norm != "none")
-        self.norm = norm
+        self.norm, self.dropout = norm, dropout
 
-    def forward(self, inputs: Tensor, *, count: int | None = None) -> Tensor:
-        """The outputs of all members, or of the first `count`, stacked."""
+    def forward(
+        self, inputs: Tensor, *, count: int | None = None, chosen: Tensor | None = None, training: bool = False
+    ) -> Tensor:
+        """The outputs of all members, of the first `count` or of those at the indices `chosen`, stacked."""
         # One product per member: on CPU, 3 to 10 % faster than a batched product, for 2 members and for 50.
         rows = inputs.reshape(-1, inputs.shape[-1])
-        outputs = torch.stack([self._forward(rows, *member) for member in islice(self._members(), count)])
+        members = islice(self._members(chosen), count)
+        outputs = torch.stack([self._forward(rows, *member, training=training) for member in members])
         return outputs.reshape(len(outputs), *inputs.shape[:-1], outputs.shape[-1])
 
     def forward_each(self, inputs: Tensor) -> Tensor:
@@ -118,18 +131,27 @@ class EnsembleMLP(nn.Module):
             [self._forward(rows, *member) for rows, member in zip(inputs.unbind(), self._members(), strict=True)]
         )
 
-    def _members(self) -> list[tuple[Sequence[tuple[Tensor, Tensor]], Sequence[tuple[Tensor, Tensor]]]]:
+    def _members(
+        self, chosen: Tensor | None = None
+    ) -> list[tuple[Sequence[tuple[Tensor, Tensor]], Sequence[tuple[Tensor, Tensor]]]]:
         """Layers and norms of each member."""
-        layers = list(zip(*(layer.members() for layer in _ensemble_layers(self.layers)), strict=True))
-        norms = list(zip(*(norm.members() for norm in _ensemble_layers(self.norms)), strict=True))
+        layers = list(zip(*(layer.members(chosen) for layer in _ensemble_layers(self.layers)), strict=True))
+        norms = list(zip(*(norm.members(chosen) for norm in _ensemble_layers(self.norms)), strict=True))
         return list(zip(layers, norms or [()] * len(layers), strict=True))
 
     def _forward(
-        self, rows: Tensor, layers: Sequence[tuple[Tensor, Tensor]], norms: Sequence[tuple[Tensor, Tensor]]
+        self,
+        rows: Tensor,
+        layers: Sequence[tuple[Tensor, Tensor]],
+        norms: Sequence[tuple[Tensor, Tensor]],
+        *,
+        training: bool = False,
     ) -> Tensor:
         *hidden, (last_weight, last_bias) = layers
         for number, (weight, bias) in enumerate(hidden):
             rows = torch.addmm(bias, rows, weight)
+            if training and self.dropout:
+                rows = functional.dropout(rows, self.dropout)
             if self.norm == "before":
                 rows = functional.layer_norm(rows, rows.shape[-1:], *norms[number])
             rows = functional.relu_(rows)
@@ -154,16 +176,26 @@ class QEnsemble(nn.Module):
         size: int = 2,
         init: Init = uniform,
         norm: Norm = "none",
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.mlp = EnsembleMLP(size, obs_dim + action_dim, hidden_sizes, 1, init=init, norm=norm)
+        self.mlp = EnsembleMLP(size, obs_dim + action_dim, hidden_sizes, 1, init=init, norm=norm, dropout=dropout)
 
-    def forward(self, obs: Tensor, actions: Tensor, *, count: int | None = None) -> Tensor:
+    def forward(
+        self,
+        obs: Tensor,
+        actions: Tensor,
+        *,
+        count: int | None = None,
+        chosen: Tensor | None = None,
+        training: bool = False,
+    ) -> Tensor:
         """Values (E, B); several actions per state, (samples, B, dim), give (samples, E, B).
 
-        With a `count`, only the first so many critics are evaluated.
+        With a `count`, only the first so many critics are evaluated; with `chosen`, only those at these indices.
+        Dropout, if there is any, acts in training only.
         """
-        values: Tensor = self.mlp(join(obs, actions), count=count).squeeze(-1)
+        values: Tensor = self.mlp(join(obs, actions), count=count, chosen=chosen, training=training).squeeze(-1)
         return values.movedim(0, -2)
 
     def forward_each(self, obs: Tensor, actions: Tensor) -> Tensor:

@@ -11,9 +11,34 @@ from rl_training.models.init import orthogonal_small_last, small_last, uniform_s
 from rl_training.models.layers import Multiplier, QEnsemble
 from rl_training.models.policies import TanhGaussianActor
 
+WIDE = (-20.0, 2.0)
+"""Bounds on the log-deviation that hardly ever bind: those of SAC's authors."""
+
 
 class MLPSACModel(Model):
-    """A tanh-Gaussian actor, any number of critics, and the temperature of the entropy."""
+    """A tanh-Gaussian actor, critics, two unless told otherwise, and the temperature of the entropy."""
+
+    def __init__(
+        self,
+        *,
+        obs_dim: int,
+        action_dim: int,
+        hidden_sizes: Sequence[int] = (256, 256),
+        actor_hidden_sizes: Sequence[int] | None = None,
+        critic_hidden_sizes: Sequence[int] | None = None,
+        num_critics: int = 2,
+        alpha: float | Literal["auto"] = "auto",
+    ) -> None:
+        super().__init__(obs_dim=obs_dim, action_dim=action_dim)
+        self.actor = TanhGaussianActor(
+            obs_dim, action_dim, hidden_sizes=actor_hidden_sizes or hidden_sizes, log_std_range=WIDE
+        )
+        self.critic = QEnsemble(obs_dim, action_dim, hidden_sizes=critic_hidden_sizes or hidden_sizes, size=num_critics)
+        self.temperature = Multiplier(log_temperature(alpha))
+
+
+class MLPSACNModel(Model):
+    """As SAC's, but with many critics, and last layers that start near zero."""
 
     def __init__(
         self,
@@ -60,7 +85,7 @@ class MLPCQLModel(Model):
             obs_dim,
             action_dim,
             hidden_sizes=actor_hidden_sizes or hidden_sizes,
-            log_std_range=(-20.0, 2.0),
+            log_std_range=WIDE,
             affine_std=True,
             init=orthogonal_small_last if orthogonal_actor else uniform_small_last,
         )

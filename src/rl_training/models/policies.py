@@ -128,23 +128,24 @@ class TanhGaussianActor(nn.Module):
         log_std_range: tuple[float, float] = LOG_STD_RANGE,
         affine_std: bool = False,
         init: Init = uniform,
+        network: Callable[..., nn.Module] = MLP,
     ) -> None:
         super().__init__()
-        self.mlp = MLP(obs_dim, hidden_sizes, 2 * action_dim, init=init)
+        self.mlp = network(obs_dim, hidden_sizes, 2 * action_dim, init=init)
         self.log_std_range = log_std_range
         self.std_affinity = nn.Parameter(torch.tensor([1.0, -1.0])) if affine_std else None
 
-    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, obs: Tensor, *, training: bool = False) -> tuple[Tensor, Tensor]:
         """Mean and log of the standard deviation of the raw value, each (B, dim)."""
-        mean, log_std = self.mlp(obs).chunk(2, dim=-1)
+        mean, log_std = self.mlp(obs, training=training).chunk(2, dim=-1)
         if self.std_affinity is not None:
             factor, offset = self.std_affinity.unbind()
             log_std = factor * log_std + offset
         return mean, log_std.clamp(*self.log_std_range)
 
-    def sample(self, obs: Tensor, *, count: int | None = None) -> tuple[Tensor, Tensor]:
+    def sample(self, obs: Tensor, *, count: int | None = None, training: bool = False) -> tuple[Tensor, Tensor]:
         """Actions (B, dim) or (count, B, dim), differentiable, and their log-densities."""
-        mean, log_std = self(obs)
+        mean, log_std = self(obs, training=training)
         noise = _noise(mean, count)
         raw = mean + log_std.exp() * noise
         return raw.tanh(), _standard_log_prob(noise, log_std) - log_tanh_slope(raw).sum(-1)

@@ -15,7 +15,7 @@ from rl_training.runtime.rollout import EvaluationResult, evaluate_policy
 from rl_training.runtime.schedules import ScheduleSpec, resolve_schedule_value
 from rl_training.runtime.scores import normalized_score
 from rl_training.runtime.trainer import TrainerState, TrainResult
-from rl_training.runtime.workflows import SavedPolicy, evaluate, load_policy, predict, resume, train
+from rl_training.runtime.workflows import SavedPolicy, collect, evaluate, load_policy, predict, resume, train
 from rl_training.types import ConfigError, nearest
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "ScheduleSpec",
     "TrainResult",
     "TrainerState",
+    "collect",
     "evaluate",
     "evaluate_policy",
     "load_policy",

@@ -112,11 +112,11 @@ class RunDirectory:
         if writer is not None:
             for name, value in metrics.items():
                 if isinstance(value, (int, float)) and math.isfinite(value):
-                    writer.add_scalar(f"{kind}/{name}", value, metrics["update_count"])
+                    writer.add_scalar(f"{kind}/{name}", value, metrics["global_step"])
 
-    def rewind_metrics(self, update_count: int) -> None:
+    def rewind_metrics(self, global_step: int) -> None:
         """Forget rows written after a checkpoint, which a resumed run writes again; a torn last line goes too."""
-        rows = [row for row in read_metrics(self.path) if row["update_count"] <= update_count]
+        rows = [row for row in read_metrics(self.path) if row["global_step"] <= global_step]
         temporary = self._metrics_path.with_suffix(".tmp")
         temporary.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
         temporary.replace(self._metrics_path)

@@ -1,76 +1,59 @@
-"""Putting a run together: data, spaces, algorithm, evaluation, and last of all its directory."""
+"""Putting a run together: spaces, data, algorithm, what it draws from and acts in, and last of all its directory."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from rl_training.algorithms import Algorithm
-from rl_training.config import TrainConfig
+from rl_training.config import RewardTransformConfig, TrainConfig
 from rl_training.data import (
-    DataOptions,
+    EpisodeReplayBuffer,
+    HindsightReplayBuffer,
     LambdaReturnSource,
+    MixedSource,
+    ReplayBuffer,
     Source,
     TransitionDataset,
-    load_transition_dataset,
     with_lambda_returns,
+    with_n_step,
 )
-from rl_training.envs import make_native_env, reward_transform, space_spec
+from rl_training.envs import goal_task, make_env, make_vector_env, reward_transform
 from rl_training.runtime.artifacts import RunDirectory
 from rl_training.runtime.callbacks import Callback, EarlyStoppingCallback
+from rl_training.runtime.checkpointing import find_checkpoint, load_checkpoint
 from rl_training.runtime.controls import ControlOptions
+from rl_training.runtime.datasets import Data, find_spaces, load_data
 from rl_training.runtime.diagnostics import diagnose
+from rl_training.runtime.fine_tuning import FineTuning
 from rl_training.runtime.options import RunOptions
 from rl_training.runtime.performance import can_compile, default_device, should_compile
-from rl_training.runtime.rollout import EvaluationResult, evaluate_policy
-from rl_training.runtime.trainer import Session, TrainerState
+from rl_training.runtime.plan import Plan
+from rl_training.runtime.replay_store import ReplayStore
+from rl_training.runtime.rollout import Collector, EvaluationResult, Stepper, evaluate_policy
+from rl_training.runtime.state import TrainerState
+from rl_training.runtime.trainer import Session
 from rl_training.types import CheckpointError, ConfigError, DatasetError, SpaceSpec, nearest
 
-DEFAULT_VALIDATION = 0.1
-TOLERANCE = 1e-5
-"""How far a logged action may stand outside its bounds, relative to their distance, and count as rounding."""
+FUTURE = ("next_actions", "returns_to_go")
+"""Fields that are not known before an episode has ended."""
 
 
 @dataclass(frozen=True)
-class Data:
-    """A dataset ready for training, and what is known about it."""
+class Feed:
+    """What a run draws its batches from, and what it knows about it."""
 
-    dataset: TransitionDataset
-    spaces: SpaceSpec
-    fingerprint: str
-
-    @property
-    def mean_return(self) -> float | None:
-        """Mean return of the logged episodes, on raw rewards."""
-        returns = self.dataset.raw_returns
-        return None if returns is None else float(returns.mean())
-
-    def describe(self, rows: int, notes: Sequence[str]) -> dict[str, Any]:
-        """Plain values for the run's metadata, with the rows that are trained on and what was said about them."""
-        dataset, returns = self.dataset, self.dataset.raw_returns
-        held_out = 0 if dataset.validation is None else len(dataset.validation)
-        about: dict[str, Any] = {
-            "fingerprint": self.fingerprint,
-            "rows": rows,
-            "rows_held_out": held_out,
-            "rows_dropped": dataset.num_dropped + len(dataset) - rows,
-            "notes": list(notes),
-        }
-        if returns is not None:
-            about |= {
-                "episodes": len(returns),
-                "return_mean": self.mean_return,
-                "return_std": float(returns.std(correction=0)),
-                "return_max": float(returns.max()),
-            }
-        return about
+    source: Source
+    rows: int
+    """Logged transitions that are trained on."""
+    notes: tuple[str, ...] = ()
+    buffer: ReplayBuffer | None = None
 
 
 def open_session(
@@ -83,46 +66,53 @@ def open_session(
 ) -> Session:
     """Every part of a run, new or continued from a checkpoint's tree in an existing directory."""
     device = default_device(config.device)
-    data = load_data(config, options)
-    if tree is not None and tree["trainer"]["fingerprint"] != data.fingerprint:
+    data = None if options.mode == "online" else load_data(config, options)
+    if tree is not None and tree["trainer"]["fingerprint"] != _fingerprint(data):
         raise CheckpointError("the data is not what the run was trained on: its fingerprint differs; start a new run")
-    loop, controls = options.loop, options.controls
+    spaces = find_spaces(config) if data is None else data.spaces
+    if spaces is None:
+        raise ConfigError("env_id is required: a run that acts needs an environment")
     torch.manual_seed(config.seed)
-    algorithm = _build(options, data, device)
-    source, rows, notes = make_source(data.dataset.to(device).with_seed(config.seed), algorithm)
-    if rows < loop.min_buffer_size:
-        raise DatasetError(f"the data has {rows} transitions, min_buffer_size is {loop.min_buffer_size}")
-    updates_per_epoch = math.ceil(rows / loop.batch_size)
-    limit, limit_reason = controls.update_limit(config.total_timesteps, updates_per_epoch)
+    algorithm = _build(options, spaces, data, device)
+    if options.online.initial_checkpoint is not None and tree is None:
+        _begin_with(algorithm, spaces, config, options)
+    feed = _make_feed(config, options, algorithm, data, device)
+    plan, updates_per_epoch = _make_plan(config, options, feed.rows)
     saved = None if tree is None else tree["machine"]["compiled"]
-    compiled = should_compile(loop.compile, limit) if saved is None else can_compile(saved)
+    compiled = should_compile(options.loop.compile, plan.updates) if saved is None else can_compile(saved)
     if compiled:
         algorithm.compile_steps()
-    evaluator = partial(_evaluate, algorithm, config, data.dataset.validation, device)
-    if controls.early_stopping is not None:
-        _check_metric(controls.early_stopping.metric, algorithm, config, data.dataset.validation)
-        callbacks = [EarlyStoppingCallback(controls.early_stopping), *callbacks]
+    held_out = None if data is None else data.dataset.validation
+    if options.controls.early_stopping is not None:
+        _check_metric(options.controls.early_stopping.metric, algorithm, config, held_out)
+        callbacks = [EarlyStoppingCallback(options.controls.early_stopping), *callbacks]
+    collector = None if feed.buffer is None else _make_collector(config, options, algorithm, feed.buffer)
     config = options.resolve(config)
     if run is None:
-        about = {"data": data.describe(rows, notes), "compiled": compiled, "threads": torch.get_num_threads()}
+        about: dict[str, Any] = {"compiled": compiled, "threads": torch.get_num_threads()}
+        if data is not None:
+            about["data"] = data.describe(feed.rows, feed.notes)
         run = RunDirectory.create(config, subject=config.env_id or options.data.name(), metadata=about)
     session = Session(
         config=config,
-        spaces=data.spaces,
+        spaces=spaces,
         algorithm=algorithm,
-        source=source,
-        loop=loop,
-        controls=controls,
-        state=TrainerState(config.algo, run.path, limit, notes=notes, compiled=compiled),
+        source=feed.source,
+        loop=options.loop,
+        controls=options.controls,
+        state=TrainerState(config.algo, run.path, plan.total, notes=feed.notes, compiled=compiled),
         run=run,
-        evaluate=evaluator,
-        best_metric=_best_metric(config, controls),
-        fingerprint=data.fingerprint,
+        evaluate=partial(_evaluate, algorithm, config, held_out, device),
+        best_metric=_best_metric(config, options.controls),
+        fingerprint=_fingerprint(data),
+        plan=plan,
+        horizon=plan.updates,
         updates_per_epoch=updates_per_epoch,
-        limit=limit,
-        limit_reason=limit_reason,
-        horizon=limit,
-        data_return=data.mean_return,
+        data_return=None if data is None else data.mean_return,
+        collector=collector,
+        store=None if feed.buffer is None else ReplayStore(run.path / "replay", feed.buffer),
+        saves_replay=options.online.save_replay,
+        fine_tuning=_fine_tuning(options),
         callbacks=callbacks,
     )
     if tree is not None:
@@ -130,54 +120,45 @@ def open_session(
     return session
 
 
-def load_data(config: TrainConfig, options: RunOptions) -> Data:
-    """The dataset with actions in [-1, 1], checked against the environment it is said to come from."""
-    spaces = None
-    env = partial(make_native_env, config.env_id, config.env_kwargs, raw_rewards=True) if config.env_id else None
-    if env is not None:
-        stage = env()
-        spaces = space_spec(stage)
-        stage.close()
-    data_options = options.data
-    _check_reward_wrappers(config, data_options)
-    dataset = load_transition_dataset(
-        data_options,
-        env=env,
-        env_rewards=reward_transform(config.env_kwargs),
-        default_validation=DEFAULT_VALIDATION if env is None else 0.0,
-        returns=_returns(options),
-    )
-    spaces = _check_spaces(dataset, spaces, data_options, config.env_id)
-    if data_options.clip_actions:
-        dataset = dataset.with_clipped_actions(spaces.action_low, spaces.action_high)
-    _check_bounds(dataset, spaces, config.env_id or ("the data" if data_options.action_low is None else "the config"))
-    scaled = dataset.with_action_bounds(spaces.action_low, spaces.action_high)
-    fingerprint = scaled.fingerprint()
-    if dataset.validation is not None:
-        held_out = dataset.validation.with_action_bounds(spaces.action_low, spaces.action_high)
-        scaled = replace(scaled, validation=held_out)
-        fingerprint += held_out.fingerprint()
-    return Data(scaled, spaces, fingerprint)
+def _fingerprint(data: Data | None) -> str:
+    return "" if data is None else data.fingerprint
 
 
-def _returns(options: RunOptions) -> dict[str, Any] | None:
-    """How the returns-to-go are computed that the algorithm asks for, if it does."""
-    hyper: Any = options.hyper
-    if "returns_to_go" not in options.algorithm.make_needs(hyper):
-        return None
-    return {"gamma": hyper.gamma, "failure_reward": getattr(hyper, "failure_reward", None)}
-
-
-def _build(options: RunOptions, data: Data, device: torch.device) -> Algorithm:
-    algorithm = options.algorithm.build(data.spaces, options.hyper).to(device)
-    mean, std = data.dataset.obs_mean, data.dataset.obs_std
-    if mean is not None and std is not None:
-        algorithm.set_obs_statistics(mean, std)
+def _build(options: RunOptions, spaces: SpaceSpec, data: Data | None, device: torch.device) -> Algorithm:
+    algorithm = options.algorithm.build(spaces, options.hyper).to(device)
+    if data is not None and data.dataset.obs_mean is not None and data.dataset.obs_std is not None:
+        algorithm.set_obs_statistics(data.dataset.obs_mean, data.dataset.obs_std)
     return algorithm
 
 
+def _begin_with(algorithm: Algorithm, spaces: SpaceSpec, config: TrainConfig, options: RunOptions) -> None:
+    """Load the networks, lagged copies and optimisers of a checkpoint, which must have been trained alike."""
+    path = find_checkpoint(str(options.online.initial_checkpoint))
+    tree = load_checkpoint(path)
+    other = TrainConfig(**tree["config"])
+    if other.algo != config.algo:
+        raise ConfigError(f"initial_checkpoint {path} is of {other.algo!r}, the run is of {config.algo!r}")
+    if SpaceSpec.from_plain(tree["spaces"]) != spaces:
+        raise ConfigError(f"initial_checkpoint {path} was trained for other observations or actions")
+    resolved = options.resolve(config).to_plain()["algo_kwargs"]
+    names = [name for name in resolved if name.startswith("reward_") or name in ("gamma", "normalize_obs")]
+    pairs = {name: (other.algo_kwargs[name], resolved[name]) for name in names}
+    pairs["env_kwargs.wrappers.reward"] = (reward_transform(other.env_kwargs), reward_transform(config.env_kwargs))
+    for name, (before, after) in pairs.items():
+        if before != after:
+            raise ConfigError(
+                f"initial_checkpoint {path} was trained with {name} {before!r}, the run has {after!r}: rewards and "
+                "observations before and after must be transformed alike"
+            )
+    try:
+        algorithm.load_state_dict(tree["algorithm"])
+    except RuntimeError as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise ConfigError(f"initial_checkpoint {path} does not fit the options of the networks: {reason}") from None
+
+
 def make_source(dataset: TransitionDataset, algorithm: Algorithm) -> tuple[Source, int, tuple[str, ...]]:
-    """What the run draws its batches from, how many rows there are, and what is to be said about them."""
+    """What a run on data alone draws its batches from, how many rows there are, and what is to be said about them."""
     if "lambda_returns" in algorithm.needs:
         hyper = algorithm.hyper
         if not dataset.has_episodes:
@@ -191,8 +172,122 @@ def make_source(dataset: TransitionDataset, algorithm: Algorithm) -> tuple[Sourc
             interval=hyper.recompute_interval,
         )
         return source, len(dataset), dataset.notes
-    dataset = dataset.requiring(*algorithm.needs)
+    dataset = _sampled(dataset, algorithm)
     return dataset.sampler, len(dataset), dataset.notes
+
+
+def _make_feed(
+    config: TrainConfig, options: RunOptions, algorithm: Algorithm, data: Data | None, device: torch.device
+) -> Feed:
+    loop = options.loop
+    if data is None:
+        buffer = _make_buffer(config, options, algorithm, data, device)
+        return Feed(buffer, rows=0, buffer=buffer)
+    dataset = data.dataset.to(device).with_seed(config.seed)
+    if loop.n_step > 1:
+        dataset = with_n_step(dataset, loop.n_step, algorithm.hyper.gamma)
+    if options.mode == "offline_to_online":
+        prior = _sampled(dataset, algorithm)
+        buffer = _make_buffer(config, options, algorithm, data, device)
+        mixed = MixedSource(prior, buffer, options.online.offline_batch_ratio)
+        return Feed(mixed, len(prior), prior.notes, buffer)
+    source, rows, notes = make_source(dataset, algorithm)
+    if rows < loop.min_buffer_size:
+        raise DatasetError(f"the data has {rows} transitions, min_buffer_size is {loop.min_buffer_size}")
+    return Feed(source, rows, notes)
+
+
+def _sampled(dataset: TransitionDataset, algorithm: Algorithm) -> TransitionDataset:
+    """The rows and fields that batches are made of."""
+    return dataset.requiring(*algorithm.needs, *(["discounts"] if "discounts" in dataset.fields else []))
+
+
+def _make_buffer(
+    config: TrainConfig, options: RunOptions, algorithm: Algorithm, data: Data | None, device: torch.device
+) -> ReplayBuffer:
+    hyper, online = algorithm.hyper, options.online
+    parts: dict[str, Any] = {
+        "capacity": online.buffer_capacity,
+        "obs_dim": algorithm.model.obs_dim,
+        "action_dim": algorithm.model.action_dim,
+        "num_envs": config.num_envs or 1,
+        "gamma": getattr(hyper, "gamma", 1.0),
+        "n_step": options.loop.n_step,
+        "transform": _transform(config, options, data),
+        "seed": config.seed,
+        "device": device,
+    }
+    whole: dict[str, Any] = {"needs": algorithm.needs, "failure_reward": getattr(hyper, "failure_reward", None)}
+    if online.replay == "hindsight":
+        task = goal_task(make_env(str(config.env_id), config.env_kwargs, raw_rewards=True, with_achieved=True))
+        return HindsightReplayBuffer(
+            goal_dim=task.goal_dim,
+            compute_reward=task.compute_reward,
+            compute_terminated=task.compute_terminated,
+            her_ratio=online.her_ratio,
+            strategy=online.goal_selection_strategy,
+            **whole,
+            **parts,
+        )
+    return EpisodeReplayBuffer(**whole, **parts) if set(FUTURE) & set(algorithm.needs) else ReplayBuffer(**parts)
+
+
+def _transform(config: TrainConfig, options: RunOptions, data: Data | None) -> Callable[[Tensor], Tensor] | None:
+    """What is done to the rewards of the run's own experience: the same as to those of prior data, if there is any."""
+    if data is not None:
+        chain = data.dataset.reward_transforms
+    else:
+        own = options.data.reward_transform()
+        chain = tuple(each for each in (reward_transform(config.env_kwargs), own) if each is not None)
+    chain = tuple(each for each in chain if each != RewardTransformConfig())
+    if not chain:
+        return None
+    return lambda rewards: reduce(lambda values, each: each.apply(values), chain, rewards)
+
+
+def _make_collector(config: TrainConfig, options: RunOptions, algorithm: Algorithm, buffer: ReplayBuffer) -> Collector:
+    online = options.online
+    envs = make_vector_env(
+        str(config.env_id),
+        config.env_kwargs,
+        num_envs=config.num_envs or 1,
+        kind=online.vector_env,
+        raw_rewards=True,
+        with_achieved=online.replay == "hindsight",
+    )
+    return Collector(
+        algorithm,
+        Stepper(envs, seed=config.seed),
+        buffer,
+        noise=online.exploration_noise,
+        # A policy that is trained already keeps the statistics that it was trained with.
+        normalize=options.mode == "online" and options.data.normalize_obs and online.initial_checkpoint is None,
+    )
+
+
+def _make_plan(config: TrainConfig, options: RunOptions, rows: int) -> tuple[Plan, int | None]:
+    """The plan of the run, and how many updates a pass over its data takes, where there are passes."""
+    loop, online, controls = options.loop, options.online, options.controls
+    if options.mode == "offline":
+        updates_per_epoch = math.ceil(rows / loop.batch_size)
+        limit, reason = controls.update_limit(config.total_timesteps, updates_per_epoch)
+        return Plan(total=limit, pretrain=limit, max_updates=limit, limit_reason=reason), updates_per_epoch
+    pretrain = online.offline_pretrain_updates if options.mode == "offline_to_online" else 0
+    warmup = controls.warmup_steps
+    if warmup is None:
+        # A policy that has learned already fills the buffer better than chance does.
+        warmup = 0 if pretrain or online.initial_checkpoint is not None else online.learning_starts
+    plan = Plan.online(
+        config.total_timesteps, online, loop, warmup=warmup, pretrain=pretrain, num_envs=config.num_envs or 1
+    )
+    return plan.limited(controls.max_updates), None
+
+
+def _fine_tuning(options: RunOptions) -> FineTuning | None:
+    online = options.online
+    if options.mode == "offline" or not (online.offline_pretrain_updates or online.initial_checkpoint):
+        return None
+    return FineTuning(starts_with_policy=online.initial_checkpoint is not None and not online.offline_pretrain_updates)
 
 
 def _evaluate(
@@ -227,7 +322,7 @@ def _check_metric(metric: str, algorithm: Algorithm, config: TrainConfig, held_o
     """Refuse a metric that no evaluation of this run will report, before the run begins."""
     names: set[str] = set()
     if config.env_id is not None:
-        names |= EvaluationResult(config.env_id, (0.0,), (1,)).metrics().keys()
+        names |= EvaluationResult(config.env_id, (0.0,), (1,), (True,)).metrics().keys()
     if held_out is not None:
         episode = held_out.take_episodes([0]).to(algorithm.obs_mean.device)
         names |= diagnose(algorithm, _estimated(episode, algorithm)).keys()
@@ -241,73 +336,3 @@ def _best_metric(config: TrainConfig, controls: ControlOptions) -> tuple[str, st
     if controls.early_stopping is not None:
         return controls.early_stopping.metric, controls.early_stopping.mode
     return ("return_mean", "max") if config.env_id is not None else None
-
-
-def _check_reward_wrappers(config: TrainConfig, options: DataOptions) -> None:
-    kinds = {part.kind() for part in options.dataset_mix} or {options.kind()}
-    if reward_transform(config.env_kwargs) is not None and kinds != {"random"}:
-        raise ConfigError(
-            "env_kwargs.wrappers.reward does not change rewards in a file; use reward_preset, reward_scale, "
-            "reward_shift, reward_clip_min and reward_clip_max in algo_kwargs"
-        )
-
-
-def _check_spaces(
-    dataset: TransitionDataset, spaces: SpaceSpec | None, options: DataOptions, env_id: str | None
-) -> SpaceSpec:
-    """The environment's spaces, which the data must fit, or else those that the options or the data imply."""
-    if spaces is None:
-        return _spaces_of_data(dataset, options)
-    if options.action_low is not None:
-        raise ConfigError("action_low and action_high come from the environment; leave them out or set env_id: null")
-    for name in ("obs_dim", "action_dim"):
-        found, expected = getattr(dataset, name), getattr(spaces, name)
-        if found != expected:
-            raise DatasetError(f"the dataset has {name} {found}, {env_id} has {expected}")
-    return spaces
-
-
-def _spaces_of_data(dataset: TransitionDataset, options: DataOptions) -> SpaceSpec:
-    low, high = options.action_low, options.action_high
-    if low is None or high is None:
-        parts = [part.actions.numpy(force=True) for part in (dataset, dataset.validation) if part is not None]
-        bottom = np.min([part.min(axis=0) for part in parts], axis=0)
-        top = np.max([part.max(axis=0) for part in parts], axis=0)
-        if (bottom >= -1).all() and (top <= 1).all():
-            bottom, top = -np.ones_like(bottom), np.ones_like(top)
-        flat = np.flatnonzero(bottom == top)
-        if len(flat):
-            raise DatasetError(
-                f"action column {flat[0]} is {bottom[flat[0]]:g} throughout; set action_low and action_high"
-            )
-        low, high = tuple(map(float, bottom)), tuple(map(float, top))
-    if not len(low) == len(high) == dataset.action_dim:
-        raise ConfigError(
-            f"action_low and action_high must have {dataset.action_dim} numbers, got {len(low)} and {len(high)}"
-        )
-    return SpaceSpec(dataset.obs_dim, dataset.action_dim, low, high)
-
-
-def _check_bounds(dataset: TransitionDataset, spaces: SpaceSpec, origin: str) -> None:
-    low, high = torch.tensor(spaces.action_low), torch.tensor(spaces.action_high)
-    slack = TOLERANCE * (high - low)
-    parts = [part for part in (dataset, dataset.validation) if part is not None]
-    for part in parts:
-        for name in [name for name in ("actions", "next_actions") if name in part.fields]:
-            values = part.fields[name]
-            outside = (values < low - slack) | (values > high + slack)
-            if name == "next_actions":
-                # After the end of an episode there is no next action; what stands there means nothing.
-                outside &= ~part.episode_ends[:, None]
-            if bool(outside.any()):
-                raise DatasetError(_out_of_bounds(name, values, outside, spaces, origin))
-
-
-def _out_of_bounds(name: str, values: Tensor, outside: Tensor, spaces: SpaceSpec, origin: str) -> str:
-    row, column = outside.nonzero()[0].tolist()
-    count = int(outside.any(1).sum())
-    bounds = f"[{spaces.action_low[column]:g}, {spaces.action_high[column]:g}]"
-    return (
-        f"{count} rows have {name} outside the bounds of {origin}: row {row}, column {column} "
-        f"is {float(values[row, column]):g}, expected {bounds}; set clip_actions: true to clip them"
-    )

@@ -10,7 +10,7 @@ from rl_training.runtime.controls import EarlyStoppingConfig
 from rl_training.types import ConfigError, nearest
 
 if TYPE_CHECKING:
-    from rl_training.runtime.trainer import TrainerState
+    from rl_training.runtime.state import TrainerState
 
 
 class Callback:
@@ -18,6 +18,9 @@ class Callback:
 
     def on_train_start(self, state: TrainerState) -> None:
         """Before the first update."""
+
+    def on_collect_end(self, state: TrainerState) -> None:
+        """After a step of all environments, in runs that act."""
 
     def on_update_end(self, state: TrainerState, metrics: Mapping[str, float]) -> None:
         """After the updates between two log lines; metrics are averages over them."""

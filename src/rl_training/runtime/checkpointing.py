@@ -18,12 +18,15 @@ FORMAT = 1
 
 
 def save_checkpoint(path: Path, tree: dict[str, Any]) -> None:
-    """Write tensors and plain values; until the new file is whole on disk, the one before it stays."""
-    tree = {"format": FORMAT, **tree}
-    tree["checksum"] = _digest(tree)
+    """Write the state of a run; until the new file is whole on disk, the one before it stays."""
+    save_tree(path, {"format": FORMAT, **tree})
+
+
+def save_tree(path: Path, tree: dict[str, Any]) -> None:
+    """Write tensors and plain values so that the file is either whole or not there."""
     temporary = path.with_name(f".{path.name}.tmp")
     with temporary.open("wb") as file:
-        torch.save(tree, file)
+        torch.save({**tree, "checksum": _digest(tree)}, file)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
@@ -44,6 +47,20 @@ def link_checkpoint(existing: Path, name: str) -> None:
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """Read a checkpoint and make sure that it is whole."""
+    tree = _read(path)
+    if "algorithm" not in tree or "config" not in tree:
+        raise CheckpointError(f"{path} is not a checkpoint of rl_training")
+    if tree.get("format") != FORMAT:
+        raise CheckpointError(f"{path} has checkpoint format {tree.get('format')!r}, expected {FORMAT}")
+    return _whole(path, tree)
+
+
+def load_tree(path: Path) -> dict[str, Any]:
+    """Read what `save_tree` wrote and make sure that it is whole."""
+    return _whole(path, _read(path))
+
+
+def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise CheckpointError(f"checkpoint {str(path)!r} does not exist")
     try:
@@ -51,12 +68,13 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CheckpointError(f"{path} is not a readable checkpoint ({reason})") from None
-    if not isinstance(tree, dict) or "algorithm" not in tree or "config" not in tree:
+    if not isinstance(tree, dict):
         raise CheckpointError(f"{path} is not a checkpoint of rl_training")
-    if tree.get("format") != FORMAT:
-        raise CheckpointError(f"{path} has checkpoint format {tree.get('format')!r}, expected {FORMAT}")
-    checksum = tree.pop("checksum", None)
-    if checksum != _digest(tree):
+    return tree
+
+
+def _whole(path: Path, tree: dict[str, Any]) -> dict[str, Any]:
+    if tree.pop("checksum", None) != _digest(tree):
         raise CheckpointError(f"{path} is damaged: its contents do not match its checksum")
     return tree
 

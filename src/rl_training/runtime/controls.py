@@ -43,24 +43,29 @@ class ControlOptions:
         default=None, description="schedule of the actor's learning rate, if its own"
     )
     warmup_steps: int | None = Field(
-        default=None, ge=0, description="offline, shorthand for learning_rate_schedule.warmup"
+        default=None,
+        ge=0,
+        description="environment steps with random actions; default learning_starts, or 0 for a policy that is trained "
+        "already; offline, shorthand for learning_rate_schedule.warmup",
     )
     early_stopping: EarlyStoppingConfig | None = Field(
         default=None, description="metric, mode, patience, min_delta, threshold"
     )
 
-    def __post_init__(self) -> None:
-        for name in ("learning_rate_schedule", "actor_learning_rate_schedule"):
-            schedule = getattr(self, name)
-            if self.warmup_steps and schedule is not None and schedule.warmup:
-                raise ConfigError(f"warmup_steps and {name}.warmup are the same thing; give one")
+    def schedules(self, *, ramp: bool = True) -> dict[str, ScheduleSpec]:
+        """The learning-rate schedules: `multiplier` for all, and the actor's if it has its own.
 
-    def schedules(self) -> dict[str, ScheduleSpec]:
-        """The learning-rate schedules with their warm-up: `multiplier` for all, and the actor's if it has its own."""
+        With a `ramp`, `warmup_steps` are their warm-up, unless they have their own.
+        """
         specs = {"multiplier": self.learning_rate_schedule or ScheduleSpec()}
         if self.actor_learning_rate_schedule is not None:
             specs["actor"] = self.actor_learning_rate_schedule
-        return {name: replace(spec, warmup=self.warmup_steps or spec.warmup) for name, spec in specs.items()}
+        steps = (self.warmup_steps or 0) if ramp else 0
+        for name, spec in specs.items():
+            if steps and spec.warmup:
+                where = "learning_rate_schedule" if name == "multiplier" else f"{name}_learning_rate_schedule"
+                raise ConfigError(f"warmup_steps and {where}.warmup are the same thing; give one")
+        return {name: replace(spec, warmup=steps or spec.warmup) for name, spec in specs.items()}
 
     def update_limit(self, total: int, updates_per_epoch: int) -> tuple[int, str | None]:
         """How many updates the run may make, and the budget that says so if it is not the run's own length."""

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from rl_training.algorithms import ALGORITHMS, Algorithm
-from rl_training.algorithms.base import Hyper
+from rl_training.algorithms.base import Hyper, Mode
 from rl_training.binding import bind
-from rl_training.config import TrainConfig, read_config
+from rl_training.config import TrainConfig, parse_overrides, read_config
 from rl_training.data import DataOptions
 from rl_training.envs import reward_transform
+from rl_training.runtime.checkpointing import find_checkpoint, load_checkpoint
 from rl_training.runtime.controls import ControlOptions
-from rl_training.runtime.trainer import LoopOptions
+from rl_training.runtime.plan import PRIOR_OPTIONS, LoopOptions, OnlineOptions
 from rl_training.types import ConfigError, nearest
 
 ConfigSource: TypeAlias = "TrainConfig | Mapping[str, Any] | str | Path"
@@ -29,16 +30,27 @@ class RunOptions:
     hyper: Hyper
     data: DataOptions
     loop: LoopOptions
+    online: OnlineOptions
     controls: ControlOptions
+
+    @property
+    def mode(self) -> Mode:
+        """Where transitions come from: as the config says, or as the algorithm is made."""
+        return self.loop.mode or self.algorithm.mode
+
+    def settle(self) -> RunOptions:
+        """The options with the mode written out."""
+        return replace(self, loop=replace(self.loop, mode=self.mode))
 
     def resolve(self, config: TrainConfig) -> TrainConfig:
         """The config with every option written out, and with paths that do not depend on the working directory."""
         kwargs: dict[str, Any] = {}
-        for group in (self.hyper, self.data, self.loop, self.controls):
+        for group in (self.hyper, self.data, self.loop, self.online, self.controls):
             kwargs |= asdict(group)
-        for spec in (kwargs, *kwargs["dataset_mix"]):
-            if spec["dataset_path"] is not None:
-                spec["dataset_path"] = str(Path(spec["dataset_path"]).resolve())
+        places = [(spec, "dataset_path") for spec in (kwargs, *kwargs["dataset_mix"])]
+        for spec, name in [*places, (kwargs, "initial_checkpoint")]:
+            if spec[name] is not None:
+                spec[name] = str(Path(spec[name]).resolve())
         return replace(config, algo_kwargs=kwargs)
 
 
@@ -52,13 +64,13 @@ def find_algorithm(name: str) -> type[Algorithm]:
 
 def option_groups(algorithm: type[Algorithm]) -> tuple[type[Any], ...]:
     """The groups over which an algorithm's `algo_kwargs` are shared out; no two have a field of the same name."""
-    return algorithm.hyper_class, DataOptions, LoopOptions, ControlOptions
+    return algorithm.hyper_class, DataOptions, LoopOptions, OnlineOptions, ControlOptions
 
 
 def bind_options(config: TrainConfig) -> RunOptions:
     """Check `algo_kwargs` and the wrappers in `env_kwargs`; all problems are raised together."""
     algorithm = find_algorithm(config.algo)
-    values = {**algorithm.defaults, **config.algo_kwargs}
+    values = {**_defaults(algorithm, config.algo_kwargs), **config.algo_kwargs}
     problems: list[str] = []
     bound: tuple[Any, ...] = ()
     try:
@@ -71,7 +83,94 @@ def bind_options(config: TrainConfig) -> RunOptions:
         problems += error.problems
     if problems:
         raise ConfigError(*problems)
-    return RunOptions(algorithm, *bound)
+    options = RunOptions(algorithm, *bound).settle()
+    _refuse_foreign(config, options)
+    return options
+
+
+def fine_tuning_config(
+    checkpoint: str | Path, source: ConfigSource | None = None, *, overrides: Sequence[str] = ()
+) -> tuple[TrainConfig, RunOptions]:
+    """The config of a run that goes online with a checkpoint's policy: its own, or another, with overrides."""
+    path = find_checkpoint(checkpoint)
+    if source is None:
+        values = merge(_without_offline(load_checkpoint(path)["config"]), parse_overrides(overrides))
+    elif isinstance(source, (str, Path)):
+        values = read_config(source, overrides=overrides)
+    else:
+        plain = source.to_plain() if isinstance(source, TrainConfig) else dict(source)
+        values = merge(plain, parse_overrides(overrides))
+    kwargs = dict(values.get("algo_kwargs") or {})
+    algorithm = ALGORITHMS.get(values.get("algo", ""))
+    if kwargs.get("mode") is None and algorithm is not None and algorithm.mode == "offline":
+        kwargs["mode"] = "offline_to_online"
+    return read_options({**values, "algo_kwargs": {**kwargs, "initial_checkpoint": str(path)}})
+
+
+def _without_offline(config: dict[str, Any]) -> dict[str, Any]:
+    """An offline run's config without its mode, and without budgets and a warm-up that were meant for that run."""
+    kwargs = config["algo_kwargs"]
+    if kwargs.get("mode") != "offline":
+        return config
+    own = ("mode", "max_updates", "max_epochs", "warmup_steps")
+    return {**config, "algo_kwargs": {name: value for name, value in kwargs.items() if name not in own}}
+
+
+def merge(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Values with overrides written into them, mapping by mapping."""
+    merged = {
+        key: merge(values[key], value)
+        for key, value in overrides.items()
+        if isinstance(value, dict) and isinstance(values.get(key), dict)
+    }
+    return {**values, **overrides, **merged}
+
+
+def _defaults(algorithm: type[Algorithm], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The algorithm's own defaults; how often it updates is said in one way, and the user's counts."""
+    rounds = {"train_frequency", "gradient_updates_per_step"} & given.keys()
+    return {name: value for name, value in algorithm.defaults.items() if name != "update_to_data" or not rounds}
+
+
+def _refuse_foreign(config: TrainConfig, options: RunOptions) -> None:
+    """Refuse options that mean nothing in the run's mode; one that has the value it would have anyway is no request."""
+    algorithm, mode = options.algorithm, options.mode
+    online = {field.name for field in fields(OnlineOptions)}
+    rewards = {field.name for field in fields(DataOptions) if field.name.startswith("reward_")} - {"reward_normalize"}
+    foreign = {
+        "offline": online,
+        "online": {*PRIOR_OPTIONS, "max_epochs"}
+        | {field.name for field in fields(DataOptions)} - rewards - {"normalize_obs"},
+        "offline_to_online": {"max_epochs"},
+    }[mode]
+    usual = {name: value for group in option_groups(algorithm) for name, value in _field_defaults(group).items()}
+    usual |= algorithm.defaults
+    problems = [
+        f"algo_kwargs: {name} does not go with mode: {mode}"
+        for name, value in config.algo_kwargs.items()
+        if name in foreign and value != usual[name] and value is not None and value not in ([], ())
+    ]
+    needs = algorithm.make_needs(options.hyper)
+    if mode != "offline" and config.env_id is None:
+        problems.append(f"env_id is required with mode: {mode}")
+    if mode != "offline" and "lambda_returns" in needs:
+        problems.append(f"algo_kwargs: {config.algo} computes returns over a fixed dataset and has only mode: offline")
+    if options.online.replay == "hindsight" and "returns_to_go" in needs:
+        problems.append(
+            f"algo_kwargs: replay: hindsight does not go with {config.algo}, whose returns have the old goals"
+        )
+    if options.loop.n_step > 1 and ("lambda_returns" in needs or "rewards" not in needs):
+        problems.append(f"algo_kwargs: n_step has no effect on {config.algo}, which looks at no value of the next step")
+    try:
+        options.controls.schedules(ramp=mode == "offline")
+    except ConfigError as error:
+        problems += [f"algo_kwargs: {problem}" for problem in error.problems]
+    if problems:
+        raise ConfigError(*problems)
+
+
+def _field_defaults(group: type[Any]) -> dict[str, Any]:
+    return {field.name: getattr(field.default, "default", field.default) for field in fields(group)}
 
 
 def read_options(source: ConfigSource, *, overrides: Sequence[str] = ()) -> tuple[TrainConfig, RunOptions]:

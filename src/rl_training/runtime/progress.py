@@ -15,10 +15,10 @@ from rich.table import Table
 from rl_training.runtime.callbacks import Callback
 
 if TYPE_CHECKING:
-    from rl_training.runtime.trainer import TrainerState
+    from rl_training.runtime.state import TrainerState
 
 LOSSES = ("critic_loss", "actor_loss", "value_loss", "q_mean")
-SCORES = ("normalized_score", "return_mean", "td_error", "action_mse")
+SCORES = ("success_rate", "normalized_score", "return_mean", "td_error", "action_mse")
 
 
 class ProgressCallback(Callback):
@@ -34,10 +34,10 @@ class ProgressCallback(Callback):
 
     def on_train_start(self, state: TrainerState) -> None:
         """Say where the run is and what was noticed about its data."""
-        self.started, self.started_at = time.monotonic(), state.update_count
+        self.started, self.started_at = time.monotonic(), state.global_step
         self.console.print(f"run {state.run_dir}", markup=False)
-        if state.update_count >= state.total:
-            self.console.print(f"all {state.total} updates are done; a larger total_timesteps would go on")
+        if state.global_step >= state.total:
+            self.console.print(f"all {state.total} {self.unit(state)} are done; a larger total_timesteps would go on")
         for note in state.notes:
             self.console.print(f"note: {note}", markup=False)
         if state.compiled:
@@ -50,7 +50,7 @@ class ProgressCallback(Callback):
         """Keep the losses; without a terminal, print a line."""
         self.losses = _join({name: metrics[name] for name in LOSSES if name in metrics})
         if self.live is None:
-            pace = f"{self.speed(state):.0f} updates/s, {self.time_left(state)} left"
+            pace = f"{self.speed(state):.0f} {self.unit(state)}/s, {self.time_left(state)} left"
             self.console.print(f"{self.count(state)}  {pace}  {self.losses}", markup=False)
 
     def on_eval_end(self, state: TrainerState, metrics: Mapping[str, float]) -> None:
@@ -65,7 +65,8 @@ class ProgressCallback(Callback):
         """Leave the last picture standing and say why it ended."""
         self.close()
         if state.stop_reason is not None:
-            self.console.print(f"stopped after {state.update_count} updates: {state.stop_reason}", markup=False)
+            done = f"{state.global_step} {self.unit(state)}"
+            self.console.print(f"stopped after {done}: {state.stop_reason}", markup=False)
 
     def close(self) -> None:
         """Give the terminal back."""
@@ -75,26 +76,30 @@ class ProgressCallback(Callback):
     def table(self, state: TrainerState) -> Table:
         """The live display."""
         table = Table.grid(padding=(0, 2))
-        done = state.update_count / state.total
+        done = min(state.global_step / state.total, 1.0)
         bar = "━" * int(30 * done) + "╺" + "─" * (29 - int(30 * done)) if done < 1 else "━" * 30
-        pace = f"{self.speed(state):.0f} updates/s  {self.time_left(state)} left"
+        pace = f"{self.speed(state):.0f} {self.unit(state)}/s  {self.time_left(state)} left"
         table.add_row(state.algorithm, f"{bar}  {self.count(state)}  {pace}")
         table.add_row("losses", self.losses or "-")
         table.add_row("evaluation", self.evaluation or "-")
         return table
 
+    def unit(self, state: TrainerState) -> str:
+        """What is counted: updates, or steps of an environment once there are any."""
+        return "steps" if state.env_steps else "updates"
+
     def count(self, state: TrainerState) -> str:
-        """Updates done of all."""
-        return f"{state.update_count:>{len(str(state.total))}}/{state.total}"
+        """Timesteps done of all."""
+        return f"{state.global_step:>{len(str(state.total))}}/{state.total}"
 
     def speed(self, state: TrainerState) -> float:
-        """Updates per second since the start, evaluations included."""
-        return (state.update_count - self.started_at) / max(time.monotonic() - self.started, 1e-9)
+        """Timesteps per second since the start, evaluations included."""
+        return (state.global_step - self.started_at) / max(time.monotonic() - self.started, 1e-9)
 
     def time_left(self, state: TrainerState) -> str:
         """The time to the end at this speed."""
         speed = self.speed(state)
-        return str(timedelta(seconds=round((state.total - state.update_count) / speed))) if speed > 0 else "?"
+        return str(timedelta(seconds=round(max(state.total - state.global_step, 0) / speed))) if speed > 0 else "?"
 
 
 def _join(metrics: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""One run: counters, the loop, and what happens between its blocks."""
+"""One run: the loop, and what happens between its blocks."""
 
 from __future__ import annotations
 
@@ -6,89 +6,26 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import Field
 
 from rl_training.algorithms import Algorithm
-from rl_training.binding import options
 from rl_training.config import TrainConfig
-from rl_training.data import Source
+from rl_training.data import Source, write_npz
 from rl_training.runtime.artifacts import MetricWindow, RunDirectory, write_json
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpointing import link_checkpoint, save_checkpoint
 from rl_training.runtime.controls import ControlOptions
-from rl_training.runtime.performance import CompileOption
+from rl_training.runtime.fine_tuning import FineTuning
+from rl_training.runtime.plan import LoopOptions, Plan
+from rl_training.runtime.replay_store import ReplayStore
+from rl_training.runtime.rollout import Collector
 from rl_training.runtime.schedules import resolve_schedule_value
+from rl_training.runtime.state import TrainerState, TrainResult
 from rl_training.types import CheckpointError, SpaceSpec, TrainingError
 
-
-@options
-class LoopOptions:
-    """How the loop runs."""
-
-    batch_size: int = Field(default=256, ge=1, description="transitions in a batch")
-    min_buffer_size: int = Field(default=1, ge=1, description="transitions that must be there before an update")
-    compile: CompileOption = Field(default="auto", description="compile the update: auto compiles runs that earn it")
-
-
-@dataclass
-class TrainerState:
-    """Where a run is. Callbacks read it, and end the run with `request_stop`."""
-
-    algorithm: str = ""
-    run_dir: Path = Path()
-    total: int = 0
-    global_step: int = 0
-    epoch: int = 0
-    update_count: int = 0
-    should_stop: bool = False
-    stop_reason: str | None = None
-    interrupted: bool = False
-    """Stopped from outside: a resumed run goes on, where one that stopped itself has ended."""
-    notes: tuple[str, ...] = ()
-    best_score: float | None = None
-    best_step: int | None = None
-    compiled: bool = False
-
-    def request_stop(self, reason: str) -> None:
-        """Ask the loop to end after the current update; the first reason wins."""
-        if not self.should_stop:
-            self.should_stop, self.stop_reason = True, reason
-
-    def interrupt(self, reason: str) -> None:
-        """Ask the loop to end after the current update, for now."""
-        self.interrupted = not self.should_stop
-        self.request_stop(reason)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The counters as plain values."""
-        names = ("global_step", "epoch", "update_count", "best_score", "best_step")
-        stop = {"should_stop": self.should_stop, "stop_reason": self.stop_reason}
-        if self.interrupted:
-            stop = {"should_stop": False, "stop_reason": None}
-        return {name: getattr(self, name) for name in names} | stop
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
-        for name, value in state.items():
-            setattr(self, name, value)
-
-
-@dataclass(frozen=True)
-class TrainResult:
-    """What a run came to."""
-
-    run_dir: Path
-    checkpoint_path: Path
-    metrics: dict[str, float]
-    stop_reason: str | None = None
-    interrupted: bool = False
-    best_metrics: dict[str, float] = field(default_factory=dict)
-    data_return: float | None = None
-    """Mean return of the logged episodes, to compare the policy's with."""
+__all__ = ["LoopOptions", "Plan", "Session", "TrainResult", "TrainerState", "run_loop", "train_session"]
 
 
 @dataclass
@@ -108,30 +45,74 @@ class Session:
     best_metric: tuple[str, str] | None
     """Name and mode of what decides which checkpoint is the best; None where nothing can."""
     fingerprint: str
-    updates_per_epoch: int
-    limit: int
-    """Updates that the run may make."""
-    limit_reason: str | None
+    plan: Plan
     horizon: int
-    """Length that the learning-rate schedule was planned for."""
+    """Updates that the learning-rate schedule was planned for."""
+    updates_per_epoch: int | None = None
     data_return: float | None = None
+    collector: Collector | None = None
+    """What acts, in a run that does, and where its buffer is kept."""
+    store: ReplayStore | None = None
+    saves_replay: bool = False
+    """Whether the buffer is kept as a dataset when the run has ended."""
+    fine_tuning: FineTuning | None = None
     callbacks: Sequence[Callback] = ()
     window: MetricWindow = field(default_factory=MetricWindow)
     last_metrics: dict[str, float] = field(default_factory=dict)
     best_metrics: dict[str, float] = field(default_factory=dict)
-    logged_at: int = 0
-    clock: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
-        self.schedules = self.controls.schedules()
-        self.logged_at = self.state.update_count
+        self.schedules = self.controls.schedules(ramp=self.collector is None)
+        self._mark_time()
 
-    def next_block(self) -> int:
-        """Updates until something else has to happen; 0 at the end."""
-        done = self.state.update_count
+    def _mark_time(self) -> None:
+        """Speed is counted from here on."""
+        state = self.state
+        self.logged_updates, self.logged_steps, self.clock = state.update_count, state.env_steps, time.perf_counter()
+
+    def start(self) -> None:
+        """Begin to count time; a policy that comes from elsewhere is evaluated before it learns anything here."""
+        if self.fine_tuning is not None and self.fine_tuning.starts_with_policy and self.state.global_step == 0:
+            self.fine_tuning = FineTuning(starts_with_policy=True)
+            self.evaluate_now()
+        self._mark_time()
+
+    def next_updates(self) -> int:
+        """Updates until something else has to happen."""
+        state, due = self.state, self.plan.updates_due(self.state)
+        if state.global_step >= self.plan.pretrain:
+            return due
         intervals = (self.config.log_interval, self.config.checkpoint_interval, self.controls.eval_interval)
-        gaps = [interval - done % interval for interval in intervals if interval is not None]
-        return max(min(self.limit - done, *gaps), 0)
+        return min(due, *(interval - state.global_step % interval for interval in intervals if interval is not None))
+
+    def collect(self) -> None:
+        """One step of all environments."""
+        state, collector = self.state, self.collector
+        if collector is None:
+            raise RuntimeError("a run without an environment has nothing to collect")
+        steps = collector.collect(random=self.plan.acts_randomly(state))
+        state.env_steps += steps
+        state.global_step += steps
+        state.vector_steps += steps > 0
+        state.stored = collector.buffer.added
+        if not self.plan.is_learning(state):
+            state.idle_vector_steps = state.vector_steps
+        for callback in self.callbacks:
+            callback.on_collect_end(state)
+
+    def learn(self, updates: int) -> None:
+        """So many updates, unless the run is asked to stop."""
+        state, algorithm, source, window = self.state, self.algorithm, self.source, self.window
+        batch_size, done = self.loop.batch_size, 0
+        while done < updates and not state.should_stop:
+            algorithm.set_learning_rate_multiplier(**self.learning_rate_multipliers(state.update_count))
+            window.add(algorithm.update(source.sample(batch_size)).metrics)
+            state.update_count += 1
+            done += 1
+        if state.global_step < self.plan.pretrain:
+            state.global_step += done
+        else:
+            state.online_updates += done
 
     def learning_rate_multipliers(self, step: int) -> dict[str, float]:
         """The schedules' values for an update: `multiplier` for all children of the model, and those with their own."""
@@ -142,27 +123,49 @@ class Session:
 
     def after_block(self) -> None:
         """Log, evaluate and checkpoint, each if due; end the run if its budget is used up."""
-        state, done = self.state, self.state.update_count
-        state.global_step, state.epoch = done, done // self.updates_per_epoch
-        ended = done >= self.limit
-        if ended and self.limit_reason is not None:
-            state.request_stop(self.limit_reason)
-        if done % self.config.log_interval == 0 or ended:
+        state, step = self.state, self.state.global_step
+        if self.updates_per_epoch is not None:
+            state.epoch = state.update_count // self.updates_per_epoch
+        if state.interrupted and step >= self.plan.pretrain and self.plan.updates_due(state):
+            # In the middle of a round: what belongs to its end happens when it is resumed.
+            self.checkpoint()
+            return
+        ended = self.plan.is_over(state)
+        logs, saves = (self._passed(each) for each in (self.config.log_interval, self.config.checkpoint_interval))
+        evaluates = self._passed(self.controls.eval_interval) or self._switches()
+        state.event_step = step
+        if self.plan.limit_reason is not None and self.plan.is_used_up(state):
+            state.request_stop(self.plan.limit_reason)
+        if logs or ended:
             self.log()
-        if ended or (self.controls.eval_interval and done % self.controls.eval_interval == 0):
+        if evaluates or ended:
             self.evaluate_now()
-        if state.should_stop and not state.interrupted and done > self.logged_at:
+        if state.should_stop and not state.interrupted and state.update_count > self.logged_updates:
             self.log()
-        if done % self.config.checkpoint_interval == 0 or ended or state.should_stop:
+        if saves or ended or state.should_stop:
             self.checkpoint()
 
+    def _passed(self, interval: int | None) -> bool:
+        """Whether a multiple of an interval lies between the last events and this step."""
+        state = self.state
+        return interval is not None and state.global_step // interval > state.event_step // interval
+
+    def _switches(self) -> bool:
+        """Whether pretraining has just ended."""
+        return self.fine_tuning is not None and self.state.event_step < self.plan.pretrain <= self.state.global_step
+
     def log(self) -> None:
-        """Write the averages of the updates since the last line."""
-        now, state = time.perf_counter(), self.state
+        """Write the averages of the updates since the last line, and how the episodes since then went."""
+        state, passed = self.state, max(time.perf_counter() - self.clock, 1e-9)
         broken = self.window.find_broken()
-        metrics = {**self.counters(), **self.window.drain()}
-        metrics["updates_per_second"] = (state.update_count - self.logged_at) / max(now - self.clock, 1e-9)
-        self.clock, self.logged_at = now, state.update_count
+        metrics = {**self.counters(), **self.window.drain(), **self.source.metrics()}
+        metrics["updates_per_second"] = (state.update_count - self.logged_updates) / passed
+        if self.collector is not None:
+            metrics["steps_per_second"] = (state.env_steps - self.logged_steps) / passed
+            rollout = self.collector.metrics()
+            if rollout:
+                self.run.write_metrics("rollout", {**self.counters(), **rollout})
+        self._mark_time()
         self.run.write_metrics("train", metrics)
         self.refuse(broken)
         for callback in self.callbacks:
@@ -190,6 +193,8 @@ class Session:
         self.last_metrics = self.counters() | {name: value for row in rows.values() for name, value in row.items()}
         for kind, row in rows.items():
             self.run.write_metrics(kind, {**self.counters(), **row})
+        if self.fine_tuning is not None and state.global_step >= self.plan.pretrain:
+            self.fine_tuning.add(self.last_metrics)
         is_best = self.keep_best()
         for callback in self.callbacks:
             callback.on_eval_end(state, self.last_metrics)
@@ -207,19 +212,19 @@ class Session:
             return False
         if best is not None and (value <= best if mode == "max" else value >= best):
             return False
-        self.state.best_score, self.state.best_step, self.best_metrics = (
-            value,
-            self.state.update_count,
-            self.last_metrics,
-        )
+        self.state.best_score, self.state.best_step = value, self.state.global_step
+        self.best_metrics = self.last_metrics
         return True
 
     def checkpoint(self) -> None:
         """Write the state under its number and make it the latest."""
         self.check_finite()
-        path = self.run.checkpoints / f"update_{self.state.update_count:09d}.pt"
+        unit = "update" if self.collector is None else "step"
+        path = self.run.checkpoints / f"{unit}_{self.state.global_step:09d}.pt"
         save_checkpoint(path, self.tree())
         link_checkpoint(path, "latest.pt")
+        if self.store is not None:
+            self.store.prune()
 
     def counters(self) -> dict[str, Any]:
         """What every row of metrics carries: where the run is, and the learning rates of the last update."""
@@ -231,14 +236,33 @@ class Session:
             for child in self.algorithm.optimizers
             if child in multipliers or hyper.learning_rate_of(child) != hyper.learning_rate
         }
+        places = {"epoch": state.epoch} if self.collector is None else {"env_steps": state.env_steps}
         return {
             "global_step": state.global_step,
-            "epoch": state.epoch,
+            **places,
             "update_count": state.update_count,
             "learning_rate": multiplier * hyper.learning_rate,
             "learning_rate_multiplier": multiplier,
             **own,
         }
+
+    def close(self) -> None:
+        """Let go of files and environments."""
+        self.run.close()
+        if self.collector is not None:
+            self.collector.close()
+
+    def save_replay(self) -> None:
+        """Keep the buffer as a dataset for offline training: raw rewards, actions in native units."""
+        if (
+            self.saves_replay
+            and self.collector is not None
+            and len(self.collector.buffer)
+            and not self.state.interrupted
+        ):
+            dataset = self.collector.buffer.to_dataset()
+            native = dataset.with_fields(actions=self.spaces.to_native(dataset.actions))
+            write_npz(native, self.run.path / "replay.npz")
 
     def named_callbacks(self) -> list[tuple[str, Callback]]:
         """Callbacks under the names of their classes; several of one class are numbered."""
@@ -252,12 +276,15 @@ class Session:
             "spaces": self.spaces.to_plain(),
             "algorithm": self.algorithm.state_dict(),
             "source": self.source.state_dict(),
+            "replay": [] if self.store is None else self.store.save(),
+            "collector": None if self.collector is None else self.collector.state_dict(),
             "trainer": {
                 "state": self.state.state_dict(),
                 "window": self.window.state_dict(),
                 "callbacks": {name: callback.state_dict() for name, callback in self.named_callbacks()},
                 "last_metrics": self.last_metrics,
                 "best_metrics": self.best_metrics,
+                "fine_tuning": None if self.fine_tuning is None else self.fine_tuning.state_dict(),
                 "horizon": self.horizon,
                 "fingerprint": self.fingerprint,
             },
@@ -281,7 +308,11 @@ class Session:
             reason = str(error).splitlines()[-1].strip()
             raise CheckpointError(f"the checkpoint does not fit the options of the networks: {reason}") from None
         self.source.load_state_dict(tree["source"])
+        if self.store is not None:
+            self.store.load(tree["replay"])
         self.state.load_state_dict(trainer["state"])
+        if self.fine_tuning is not None:
+            self.fine_tuning.load_state_dict(trainer["fine_tuning"])
         self.window.load_state_dict(trainer["window"])
         for name, callback in self.named_callbacks():
             # A callback may be new to the run; then there is nothing to restore.
@@ -289,7 +320,10 @@ class Session:
                 callback.load_state_dict(trainer["callbacks"][name])
         self.last_metrics, self.best_metrics = dict(trainer["last_metrics"]), dict(trainer["best_metrics"])
         self.horizon = trainer["horizon"]
-        self.logged_at = self.state.update_count
+        if self.collector is not None and not self.collector.load_state_dict(tree["collector"]):
+            note = f"the state of {self.config.env_id} cannot be saved: the run goes on with new episodes"
+            self.state.notes = (*self.state.notes, note)
+        self._mark_time()
         torch.set_rng_state(tree["random"]["torch"])
         if torch.cuda.is_available() and tree["random"]["cuda"]:
             torch.cuda.set_rng_state_all(tree["random"]["cuda"])
@@ -303,23 +337,21 @@ def train_session(session: Session) -> TrainResult:
     finally:
         for callback in session.callbacks:
             callback.close()
-        session.run.close()
+        session.close()
 
 
 def run_loop(session: Session) -> None:
-    """The training loop."""
-    state, algorithm, source, window = session.state, session.algorithm, session.source, session.window
-    batch_size = session.loop.batch_size
+    """The training loop: learn while updates are due, else act."""
+    state, plan = session.state, session.plan
     for callback in session.callbacks:
         callback.on_train_start(state)
-    session.clock = time.perf_counter()
-    while not state.should_stop and (updates := session.next_block()):
-        for _ in range(updates):
-            algorithm.set_learning_rate_multiplier(**session.learning_rate_multipliers(state.update_count))
-            window.add(algorithm.update(source.sample(batch_size)).metrics)
-            state.update_count += 1
-            if state.should_stop:
-                break
+    session.start()
+    while not state.should_stop and not plan.is_over(state):
+        updates = session.next_updates()
+        if not updates:
+            session.collect()
+            updates = session.next_updates()
+        session.learn(updates)
         session.after_block()
 
 
@@ -334,6 +366,7 @@ def finish(session: Session) -> TrainResult:
         interrupted=state.interrupted,
         best_metrics=session.best_metrics,
         data_return=session.data_return,
+        fine_tuning={} if session.fine_tuning is None else session.fine_tuning.summary(),
     )
     write_json(
         run.path / "result.json",
@@ -343,9 +376,11 @@ def finish(session: Session) -> TrainResult:
             "best_metrics": result.best_metrics,
             "best_step": state.best_step,
             "data_return": result.data_return,
+            **({"fine_tuning": result.fine_tuning} if result.fine_tuning else {}),
             "stop_reason": state.stop_reason,
         },
     )
+    session.save_replay()
     for callback in session.callbacks:
         callback.on_train_end(state)
     return result

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,28 @@ from numpy.typing import ArrayLike, NDArray
 from rl_training.algorithms import Algorithm
 from rl_training.binding import bind
 from rl_training.config import TrainConfig, load_config
+from rl_training.data import TransitionDataset, check_destination, collect_dataset, write_dataset
+from rl_training.envs import make_native_env, space_spec
 from rl_training.runtime.artifacts import RunDirectory
 from rl_training.runtime.assembly import open_session
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpointing import find_checkpoint, load_checkpoint, save_checkpoint
-from rl_training.runtime.options import ConfigSource, bind_options, find_algorithm, read_options
+from rl_training.runtime.options import ConfigSource, bind_options, find_algorithm, merge, read_options
 from rl_training.runtime.performance import configure_machine
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.rollout import EVAL_SEED, EvaluationResult, evaluate_policy
 from rl_training.runtime.trainer import Session, TrainResult, train_session
 from rl_training.types import CheckpointError, ConfigError, SpaceSpec
+
+KEPT = ("algo", "env_id", "seed", "output_dir", "normalize_obs", "mode")
+"""What a run is: options that cannot change when it is resumed."""
+
+KEPT_WHILE_ACTING = (
+    *("num_envs", "n_step", "replay", "buffer_capacity", "initial_checkpoint", "offline_pretrain_updates"),
+    *("learning_starts", "warmup_steps", "min_buffer_size"),
+    *("update_to_data", "train_frequency", "gradient_updates_per_step"),
+)
+"""What buffer and counters of a run that acts were made with; with other values they would mean something else."""
 
 CHUNK = 1024
 """Observations that a policy answers at a time; some look at a hundred actions for each."""
@@ -61,8 +74,8 @@ def resume(
     tree = load_checkpoint(checkpoint) if checkpoint.is_file() else None
     config = TrainConfig(**tree["config"]) if tree else load_config(run_dir / "config.yaml")
     _check_algo(checkpoint, config, expected_algo)
-    _check_overrides(overrides)
-    config = bind(_merge(config.to_plain(), overrides), TrainConfig)[0]
+    _check_overrides(overrides, acts=config.algo_kwargs.get("mode", "offline") != "offline")
+    config = bind(merge(config.to_plain(), overrides), TrainConfig)[0]
     options = bind_options(config)
     configure_machine(threads or (tree["machine"]["threads"] if tree else None))
     if tree and "compile" in overrides.get("algo_kwargs", {}):
@@ -73,7 +86,8 @@ def resume(
             f"the run was made with torch {started}, this is {torch.__version__}: results may differ", stacklevel=2
         )
     session = open_session(config, options, callbacks, run=RunDirectory(run_dir), tree=tree)
-    session.run.rewind_metrics(session.state.update_count)
+    # Before the first timestep there is only the evaluation of an initial policy, which is made again.
+    session.run.rewind_metrics(session.state.event_step if session.state.global_step else -1)
     if overrides:
         session.state.should_stop, session.state.stop_reason = False, None
         session.run.write_config(session.config)
@@ -83,20 +97,10 @@ def resume(
     return _run(session)
 
 
-def _merge(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Values with overrides written into them, mapping by mapping."""
-    merged = {
-        key: _merge(values[key], value)
-        for key, value in overrides.items()
-        if isinstance(value, dict) and isinstance(values.get(key), dict)
-    }
-    return {**values, **overrides, **merged}
-
-
-def _check_overrides(overrides: Mapping[str, Any]) -> None:
+def _check_overrides(overrides: Mapping[str, Any], *, acts: bool) -> None:
     kwargs = overrides.get("algo_kwargs")
     given = {*overrides, *(kwargs if isinstance(kwargs, Mapping) else ())}
-    fixed = [name for name in ("algo", "env_id", "seed", "output_dir", "normalize_obs") if name in given]
+    fixed = [name for name in (*KEPT, *(KEPT_WHILE_ACTING if acts else ())) if name in given]
     if fixed:
         raise ConfigError(f"a run keeps its {fixed[0]}: leave it out, or start a new run")
 
@@ -177,8 +181,13 @@ class SavedPolicy:
             seed=seed,
         )
 
-    def predict(self, obs: ArrayLike, *, deterministic: bool = True) -> NDArray[np.float32]:
-        """Actions in native units for one observation or a batch; the same call gives the same actions."""
+    def predict(self, obs: ArrayLike | Mapping[str, ArrayLike], *, deterministic: bool = True) -> NDArray[np.float32]:
+        """Actions in native units for one observation or a batch; the same call gives the same actions.
+
+        In a task with goals an observation may be the dictionary that the environment gives.
+        """
+        if isinstance(obs, Mapping):
+            obs = np.concatenate([np.asarray(obs[name]) for name in ("observation", "desired_goal")], axis=-1)
         rows, width = np.asarray(obs, dtype=np.float32), self.spaces.obs_dim
         if rows.ndim not in (1, 2) or rows.shape[-1] != width:
             raise ConfigError(f"obs must have shape ({width},) or (batch, {width}), got {rows.shape}")
@@ -207,6 +216,50 @@ def evaluate(
     return load_policy(path).evaluate(episodes=episodes, seed=seed, num_envs=num_envs)
 
 
-def predict(path: str | Path, obs: ArrayLike, *, deterministic: bool = True) -> NDArray[np.float32]:
+def collect(
+    out: str,
+    *,
+    checkpoint: str | Path | None = None,
+    env_id: str | None = None,
+    env_kwargs: Mapping[str, Any] | None = None,
+    steps: int | None = None,
+    episodes: int | None = None,
+    stochastic: bool = True,
+    seed: int = 0,
+) -> TransitionDataset:
+    """Let a checkpoint's policy, or one that acts at random, make a dataset, and write it.
+
+    Rewards are raw. The environment is the checkpoint's own unless another is named.
+    """
+    if (steps is None) == (episodes is None):
+        raise ConfigError("give either episodes or steps")
+    check_destination(out)
+    saved = None if checkpoint is None else load_policy(checkpoint)
+    if saved is not None and env_id is None:
+        env_id, env_kwargs = saved.config.env_id, saved.config.env_kwargs
+    if env_id is None:
+        raise ConfigError("no environment is named, and the checkpoint has none")
+    make = partial(make_native_env, env_id, env_kwargs, raw_rewards=True)
+    stage = make()
+    if saved is not None and space_spec(stage) != saved.spaces:
+        raise ConfigError(f"the policy was trained for other observations or actions than those of {env_id}")
+    act = None if saved is None else partial(_act, saved.policy, deterministic=not stochastic)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(seed)
+        dataset = collect_dataset(make, act=act, size=steps, episodes=episodes, seed=seed)
+    policy = "random" if saved is None else saved.config.algo
+    write_dataset(dataset, out, env=stage, policy=policy)
+    stage.close()
+    return dataset
+
+
+def _act(policy: Policy, obs: NDArray[Any], *, deterministic: bool) -> NDArray[np.float32]:
+    actions: NDArray[np.float32] = policy.act(torch.from_numpy(obs)[None], deterministic=deterministic)[0].numpy()
+    return actions
+
+
+def predict(
+    path: str | Path, obs: ArrayLike | Mapping[str, ArrayLike], *, deterministic: bool = True
+) -> NDArray[np.float32]:
     """Actions of a checkpoint's policy in native units, for one observation or a batch."""
     return load_policy(path).predict(obs, deterministic=deterministic)

@@ -142,7 +142,7 @@ def test_arguments_reach_the_environment() -> None:
         ({"action_space": Discrete(3)}, "has the action space Discrete(3); only Box vectors"),
         ({"action_space": Box(-1, 1, (2, 2))}, "only Box vectors (continuous actions) are supported"),
         ({"action_space": Box(-np.inf, np.inf, (2,))}, "has unbounded actions"),
-        ({"observation_space": Dict({"goal": VECTOR})}, "has the observation space Dict('goal'"),
+        ({"observation_space": Dict({"goal": Discrete(3)})}, "has the observation space Dict('goal'"),
         ({"observation_space": Box(0, 255, (8, 8, 3), np.uint8)}, "has the observation space Box(0, 255, (8, 8, 3)"),
     ],
     ids=["discrete", "matrix of actions", "unbounded", "mapping", "picture"],

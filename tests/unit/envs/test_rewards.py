@@ -24,7 +24,7 @@ from rl_training.envs import (
 )
 from rl_training.envs.rewards import RewardSignWrapper
 from rl_training.runtime import evaluate_policy
-from rl_training.runtime.assembly import load_data
+from rl_training.runtime.datasets import load_data
 from rl_training.runtime.options import bind_options
 from rl_training.types import ConfigError
 

@@ -27,7 +27,7 @@ def test_a_row_follows_from_the_class(name: str) -> None:
     assert spec == AlgorithmSpec(name, ALGORITHMS[name])
     assert spec.mode in ("offline", "online", "offline_to_online")
     assert len(spec.idea) > 10
-    assert f"{name}/pendulum" in spec.configs
+    assert {f"{name}/pendulum", f"{name}/point_goal"} & set(spec.configs)
     assert all(config.split("/")[0] == name for config in spec.configs)
 
 
@@ -35,7 +35,7 @@ def test_a_row_follows_from_the_class(name: str) -> None:
 def test_every_option_of_an_algorithm_says_what_it_means(name: str) -> None:
     groups = get_algorithm_spec(name).options()
 
-    assert list(groups)[1:] == ["DataOptions", "LoopOptions", "ControlOptions"]
+    assert list(groups)[1:] == ["DataOptions", "LoopOptions", "OnlineOptions", "ControlOptions"]
     assert not [row["name"] for rows in groups.values() for row in rows if not row["meaning"]]
 
 

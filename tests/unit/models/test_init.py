@@ -22,6 +22,7 @@ from rl_training.models.init import (
     xavier,
     xavier_small_last,
 )
+from rl_training.models.mlp_crossq import EnsembleRenormMLP
 from rl_training.types import SpaceSpec
 
 Layers = list[tuple[Tensor, Tensor]]
@@ -144,7 +145,7 @@ def _perceptron_layers(network: MLP) -> Layers:
     return [(layer.weight.detach(), layer.bias.detach()) for layer in network.layers if isinstance(layer, nn.Linear)]
 
 
-def _member_layers(network: EnsembleMLP, member: int) -> Layers:
+def _member_layers(network: EnsembleMLP | EnsembleRenormMLP, member: int) -> Layers:
     layers: Any = network.layers
     return [(layer.weight[member].detach().T, layer.bias[member].detach()) for layer in layers]
 
@@ -183,6 +184,12 @@ USES: dict[str, dict[str, str]] = {
     "awac": {"actor": "uniform", "critic": "uniform"},
     "crr": {"actor": "uniform", "critic": "uniform"},
     "marwil": {"actor": "uniform", "value": "uniform"},
+    "ddpg": {"actor": "uniform", "critic": "uniform"},
+    "td3": {"actor": "uniform", "critic": "uniform"},
+    "sac": {"actor": "uniform", "critic": "uniform"},
+    "her": {"actor": "uniform", "critic": "uniform"},
+    "tqc": {"actor": "uniform", "critic": "uniform"},
+    "crossq": {"actor": "uniform", "critic": "uniform"},
     # rlkit's: a small last layer, smaller for actors.
     "bear": {"actor": "smaller_last", "critic": "small_last", "vae": "uniform"},
     "rebrac": {"actor": "smaller_last", "critic": "small_last"},
@@ -194,6 +201,8 @@ USES: dict[str, dict[str, str]] = {
     # CQL as reproduced: orthogonal critics, and an actor that is not; Cal-QL has both.
     "cql": {"actor": "uniform_small_last", "critic": "orthogonal_small_last"},
     "cal_ql": {"actor": "orthogonal_small_last", "critic": "orthogonal_small_last"},
+    "redq": {"actor": "xavier", "critic": "xavier"},
+    "rlpd": {"actor": "xavier", "critic": "xavier"},
     "awr": {"actor": "xavier_small_last", "value": "xavier"},
 }
 
@@ -208,7 +217,7 @@ def _networks(child: nn.Module) -> list[Layers]:
     for module in child.modules():
         if isinstance(module, MLP):
             found.append(_perceptron_layers(module))
-        elif isinstance(module, EnsembleMLP):
+        elif isinstance(module, (EnsembleMLP, EnsembleRenormMLP)):
             members: Any = module.layers[0].weight
             found += [_member_layers(module, member) for member in range(len(members))]
     return found

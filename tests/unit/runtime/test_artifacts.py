@@ -170,8 +170,8 @@ def test_the_result_of_a_run_is_on_disk_too(tiny_config: MakeConfig) -> None:
 def test_rows_are_written_with_their_kind_and_numbers_that_are_none_as_null(tmp_path: Path) -> None:
     run = _create(tmp_path)
 
-    run.write_metrics("train", {"update_count": 1, "loss": 0.5, "broken": float("nan"), "huge": float("inf")})
-    run.write_metrics("eval", {"update_count": 1, "return_mean": 2.0})
+    run.write_metrics("train", {"global_step": 1, "loss": 0.5, "broken": float("nan"), "huge": float("inf")})
+    run.write_metrics("eval", {"global_step": 1, "return_mean": 2.0})
     run.close()
 
     def refuse(word: str) -> None:
@@ -179,13 +179,13 @@ def test_rows_are_written_with_their_kind_and_numbers_that_are_none_as_null(tmp_
 
     text = (run.path / "metrics.jsonl").read_text()
     assert [json.loads(line, parse_constant=refuse) for line in text.splitlines()] == [
-        {"kind": "train", "update_count": 1, "loss": 0.5, "broken": None, "huge": None},
-        {"kind": "eval", "update_count": 1, "return_mean": 2.0},
+        {"kind": "train", "global_step": 1, "loss": 0.5, "broken": None, "huge": None},
+        {"kind": "eval", "global_step": 1, "return_mean": 2.0},
     ]
 
 
 def test_rewinding_drops_later_rows_and_a_torn_last_line(tmp_path: Path) -> None:
-    rows = [{"kind": "train", "update_count": count} for count in (10, 20, 30)]
+    rows = [{"kind": "train", "global_step": count} for count in (10, 20, 30)]
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"kind": "train", "upda')
     run = RunDirectory(tmp_path)
@@ -197,9 +197,9 @@ def test_rewinding_drops_later_rows_and_a_torn_last_line(tmp_path: Path) -> None
 
 
 def test_a_torn_line_is_passed_over_when_metrics_are_read(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_text('{"update_count": 1}\n{"update_c')
+    (tmp_path / "metrics.jsonl").write_text('{"global_step": 1}\n{"global_s')
 
-    assert read_metrics(tmp_path) == [{"update_count": 1}]
+    assert read_metrics(tmp_path) == [{"global_step": 1}]
     assert read_metrics(tmp_path / "nowhere") == []
 
 
@@ -218,7 +218,7 @@ def test_metrics_go_to_tensorboard_under_their_kind(tmp_path: Path) -> None:
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     run = _create(tmp_path)
     for count in (10, 20):
-        run.write_metrics("train", {"update_count": count, "loss": count / 2, "broken": float("nan")})
+        run.write_metrics("train", {"global_step": count, "loss": count / 2, "broken": float("nan")})
     run.close()
 
     events = reader.EventAccumulator(str(run.path / "tensorboard")).Reload()
@@ -232,8 +232,8 @@ def test_without_tensorboard_a_run_keeps_its_metrics_all_the_same(
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     run = _create(tmp_path)
 
-    run.write_metrics("train", {"update_count": 1, "loss": 0.5})
+    run.write_metrics("train", {"global_step": 1, "loss": 0.5})
     run.close()
 
-    assert read_metrics(run.path) == [{"kind": "train", "update_count": 1, "loss": 0.5}]
+    assert read_metrics(run.path) == [{"kind": "train", "global_step": 1, "loss": 0.5}]
     assert not (run.path / "tensorboard").exists()

@@ -59,7 +59,7 @@ def test_warmup_steps_is_a_shorthand_for_the_schedules_warm_up(options: dict[str
 
 def test_two_different_warm_ups_are_refused() -> None:
     with pytest.raises(ConfigError, match="are the same thing; give one"):
-        ControlOptions(warmup_steps=5, learning_rate_schedule=ScheduleSpec(warmup=3))
+        ControlOptions(warmup_steps=5, learning_rate_schedule=ScheduleSpec(warmup=3)).schedules()
 
 
 @pytest.mark.parametrize(

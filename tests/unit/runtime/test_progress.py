@@ -65,7 +65,7 @@ def test_on_a_terminal_one_picture_shows_how_far_the_run_has_come(clock: list[fl
 
     shown.on_train_start(state)
     clock[0] += 2.0
-    state.update_count = 400
+    state.global_step = 400
     shown.on_update_end(state, {"critic_loss": 0.123456, "actor_loss": -2.0, "grad_norm_actor": 7.0})
     state.best_score, state.best_step = -150.0, 200
     shown.on_eval_end(state, {"return_mean": -180.25, "length_mean": 200.0})
@@ -85,7 +85,7 @@ def test_on_a_terminal_one_picture_shows_how_far_the_run_has_come(clock: list[fl
 def test_the_bar_always_has_the_same_length(clock: list[float], done: int) -> None:
     console, file = _console(terminal=True)
     shown = ProgressCallback(console)
-    state = TrainerState("td3_bc", Path("runs/one"), 1000, update_count=done)
+    state = TrainerState("td3_bc", Path("runs/one"), 1000, global_step=done)
 
     console.print(shown.table(state))
 
@@ -130,10 +130,10 @@ def test_before_the_first_update_the_time_left_is_not_known(clock: list[float]) 
 
 def test_speed_counts_from_where_a_resumed_run_went_on(clock: list[float]) -> None:
     shown = ProgressCallback(_console(terminal=False)[0])
-    state = TrainerState("td3_bc", Path("runs/one"), 1000, update_count=500)
+    state = TrainerState("td3_bc", Path("runs/one"), 1000, global_step=500)
     shown.on_train_start(state)
     clock[0] += 10
-    state.update_count = 600
+    state.global_step = 600
 
     assert shown.speed(state) == pytest.approx(10)
     assert shown.time_left(state) == "0:00:40"

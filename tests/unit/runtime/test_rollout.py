@@ -1,8 +1,11 @@
-"""Evaluation: the same episodes for every policy, however many environments run side by side."""
+"""Evaluation: the same episodes for every policy; collection: every step of the task once, however resets happen."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections import Counter
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -10,10 +13,15 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from probe import LENGTHS, Probe, episode, policy
 from torch import Tensor
 
+from rl_training.data import ReplayBuffer
+from rl_training.envs import make_vector_env
+from rl_training.envs.snapshots import Snapshot
 from rl_training.runtime import EvaluationResult, evaluate_policy
-from rl_training.runtime.rollout import EVAL_SEED
+from rl_training.runtime.rollout import EVAL_SEED, Collector, RunningStatistics, Stepper
 
 ID = "Walk-v0"
 
@@ -168,3 +176,239 @@ def test_a_task_with_reference_returns_has_a_normalised_score() -> None:
     assert result.metrics()["normalized_score"] == pytest.approx(100.0)
     assert result.to_dict()["returns"] == [3234.3, 3234.3]
     assert result.to_dict()["lengths"] == [1000, 1000]
+
+
+MODES = (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED)
+
+
+class _Actor:
+    """What a collector knows of an algorithm, with a policy that is known."""
+
+    def __init__(self) -> None:
+        self.model = SimpleNamespace(obs_dim=3, action_dim=1)
+        self.obs_mean, self.obs_std = torch.zeros(3), torch.ones(3)
+
+    def explore(self, obs: Tensor, *, noise: float) -> Tensor:
+        return torch.from_numpy(policy(obs.numpy()))
+
+    def set_obs_statistics(self, mean: Tensor, std: Tensor) -> None:
+        self.obs_mean, self.obs_std = mean, std
+
+
+def _snapshot_probe() -> gym.Env[Any, Any]:
+    return Snapshot(Probe())
+
+
+MakeCollector = Callable[..., Collector]
+
+
+@pytest.fixture
+def probed() -> Iterator[MakeCollector]:
+    """A policy at work in some probes, which are closed in the end."""
+    opened: list[Collector] = []
+
+    def make(num_envs: int, mode: AutoresetMode, kind: str = "sync", *, normalize: bool = False) -> Collector:
+        vector: Any = {"sync": SyncVectorEnv, "async": AsyncVectorEnv}[kind]
+        # Without copies, so that what is kept must be copied by whoever keeps it.
+        envs = vector([_snapshot_probe] * num_envs, autoreset_mode=mode, copy=False)
+        buffer = ReplayBuffer(capacity=1000, obs_dim=3, action_dim=1, num_envs=num_envs)
+        actor: Any = _Actor()
+        opened.append(Collector(actor, Stepper(envs, seed=0), buffer, normalize=normalize))
+        return opened[-1]
+
+    yield make
+    for collector in opened:
+        collector.close()
+
+
+def _rows(collector: Collector) -> list[tuple[Any, ...]]:
+    """What is in the buffer, in the form in which `probe.episode` tells it."""
+    rows = collector.buffer.rows_from(0)
+    columns = [rows[name] for name in ("obs", "actions", "rewards", "next_obs", "dones", "truncations")]
+    return [tuple(row) for row in torch.cat([column.reshape(len(column), -1) for column in columns], 1).tolist()]
+
+
+def _steps(calls: int, length: int, mode: AutoresetMode) -> int:
+    """Steps of the task in so many calls: where a reset takes a call of its own, one in length + 1 is none."""
+    if mode != AutoresetMode.NEXT_STEP:
+        return calls
+    return calls // (length + 1) * length + calls % (length + 1)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.parametrize("num_envs", [1, 2, 5])
+def test_what_is_stored_is_what_single_environments_do(
+    num_envs: int, kind: str, mode: AutoresetMode, probed: MakeCollector
+) -> None:
+    collector, calls = probed(num_envs, mode, kind), 20
+
+    counted = [collector.collect(random=False) for _ in range(calls)]
+
+    steps = [_steps(calls, length, mode) for length in LENGTHS[:num_envs]]
+    expected: list[tuple[Any, ...]] = []
+    episodes: list[tuple[float, int, bool]] = []
+    for number, (length, count) in enumerate(zip(LENGTHS, steps, strict=False)):
+        whole = [episode(number, which) for which in range(calls)]
+        expected += [row for rows in whole for row in rows][:count]
+        # A reward stands in column 4.
+        ended = enumerate(whole[: count // length])
+        episodes += [(sum(row[4] for row in rows), length, which % 2 == 0) for which, rows in ended]
+    assert sum(counted) == collector.buffer.added == sum(steps)
+    assert sorted(_rows(collector)) == sorted(expected)
+    assert sorted(collector.episodes) == sorted(episodes)
+    # Every action that was stored was taken by the environment, and no other.
+    for number, done in enumerate(collector.stepper.envs.get_attr("calls")):
+        taken = [row[3] for row in _rows(collector) if row[0] == number]
+        assert [call for call in done if call != "reset"] == taken
+
+
+def test_resets_that_take_a_call_of_their_own_leave_no_row(probed: MakeCollector) -> None:
+    collector = probed(2, AutoresetMode.NEXT_STEP)
+
+    counted = [collector.collect(random=False) for _ in range(20)]
+
+    # Episodes of 3 steps: 4 calls each, five times, so 15 of 20. Of 5 steps: 6 calls each, three times, and 2 more.
+    streams = collector.buffer.rows_from(0)["streams"]
+    assert torch.bincount(streams).tolist() == [15, 17]
+    # The calls in which either, or both, were reset: the fourth, the sixth, the eighth, the twelfth.
+    assert counted[:12] == [2, 2, 2, 1, 2, 1, 2, 1, 2, 2, 2, 0]
+    assert collector.lengths.tolist() == [0, 2]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_row_begins_where_an_episode_ended_or_leads_into_another(mode: AutoresetMode, probed: MakeCollector) -> None:
+    collector = probed(5, mode)
+    for _ in range(40):
+        collector.collect(random=False)
+
+    lengths = torch.tensor(LENGTHS)
+    rows = collector.buffer.rows_from(0)
+    obs, following = rows["obs"], rows["next_obs"]
+    number, time = obs[:, 0].long(), obs[:, 2]
+    assert torch.equal(following[:, :2], obs[:, :2])
+    assert torch.equal(following[:, 2], time + 1)
+    assert (time < lengths[number]).all()
+    ends = (rows["dones"] + rows["truncations"]) > 0
+    assert torch.equal(ends, following[:, 2] == lengths[number])
+    # Terminated on the very step of the time limit is terminated.
+    assert not (rows["dones"].bool() & rows["truncations"].bool()).any()
+    assert torch.equal(rows["dones"][ends] == 1, ((number + obs[:, 1]) % 3 != 1)[ends])
+
+
+def test_the_same_transitions_are_stored_however_environments_reset_themselves(probed: MakeCollector) -> None:
+    found = []
+    for mode in MODES:
+        collector = probed(5, mode)
+        # The third episode of the longest has ended after 3 * (7 + 1) calls in any mode.
+        for _ in range(24):
+            collector.collect(random=False)
+        found.append(Counter(row for row in _rows(collector) if row[1] < 3))
+
+    assert found[0].total() == 3 * sum(LENGTHS)
+    assert found[0] == found[1] == found[2]
+
+
+def test_an_episode_is_told_once_and_then_forgotten(probed: MakeCollector) -> None:
+    collector = probed(2, AutoresetMode.NEXT_STEP)
+    for _ in range(2):
+        collector.collect(random=False)
+    assert collector.metrics() == {}
+    for _ in range(4):
+        collector.collect(random=False)
+
+    # One episode of each: three steps from 0 on, five from 1000 on, plus the actions. Both are their first: successes.
+    returns = [sum(row[4] for row in episode(number, 0)) for number in (0, 1)]
+    assert collector.metrics() == {
+        "episodes": 2,
+        "return_mean": sum(returns) / 2,
+        "length_mean": 4.0,
+        "success_rate": 1.0,
+    }
+    assert collector.metrics() == {}
+
+
+def test_random_actions_are_uniform_and_the_policys_otherwise(probed: MakeCollector) -> None:
+    torch.manual_seed(0)
+    collector = probed(5, AutoresetMode.DISABLED)
+    for _ in range(150):
+        collector.collect(random=True)
+
+    actions = collector.buffer.rows_from(0)["actions"]
+    assert actions.abs().max() <= 1
+    # 750 uniform numbers: their mean has a deviation of 0.021, their deviation is 0.577.
+    assert abs(actions.mean()) < 0.08
+    assert actions.std() == pytest.approx(3**-0.5, abs=0.03)
+
+
+def test_statistics_are_those_of_what_steps_led_to(probed: MakeCollector) -> None:
+    collector = probed(2, AutoresetMode.NEXT_STEP, normalize=True)
+    for _ in range(20):
+        collector.collect(random=False)
+
+    seen = collector.buffer.rows_from(0)["next_obs"].numpy().astype(float)
+    actor: Any = collector.algorithm
+    assert len(seen) == 32
+    assert actor.obs_mean.tolist() == pytest.approx(seen.mean(0).tolist())
+    assert actor.obs_std.tolist() == pytest.approx((seen.std(0) + 1e-3).tolist())
+
+
+def test_running_statistics_equal_those_of_all_rows_at_once() -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.normal(loc=[100.0, -3.0], scale=[0.1, 20.0], size=(60, 2))
+    statistics = RunningStatistics(2)
+    for part in np.split(rows, [1, 3, 3, 40]):
+        statistics.add(part)
+        again = RunningStatistics(2)
+        again.load_state_dict(statistics.state_dict())
+        statistics = again
+    mean, std = statistics.moments(epsilon=0.0)
+
+    assert statistics.count == 60
+    assert mean.tolist() == pytest.approx(rows.mean(0).tolist(), rel=1e-6)
+    assert std.tolist() == pytest.approx(rows.std(0).tolist(), rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_environments_go_on_where_their_state_was_saved(kind: Any) -> None:
+    def steps(stepper: Stepper, count: int) -> list[Any]:
+        return [stepper.step(policy(stepper.obs)).next_obs.tolist() for _ in range(count)]
+
+    first, second = (Stepper(make_vector_env("SavedProbe-v0", {}, num_envs=2, kind=kind), seed=seed) for seed in (0, 7))
+    steps(first, 4)
+    state = first.state_dict()
+    expected = steps(first, 6)
+
+    assert second.load_state_dict(state)
+    assert steps(second, 6) == expected
+    for stepper in (first, second):
+        stepper.envs.close()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_cannot_be_saved_begins_anew_from_seeds_that_were_not_used(
+    mode: AutoresetMode, probed: MakeCollector
+) -> None:
+    before, after = probed(2, mode), probed(2, mode)
+    for _ in range(4):
+        before.collect(random=False)
+
+    assert not after.load_state_dict(before.state_dict())
+    # Number, episode and time: environments 2 and 3, where those before were 0 and 1.
+    assert after.stepper.obs.tolist() == [[2, 0, 0], [3, 0, 0]]
+    assert after.returns.tolist() == [0, 0]
+    assert after.lengths.tolist() == [0, 0]
+    # Those that had ended are still to be told about.
+    assert after.episodes == before.episodes
+    assert len(after.episodes) == 1
+
+
+def test_a_saved_collector_does_not_change_with_the_running_one(probed: MakeCollector) -> None:
+    collector = probed(2, AutoresetMode.DISABLED, normalize=True)
+    collector.collect(random=False)
+    state = collector.state_dict()
+    kept = copy.deepcopy(state)
+    for _ in range(4):
+        collector.collect(random=False)
+
+    assert str(state) == str(kept)

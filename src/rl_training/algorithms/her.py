@@ -1,0 +1,42 @@
+"""HER: SAC on goals that were reached, though others were asked for.
+
+    replay: hindsight      a share of each batch has its goal exchanged for one that its episode achieved later
+
+The losses are SAC's; what is new is the buffer, `rl_training.data.HindsightReplayBuffer`, which every off-policy
+algorithm takes with `replay: hindsight`.
+
+Andrychowicz et al., "Hindsight Experience Replay", NeurIPS 2017.
+
+Differs from the paper: SAC instead of DDPG, so that exploration is the policy's own; each row is relabelled by chance,
+instead of standing beside four relabelled copies.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from rl_training.algorithms.base import register
+from rl_training.algorithms.sac import SAC, SACHyper, sac_loss
+from rl_training.binding import options
+
+
+@options
+class HERHyper(SACHyper):
+    """Hyper-parameters of HER, those of SAC, for tasks of some fifty steps."""
+
+    learning_rate: float = Field(default=1e-3, gt=0, description="step size of Adam")
+    gamma: float = Field(default=0.95, ge=0, le=1, description="discount per step")
+
+
+her_loss = sac_loss
+
+
+@register("her", mode="online")
+class HER(SAC):
+    """SAC with hindsight experience replay."""
+
+    hyper_class = HERHyper
+    defaults = {"replay": "hindsight", "learning_starts": 1_000}
+
+
+HERAlgorithm = HER

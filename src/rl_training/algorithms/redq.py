@@ -1,0 +1,131 @@
+"""REDQ: SAC with many critics of which a random few make the target, so that it bears many updates per step.
+
+    critic minimises       sum_i mean (Q_i(s, a) - y)^2
+                           y = r + gamma * (1 - done) * (min_{k in K} Q'_k(s', a') - alpha log pi(a' | s')), a' ~ pi(s')
+                           K = num_target_critics of the num_critics, drawn anew for every update
+    actor minimises        mean (alpha log pi(a_pi | s) - mean_i Q_i(s, a_pi)),                             a_pi ~ pi(s)
+    temperature minimises  - mean log(alpha) (log pi(a_pi | s) + target_entropy)
+
+in this order; actor and temperature move on every `policy_delay`-th update, by gradients at the same sample.
+
+Chen et al., "Randomized Ensembled Double Q-Learning: Learning Fast Without a Model", ICLR 2021.
+
+DroQ is REDQ with `num_critics: 2`, `num_target_critics: 2`, `critic_dropout: 0.01` and `critic_layer_norm: true`: few
+critics, each of which dropout makes an ensemble. It acts in every pass of an update, through lagged critics too.
+
+Hiraoka et al., "Dropout Q-Functions for Doubly Efficient Reinforcement Learning", ICLR 2022.
+
+Differs from the papers: the entropy to reach is minus half the action's dimension, not a number per task; the actor
+follows the critics as the same update left them; K has a whole number of critics.
+"""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from rl_training.algorithms.base import Step, register
+from rl_training.algorithms.losses import bellman, critic_objective, soft_actor_objective, temperature_objective
+from rl_training.algorithms.sac import SAC, SACHyper
+from rl_training.binding import options
+from rl_training.models import MLPREDQModel
+from rl_training.types import Batch, ConfigError, Metrics
+
+
+@options
+class REDQHyper(SACHyper):
+    """Hyper-parameters of REDQ."""
+
+    num_critics: int = Field(default=10, ge=1, description="critics; the actor follows the mean of them")
+    num_target_critics: int = Field(default=2, ge=1, description="lagged critics, drawn anew, whose smallest counts")
+    policy_delay: int = Field(default=20, ge=1, description="critic updates per update of actor and temperature")
+    target_entropy: float | None = Field(
+        default=None, description="entropy to reach; null: minus half the action's dimension"
+    )
+    critic_dropout: float = Field(default=0.0, ge=0, lt=1, description="share of the critics' units dropped in updates")
+    critic_layer_norm: bool = Field(default=False, description="layer normalisation in the critics")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_target_critics > self.num_critics:
+            most = f"num_critics, which is {self.num_critics}"
+            raise ConfigError(f"num_target_critics must be at most {most}, got {self.num_target_critics}")
+
+
+def redq_loss(
+    *,
+    q_values: Tensor,
+    target_q_values: Tensor,
+    policy_q_values: Tensor,
+    policy_log_probs: Tensor,
+    log_temperature: Tensor,
+    target_entropy: float,
+) -> Metrics:
+    """The whole objective, from tensors alone; `q_values` and `policy_q_values` (N, B), the others (B,)."""
+    actor = soft_actor_objective(
+        values=policy_q_values.mean(0), log_probs=policy_log_probs, temperature=log_temperature.exp()
+    )
+    temperature = temperature_objective(
+        log_temperature=log_temperature, log_probs=policy_log_probs, target_entropy=target_entropy
+    )
+    return ensemble_objective(q_values=q_values, target_q_values=target_q_values) | actor | temperature
+
+
+def ensemble_objective(*, q_values: Tensor, target_q_values: Tensor) -> Metrics:
+    """Squared error, summed over critics, and how far they are apart."""
+    metrics = critic_objective(q_values=q_values, target_q_values=target_q_values)
+    return metrics | {"q_std_ensemble": q_values.std(0, correction=0).mean()}
+
+
+def draw_subset(size: int, of: int, device: torch.device) -> Tensor:
+    """`size` different numbers below `of`, all subsets being equally likely; draws from the global generator."""
+    return torch.randperm(of, device=device)[:size]
+
+
+@register("redq", mode="online")
+class REDQ(SAC):
+    """Randomized ensembled double Q-learning."""
+
+    hyper_class = REDQHyper
+    model_class = MLPREDQModel
+    steps = (
+        Step("critic", tracks=("critic",)),
+        Step("actor", trains=("actor", "temperature"), every="policy_delay"),
+    )
+    defaults = {"learning_starts": 5_000, "update_to_data": 20}
+
+    @property
+    def target_entropy(self) -> float:
+        """The entropy that the temperature is to bring about."""
+        given: float | None = self.hyper.target_entropy
+        return -0.5 * self.model.action_dim if given is None else given
+
+    def critic_loss(self, batch: Batch) -> Metrics:
+        """All critics against the smallest of a few target critics, entropy included."""
+        q = self.model.critic(batch["obs"], batch["actions"], training=self.training)
+        return ensemble_objective(q_values=q, target_q_values=self.targets(batch))
+
+    @torch.no_grad()
+    def targets(self, batch: Batch) -> Tensor:
+        """What the critics should be; one subset of the target critics for the whole batch."""
+        hyper, next_obs = self.hyper, batch["next_obs"]
+        next_actions, log_probs = self.model.actor.sample(next_obs)
+        chosen = None
+        if hyper.num_target_critics < hyper.num_critics:
+            chosen = draw_subset(hyper.num_target_critics, hyper.num_critics, next_obs.device)
+        next_q = self.target.critic(next_obs, next_actions, chosen=chosen, training=self.training).amin(0)
+        return bellman(batch, next_q + self.entropy_bonus(log_probs), hyper.gamma)
+
+    def entropy_bonus(self, log_probs: Tensor) -> Tensor:
+        """What the target pays for entropy at s'."""
+        bonus: Tensor = -self.model.temperature() * log_probs
+        return bonus
+
+    def policy_values(self, obs: Tensor, actions: Tensor) -> Tensor:
+        """Values (B,) that the actor is to raise: the mean of all critics."""
+        values: Tensor = self.model.critic(obs, actions, training=self.training).mean(0)
+        return values
+
+
+REDQAlgorithm = REDQ

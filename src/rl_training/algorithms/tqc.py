@@ -1,0 +1,133 @@
+"""TQC: SAC whose critics know the distribution of the return, and whose targets leave its top out.
+
+    critic minimises       mean over rows, critics i, quantiles m and atoms j of
+                           |tau_m - 1{y_j < Z_im(s, a)}| * huber(y_j - Z_im(s, a)),       tau_m = (m - 1/2) / M
+                           y_j = r + gamma * (1 - done) * (z_j - alpha log pi(a' | s')),   a' ~ pi(s')
+                           z_j = the smallest of all E * M atoms Z'_im(s', a'), without the top E * dropped_quantiles
+    actor minimises        mean (alpha log pi(a_pi | s) - mean over i and m of Z_im(s, a_pi)),  a_pi ~ pi(s)
+    temperature minimises  - mean log(alpha) (log pi(a_pi | s) + target_entropy)
+
+in this order; actor and temperature move together, by gradients at the same sample. The atoms of all critics are
+ordered together, so that one critic may lose more of them than another.
+
+Kuznetsov et al., "Controlling Overestimation Bias with Truncated Mixture of Continuous Distributional Quantile
+Critics", ICML 2020.
+
+Differs from the paper: two critics of 2x256 instead of five of 3x512; the loss is a mean over quantiles, not a sum.
+"""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from rl_training.algorithms.base import register
+from rl_training.algorithms.losses import (
+    bellman,
+    quantile_huber_loss,
+    soft_actor_objective,
+    temperature_objective,
+)
+from rl_training.algorithms.sac import SAC, SACHyper
+from rl_training.binding import options
+from rl_training.models import MLPTQCModel
+from rl_training.types import Batch, ConfigError, Metrics
+
+
+@options
+class TQCHyper(SACHyper):
+    """Hyper-parameters of TQC."""
+
+    num_critics: int = Field(default=2, ge=1, description="critics, whose atoms are pooled")
+    num_quantiles: int = Field(default=25, ge=1, description="quantiles of the return that each critic knows")
+    dropped_quantiles: int = Field(default=2, ge=0, description="largest atoms left out of the target, per critic")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dropped_quantiles >= self.num_quantiles:
+            found = f"{self.dropped_quantiles} and {self.num_quantiles}"
+            raise ConfigError(f"dropped_quantiles must be < num_quantiles, got {found}")
+
+
+def tqc_loss(
+    *,
+    quantiles: Tensor,
+    target_atoms: Tensor,
+    policy_quantiles: Tensor,
+    policy_log_probs: Tensor,
+    log_temperature: Tensor,
+    target_entropy: float,
+) -> Metrics:
+    """The whole objective, from tensors alone; quantiles (E, B, M), atoms (B, K), log-densities (B,)."""
+    actor = soft_actor_objective(
+        values=policy_quantiles.mean((0, -1)), log_probs=policy_log_probs, temperature=log_temperature.exp()
+    )
+    temperature = temperature_objective(
+        log_temperature=log_temperature, log_probs=policy_log_probs, target_entropy=target_entropy
+    )
+    return quantile_objective(quantiles=quantiles, target_atoms=target_atoms) | actor | temperature
+
+
+def quantile_objective(*, quantiles: Tensor, target_atoms: Tensor) -> Metrics:
+    """Quantile regression of critics (E, B, M) on atoms (B, K)."""
+    values = quantiles.mean(-1)
+    return {
+        "critic_loss": quantile_huber_loss(quantiles=quantiles, target_atoms=target_atoms),
+        "q_mean": values.mean(),
+        "q_std": values.std(correction=0),
+        "quantile_spread": quantile_spread(quantiles.detach()),
+        "target_atoms_mean": target_atoms.mean(),
+    }
+
+
+def pooled_atoms(quantiles: Tensor) -> Tensor:
+    """The quantiles (E, B, M) of all critics as atoms of one distribution per row, (B, E * M) in ascending order."""
+    return quantiles.movedim(0, 1).flatten(1).sort(-1).values
+
+
+def truncated_atoms(quantiles: Tensor, dropped: int) -> Tensor:
+    """The pooled atoms without the largest `dropped` per critic, (B, E * (M - dropped))."""
+    critics, _, count = quantiles.shape
+    return pooled_atoms(quantiles)[:, : critics * (count - dropped)]
+
+
+def quantile_spread(quantiles: Tensor) -> Tensor:
+    """The distance from the 5th to the 95th percentile of the pooled atoms, each by the nearest, averaged over rows."""
+    atoms = pooled_atoms(quantiles)
+    last = atoms.shape[-1] - 1
+    return (atoms[:, round(0.95 * last)] - atoms[:, round(0.05 * last)]).mean()
+
+
+@register("tqc", mode="online")
+class TQC(SAC):
+    """Truncated quantile critics."""
+
+    hyper_class = TQCHyper
+    model_class = MLPTQCModel
+
+    def critic_loss(self, batch: Batch) -> Metrics:
+        """All critics' quantiles against the atoms that are left."""
+        quantiles = self.model.critic.quantiles(batch["obs"], batch["actions"])
+        return quantile_objective(quantiles=quantiles, target_atoms=self.targets(batch))
+
+    @torch.no_grad()
+    def targets(self, batch: Batch) -> Tensor:
+        """Atoms (B, K) of what the return should be: the smaller ones of the target critics, with the entropy at s'."""
+        next_actions, log_probs = self.model.actor.sample(batch["next_obs"])
+        quantiles = self.target.critic.quantiles(batch["next_obs"], next_actions)
+        atoms = truncated_atoms(quantiles, self.hyper.dropped_quantiles)
+        atoms = atoms - (self.model.temperature() * log_probs)[:, None]
+        # Every atom of a row has the row's reward and end.
+        columns: Batch = {
+            name: batch[name][:, None].expand_as(atoms) for name in ("rewards", "dones", "discounts") if name in batch
+        }
+        return bellman(columns, atoms, self.hyper.gamma)
+
+    def policy_values(self, obs: Tensor, actions: Tensor) -> Tensor:
+        """Values (B,) that the actor is to raise: the mean of all critics, nothing left out."""
+        values: Tensor = self.model.critic(obs, actions).mean(0)
+        return values
+
+
+TQCAlgorithm = TQC

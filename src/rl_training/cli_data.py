@@ -1,0 +1,59 @@
+"""The commands `rl-training data ...`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rl_training.console import print_json
+from rl_training.types import ConfigError
+
+data_app = typer.Typer(help="Make datasets.", no_args_is_help=True)
+
+
+@data_app.callback()
+def data() -> None:
+    """Make datasets."""
+
+
+@data_app.command("collect")
+def collect(
+    out: Annotated[str, typer.Option(help="A .npz or .hdf5 file, or the id of a Minari dataset to make.")],
+    checkpoint: Annotated[str | None, typer.Option(help="Run directory or checkpoint whose policy acts.")] = None,
+    random: Annotated[bool, typer.Option("--random", help="Act at random.")] = False,
+    env: Annotated[str | None, typer.Option(help="Environment; default the one of the checkpoint.")] = None,
+    episodes: Annotated[int | None, typer.Option(min=1, help="Whole episodes to collect.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Transitions to collect.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of environment and policy.")] = 0,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="The policy's best action instead of a sample.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")] = False,
+) -> None:
+    """Let a policy act, and write what happens as a dataset with raw rewards."""
+    from rl_training.runtime import collect as collect_run
+
+    if random == (checkpoint is not None):
+        raise ConfigError("give either --checkpoint or --random")
+    if (episodes is None) == (steps is None):
+        raise ConfigError("give either --episodes or --steps")
+    if random and env is None:
+        raise ConfigError("--random needs --env")
+    if random and deterministic:
+        raise ConfigError("--deterministic needs --checkpoint")
+    dataset = collect_run(
+        out,
+        checkpoint=checkpoint,
+        env_id=env,
+        steps=steps,
+        episodes=episodes,
+        stochastic=not deterministic,
+        seed=seed,
+    )
+    returns = dataset.episode_returns()
+    report = {"out": out, "rows": len(dataset), "episodes": len(returns), "return_mean": float(returns.mean())}
+    if as_json:
+        print_json(report)
+    else:
+        print(f"{out}: {len(dataset)} transitions, {len(returns)} episodes, mean return {report['return_mean']:.1f}")

@@ -1,0 +1,60 @@
+"""A replay buffer on disk: each checkpoint adds the rows that came since the one before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from rl_training.data import ReplayBuffer
+from rl_training.runtime.checkpointing import load_tree, save_tree
+from rl_training.types import Batch, CheckpointError
+
+
+class ReplayStore:
+    """Files of rows that are written once and never changed, so that a checkpoint costs what is new.
+
+    A checkpoint names the files that its rows are in. Files are deleted when the ring has overwritten all their rows,
+    or when a run goes on from before they were written.
+    """
+
+    def __init__(self, folder: Path, buffer: ReplayBuffer) -> None:
+        self.folder, self.buffer = folder, buffer
+        self.spans: list[tuple[int, int]] = []
+        """First row and row after the last of each file."""
+
+    def save(self) -> list[list[int]]:
+        """Write what is new; the spans of rows that make up the buffer."""
+        buffer, oldest = self.buffer, self.buffer.added - len(self.buffer)
+        start = max(self.spans[-1][1] if self.spans else 0, oldest)
+        if buffer.added > start:
+            self.folder.mkdir(exist_ok=True)
+            save_tree(self._path(start, buffer.added), {"rows": buffer.rows_from(start)})
+            self.spans.append((start, buffer.added))
+        self.spans = [span for span in self.spans if span[1] > oldest]
+        return [list(span) for span in self.spans]
+
+    def load(self, spans: list[list[int]]) -> None:
+        """Bring the rows back that a checkpoint names."""
+        self.spans = [(start, stop) for start, stop in spans]
+        if not self.spans:
+            return
+        for path in (self._path(*span) for span in self.spans):
+            if not path.is_file():
+                raise CheckpointError(f"{path} does not exist; rows are kept while the latest checkpoint needs them")
+        parts = [load_tree(self._path(*span))["rows"] for span in self.spans]
+        rows: Batch = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        count = len(self.buffer)
+        if len(rows["streams"]) < count or self.spans[-1][1] != self.buffer.added:
+            raise CheckpointError(f"{self.folder} does not hold the rows of the checkpoint")
+        self.buffer.restore({name: value[-count:] for name, value in rows.items()})
+
+    def prune(self) -> None:
+        """Delete files that the latest checkpoint does not need, and those that a crash left unfinished."""
+        needed = {self._path(*span) for span in self.spans}
+        for path in list(self.folder.iterdir()) if self.folder.is_dir() else ():
+            if path not in needed:
+                path.unlink()
+
+    def _path(self, start: int, stop: int) -> Path:
+        return self.folder / f"rows_{start:010d}_{stop:010d}.pt"

@@ -1,0 +1,215 @@
+"""`rl-training data collect`: what a policy does, as a dataset."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command_line import Answer, Command, call_main
+from small_runs import online_config
+
+from rl_training.config import TrainConfig
+from rl_training.data import TransitionDataset, load_transition_dataset
+from rl_training.runtime import predict, train
+
+EPISODE = 200
+"""Steps of Pendulum-v1, which only its time limit ends."""
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    """The command, in a folder of its own, which is where Minari keeps its datasets too."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(folder / "minari"))
+    return partial(call_main, monkeypatch, capsys)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run whose policy is stochastic."""
+    return train(online_config(tmp_path / "runs", "sac", "total_timesteps=16")).run_dir
+
+
+RANDOM = ("data", "collect", "--random", "--env", "Pendulum-v1")
+
+
+def _read(out: str) -> TransitionDataset:
+    return load_transition_dataset(dataset_id=out) if "/" in out else load_transition_dataset(out)
+
+
+def _check_physics(dataset: TransitionDataset) -> None:
+    """Native actions and raw rewards: Pendulum's own equations hold from row to row."""
+    (cosine, sine, speed), torque = dataset.obs.numpy().T, dataset.actions.numpy()[:, 0]
+    cost = np.arctan2(sine, cosine) ** 2 + 0.1 * speed**2 + 0.001 * torque**2
+    assert dataset.rewards.numpy() == pytest.approx(-cost, rel=1e-3, abs=1e-3)
+    faster = np.clip(speed + 0.05 * (15 * sine + 3 * torque), -8, 8)
+    assert dataset.next_obs.numpy()[:, 2] == pytest.approx(faster, rel=1e-3, abs=1e-3)
+
+
+@pytest.mark.parametrize("out", ["log.npz", "log.hdf5", "log.h5", "mine/pendulum-v0"])
+@pytest.mark.parametrize(
+    ("amount", "lengths"), [(("--episodes", "2"), [EPISODE, EPISODE]), (("--steps", "230"), [EPISODE, 30])]
+)
+def test_random_actions_become_a_dataset_of_any_kind(
+    amount: tuple[str, str], lengths: list[int], out: str, command: Command
+) -> None:
+    answer = command(*RANDOM, *amount, "--out", out)
+
+    dataset = _read(out)
+    bounds = dataset.episode_bounds()
+    assert (bounds[:, 1] - bounds[:, 0]).tolist() == lengths
+    assert not dataset.dones.any()
+    _check_physics(dataset)
+    # Uniform in [-2, 2]: more than 200 of them leave no tenth of it empty.
+    assert np.histogram(dataset.actions.numpy(), bins=10, range=(-2, 2))[0].min() > 0
+    mean = float(dataset.episode_returns().mean())
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out == f"{out}: {sum(lengths)} transitions, 2 episodes, mean return {mean:.1f}\n"
+
+
+@pytest.mark.parametrize("deterministic", [False, True], ids=["sampled", "deterministic"])
+@pytest.mark.parametrize("out", ["log.npz", "log.hdf5", "mine/pendulum-v0"])
+def test_a_policy_collects_in_its_own_environment(out: str, deterministic: bool, run: Path, command: Command) -> None:
+    how = ["--deterministic"] if deterministic else []
+    answer = command("data", "collect", "--checkpoint", run, *how, "--steps", "40", "--out", out, "--json")
+
+    dataset = _read(out)
+    report = json.loads(answer.out)
+    assert (answer.code, report["out"], report["rows"], report["episodes"]) == (0, out, 40, 1)
+    assert report["return_mean"] == pytest.approx(float(dataset.rewards.sum()), rel=1e-5)
+    _check_physics(dataset)
+    best = predict(run, dataset.obs.numpy())
+    assert np.allclose(dataset.actions.numpy(), best, atol=1e-5) is deterministic
+
+
+@pytest.mark.parametrize("out", ["log.npz", "log.hdf5"])
+def test_equal_seeds_give_equal_files(out: str, run: Path, command: Command) -> None:
+    sources: dict[str, tuple[Any, ...]] = {"random": RANDOM, "policy": ("data", "collect", "--checkpoint", run)}
+    for source in sources.values():
+        files = []
+        for number, seed in enumerate(("3", "3", "4")):
+            name = f"{number}{out}"
+            assert command(*source, "--steps", "50", "--seed", seed, "--out", name).code == 0
+            files.append(Path(name).read_bytes())
+            Path(name).unlink()
+        assert files[0] == files[1] != files[2]
+
+
+def test_equal_seeds_give_equal_minari_datasets(command: Command) -> None:
+    for number, seed in enumerate(("3", "3", "4")):
+        assert command(*RANDOM, "--episodes", "1", "--seed", seed, "--out", f"mine/pendulum-v{number}").code == 0
+    prints = [_read(f"mine/pendulum-v{number}").fingerprint() for number in range(3)]
+    assert prints[0] == prints[1] != prints[2]
+
+
+def test_what_was_collected_can_be_trained_on(run: Path, command: Command, tiny_config: Callable[..., Any]) -> None:
+    assert command("data", "collect", "--checkpoint", run, "--episodes", "1", "--out", "log.npz").code == 0
+    file = ("algo_kwargs.dataset_kind=npz", "algo_kwargs.dataset_path=log.npz", "algo_kwargs.dataset_size=null")
+    result = train(tiny_config("td3_bc", *file))
+    assert result.data_return == pytest.approx(float(_read("log.npz").rewards.sum()), rel=1e-5)
+
+
+def test_a_task_with_goals_is_collected_as_its_policy_sees_it(command: Command) -> None:
+    assert command(*RANDOM[:4], "PointGoal-v0", "--episodes", "1", "--out", "log.npz").code == 0
+    dataset = _read("log.npz")
+    # Place and goal, two numbers each; the goal stays, and a step moves the place by 0.05 times the action.
+    assert dataset.obs.shape == (50, 4)
+    assert (dataset.obs[:, 2:] == dataset.next_obs[:, 2:]).all()
+    moved = (dataset.obs[:, :2] + 0.05 * dataset.actions).clamp(-1, 1)
+    assert dataset.next_obs[:, :2].numpy() == pytest.approx(moved.numpy(), abs=1e-6)
+
+
+def test_rewards_are_raw_where_the_run_transformed_them(
+    command: Command, tiny_config: Callable[..., TrainConfig]
+) -> None:
+    trained = train(tiny_config("td3_bc", "env_kwargs.wrappers.reward.scale=0.001"))
+    assert command("data", "collect", "--checkpoint", trained.run_dir, "--steps", "20", "--out", "log.npz").code == 0
+    _check_physics(_read("log.npz"))
+
+
+MISTAKES: dict[str, tuple[tuple[str, ...], str]] = {
+    "neither": (("--steps", "5"), "give either --checkpoint or --random"),
+    "no amount": (("--random", "--env", "Pendulum-v1"), "give either --episodes or --steps"),
+    "both amounts": (
+        ("--random", "--env", "Pendulum-v1", "--steps", "5", "--episodes", "1"),
+        "give either --episodes or --steps",
+    ),
+    "no environment": (("--random", "--steps", "5"), "--random needs --env"),
+    "best of random": (
+        ("--random", "--env", "Pendulum-v1", "--steps", "5", "--deterministic"),
+        "--deterministic needs --checkpoint",
+    ),
+    "unknown environment": (
+        ("--random", "--env", "Pendulun-v1", "--steps", "5"),
+        "unknown env_id 'Pendulun-v1'; did you mean 'Pendulum-v1'?",
+    ),
+    "discrete actions": (("--random", "--env", "CartPole-v1", "--steps", "5"), "CartPole-v1 has the action space"),
+    "no checkpoint": (("--checkpoint", "nowhere", "--steps", "5"), "'nowhere' does not exist"),
+}
+
+
+def _refused(answer: Answer, words: str) -> None:
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith("error: ")
+    assert answer.err.count("\n") == 1
+    assert words in answer.err
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_gets_one_line_and_nothing_is_written(name: str, command: Command) -> None:
+    arguments, words = MISTAKES[name]
+    _refused(command("data", "collect", *arguments, "--out", "log.npz"), words)
+
+
+@pytest.mark.parametrize(
+    ("out", "words"),
+    [
+        ("log.csv", "'log.csv' must end in .npz, .hdf5, .h5, or be the id of a Minari dataset"),
+        ("nowhere/log.npz", "the folder of 'nowhere/log.npz' does not exist"),
+        ("my pendulum-v0", "'my pendulum-v0' is no id of a Minari dataset; expected one such as mine/pendulum-v0"),
+    ],
+)
+def test_a_destination_that_cannot_be_written_is_refused_before_anything_is_collected(
+    out: str, words: str, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rl_training.runtime.workflows.collect_dataset", None)
+    _refused(command(*RANDOM, "--steps", "5", "--out", out), words)
+
+
+@pytest.mark.parametrize("out", ["log.npz", "log.hdf5", "mine/pendulum-v0"])
+def test_a_dataset_that_is_there_is_not_written_over(out: str, command: Command) -> None:
+    assert command(*RANDOM, "--steps", "5", "--out", out).code == 0
+    before = _read(out).fingerprint()
+    answer = command(*RANDOM, "--steps", "7", "--out", out)
+
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.count("\n") == 1
+    assert "exists already" in answer.err
+    assert _read(out).fingerprint() == before
+
+
+def test_both_a_checkpoint_and_chance_are_refused(run: Path, command: Command) -> None:
+    answer = command("data", "collect", "--random", "--checkpoint", run, "--steps", "5", "--out", "log.npz")
+    _refused(answer, "give either --checkpoint or --random")
+
+
+def test_a_policy_is_not_taken_to_an_environment_that_it_does_not_fit(run: Path, command: Command) -> None:
+    where = ("--env", "MountainCarContinuous-v0")
+    answer = command("data", "collect", "--checkpoint", run, *where, "--steps", "5", "--out", "log.npz")
+    _refused(answer, "the policy was trained for other observations or actions than those of MountainCarContinuous-v0")
+
+
+@pytest.mark.parametrize("option", [("--steps", "0"), ("--episodes", "0"), ("--seed", "-1")])
+def test_amounts_have_bounds(option: tuple[str, str], command: Command) -> None:
+    answer = command(*RANDOM, *option, "--out", "log.npz")
+    assert answer.code == 2
+    assert option[0] in answer.err
+    assert list(Path().iterdir()) == []

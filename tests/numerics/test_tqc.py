@@ -1,0 +1,291 @@
+"""TQC's formulas on numbers that can be checked by hand, and beside loops that follow the text."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from peers import batches, build
+from torch import Tensor
+from torch.nn import functional
+
+from rl_training.algorithms.losses import quantile_huber_loss
+from rl_training.algorithms.tqc import (
+    TQC,
+    TQCHyper,
+    pooled_atoms,
+    quantile_objective,
+    quantile_spread,
+    tqc_loss,
+    truncated_atoms,
+)
+from rl_training.types import ConfigError
+
+Patch = pytest.MonkeyPatch
+
+AUTHORS: dict[str, Any] = {"num_critics": 5, "num_quantiles": 25, "critic_hidden_sizes": (512, 512, 512)}
+"""The critics of the authors' code."""
+
+
+def test_the_largest_atoms_of_all_critics_together_are_dropped() -> None:
+    quantiles = torch.tensor([[[1.0, 5.0, 9.0]], [[2.0, 6.0, 10.0]]])
+    assert pooled_atoms(quantiles).tolist() == [[1, 2, 5, 6, 9, 10]]
+    assert truncated_atoms(quantiles, 1).tolist() == [[1, 2, 5, 6]]
+    assert truncated_atoms(quantiles, 0).tolist() == [[1, 2, 5, 6, 9, 10]]
+
+
+def test_a_critic_that_is_higher_loses_the_atoms_of_the_others() -> None:
+    # One per critic is two atoms in all; both are the second critic's. Cutting each by itself would leave 1, 2, 10, 20.
+    quantiles = torch.tensor([[[3.0, 1.0, 2.0]], [[30.0, 10.0, 20.0]]])
+    assert truncated_atoms(quantiles, 1).tolist() == [[1, 2, 3, 10]]
+
+
+def test_rows_keep_their_own_atoms() -> None:
+    # (E, B, M) = (2, 2, 2): the first row has 0, 1 and 4, 5, the second 2, 3 and 6, 7.
+    quantiles = torch.arange(8.0).reshape(2, 2, 2)
+    assert pooled_atoms(quantiles).tolist() == [[0, 1, 4, 5], [2, 3, 6, 7]]
+
+
+@pytest.mark.parametrize(("hyper", "kept"), [({}, 46), (AUTHORS, 115), ({"dropped_quantiles": 5}, 40)])
+def test_so_many_atoms_are_left(hyper: dict[str, Any], kept: int) -> None:
+    # 2 * (25 - 2), 5 * (25 - 2) and 2 * (25 - 5).
+    algorithm: Any = build("tqc", **hyper)
+    assert algorithm.targets(batches(1, size=4)[0]).shape == (4, kept)
+
+
+def test_each_pair_of_quantile_and_atom_is_weighed_by_its_level_and_side() -> None:
+    # Quantiles 0 and 1 at levels 1/4 and 3/4; atoms 0.5 and 3. Errors 0.5 and 3 of the first, -0.5 and 2 of the second:
+    # 1/4 * 0.125, 1/4 * 2.5, (1 - 3/4) * 0.125 and 3/4 * 1.5.
+    quantiles = torch.tensor([[0.0, 1.0]])
+    pairs = {0.5: (0.03125, 0.03125), 3.0: (0.625, 1.125)}
+    for atom, losses in pairs.items():
+        loss = quantile_huber_loss(quantiles=quantiles, target_atoms=torch.tensor([[atom]]))
+        assert float(loss) == pytest.approx(sum(losses) / 2)
+    # The mean of all four; a sum over quantiles would be twice as large.
+    loss = quantile_huber_loss(quantiles=quantiles, target_atoms=torch.tensor([[0.5, 3.0]]))
+    assert float(loss) == pytest.approx(0.453125)
+
+
+def test_one_quantile_and_one_atom_make_half_a_huber_loss() -> None:
+    values, targets = torch.tensor([0.0, 2.0, -1.0, 5.0]), torch.tensor([0.5, -2.0, -1.0, 5.9])
+    loss = quantile_huber_loss(quantiles=values[None, :, None], target_atoms=targets[:, None])
+    torch.testing.assert_close(loss, 0.5 * functional.huber_loss(values, targets))
+
+
+def test_quantiles_rest_where_the_atoms_are_shared_out_by_their_levels() -> None:
+    # Level 1/4: three atoms above, each pulling with 1/4, and one below, with 3/4. Level 3/4: the reverse. All atoms
+    # are more than 1 away, where the pull does not depend on the distance.
+    atoms = torch.tensor([[-30.0, -10.0, 10.0, 30.0]])
+    for values, rests in (([-20.0, 20.0], True), ([20.0, -20.0], False), ([0.0, 0.0], False)):
+        quantiles = torch.tensor([[values]], requires_grad=True)
+        loss = quantile_huber_loss(quantiles=quantiles, target_atoms=atoms)
+        (gradient,) = torch.autograd.grad(loss, quantiles)
+        assert torch.allclose(gradient, torch.zeros_like(gradient), atol=1e-7) == rests
+
+
+def _naive_loss(quantiles: Tensor, atoms: Tensor) -> Tensor:
+    critics, rows, count = quantiles.shape
+    losses = []
+    for critic in range(critics):
+        for row in range(rows):
+            for number in range(count):
+                for atom in atoms[row]:
+                    error = atom - quantiles[critic, row, number]
+                    level = (number + 1 - 0.5) / count
+                    weight = 1 - level if error < 0 else level
+                    losses.append(weight * (0.5 * error**2 if abs(error) <= 1 else abs(error) - 0.5))
+    return torch.stack(losses).mean()
+
+
+def test_loss_and_gradient_equal_a_loop_over_all_pairs() -> None:
+    generator = torch.Generator().manual_seed(0)
+    quantiles = 2 * torch.randn(2, 3, 4, generator=generator, dtype=torch.float64)
+    atoms = 2 * torch.randn(3, 5, generator=generator, dtype=torch.float64)
+    quantiles.requires_grad_()
+    losses = [quantile_huber_loss(quantiles=quantiles, target_atoms=atoms), _naive_loss(quantiles, atoms)]
+    found = [(loss.detach(), *torch.autograd.grad(loss, quantiles)) for loss in losses]
+    torch.testing.assert_close(found[0], found[1], rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize(("quantiles", "atoms"), [((2, 4, 3), (5, 6)), ((2, 4, 3), (4,)), ((2, 4, 3), (1, 4, 6))])
+def test_atoms_of_another_shape_are_refused_instead_of_broadcast(
+    quantiles: tuple[int, ...], atoms: tuple[int, ...]
+) -> None:
+    with pytest.raises(ValueError, match=r"quantiles must be \(\.\.\., B, M\) and target_atoms \(B, K\)"):
+        quantile_huber_loss(quantiles=torch.zeros(quantiles), target_atoms=torch.zeros(atoms))
+
+
+def test_the_whole_objective_on_two_rows() -> None:
+    # Temperature e^0.5. Critics: each pair of the one row above gives 0.453125, twice the same row, once each critic.
+    # Actor: mean((-1, 3)) = 1 times the temperature, minus the mean of 1..8, 4.5. Loss of log(alpha): -0.5 * mean((-1,
+    # 3) - 3) = 1.
+    rows = torch.tensor([[0.0, 1.0], [0.0, 1.0]])
+    metrics = tqc_loss(
+        quantiles=torch.stack([rows, rows]),
+        target_atoms=torch.tensor([[0.5, 3.0], [3.0, 0.5]]),
+        policy_quantiles=torch.arange(1.0, 9.0).reshape(2, 2, 2),
+        policy_log_probs=torch.tensor([-1.0, 3.0]),
+        log_temperature=torch.tensor(0.5),
+        target_entropy=-3.0,
+    )
+    expected = {
+        "critic_loss": 0.453125,
+        "q_mean": 0.5,
+        "q_std": 0.0,
+        # All but the ends of [0, 0, 1, 1]: ranks round(0.15) = 0 and round(2.85) = 3.
+        "quantile_spread": 1.0,
+        "target_atoms_mean": 1.75,
+        "actor_loss": math.exp(0.5) - 4.5,
+        "temperature_loss": 1.0,
+        "temperature": math.exp(0.5),
+        "entropy": -1.0,
+    }
+    assert {name: float(value) for name, value in metrics.items()} == pytest.approx(expected)
+
+
+def test_the_spread_is_the_distance_of_the_5th_and_95th_percentile_of_all_atoms() -> None:
+    # 0 to 20 over three critics, out of order: of 21 atoms, those of rank 1 and 19 are the percentiles.
+    order = torch.randperm(21, generator=torch.Generator().manual_seed(0))
+    one, wide = order.float(), 10 * order.float()
+    # Two rows, one with ten times the distances: 18 and 180.
+    quantiles = torch.stack([one.reshape(3, 7), wide.reshape(3, 7)], dim=1)
+    assert float(quantile_spread(quantiles)) == pytest.approx(99.0)
+    assert float(quantile_spread(torch.zeros(1, 2, 1))) == 0.0
+
+
+def test_the_critics_report_values_as_means_of_quantiles() -> None:
+    quantiles = torch.tensor([[[0.0, 2.0], [4.0, 6.0]]])
+    metrics = quantile_objective(quantiles=quantiles, target_atoms=torch.zeros(2, 3))
+    # Values 1 and 5.
+    assert (float(metrics["q_mean"]), float(metrics["q_std"])) == (3.0, 2.0)
+    algorithm, batch = build("tqc"), batches(1)[0]
+    critic = algorithm.model.critic
+    q = critic.quantiles(batch["obs"], batch["actions"])
+    assert q.shape == (2, 32, 25)
+    torch.testing.assert_close(critic(batch["obs"], batch["actions"]), q.mean(-1))
+
+
+def test_many_critics_at_once_equal_a_loop_over_them() -> None:
+    algorithm, batch = build("tqc", num_critics=3), batches(1)[0]
+    many = algorithm.model.critic.quantiles(batch["obs"], batch["actions"])
+    for member in range(3):
+        rows = torch.cat([batch["obs"], batch["actions"]], dim=-1)
+        *hidden, last = algorithm.model.critic.mlp.layers
+        for layer in hidden:
+            rows = functional.linear(rows, layer.weight[member].T, layer.bias[member]).relu()
+        torch.testing.assert_close(many[member], functional.linear(rows, last.weight[member].T, last.bias[member]))
+
+
+@pytest.mark.parametrize("discounts", [None, 0.25])
+def test_targets_have_the_small_atoms_and_the_entropy_and_stop_at_termination(
+    monkeypatch: Patch, discounts: float | None
+) -> None:
+    algorithm: Any = build("tqc", num_quantiles=3, dropped_quantiles=1, alpha=0.3, gamma=0.5)
+    # Noise of 1: the sample is one deviation from the mean, and its density that of N(1; 0, 1) over the slope.
+    monkeypatch.setattr(torch, "randn_like", torch.ones_like)
+    batch = batches(1, size=4)[0]
+    batch["dones"] = torch.tensor([0.0, 1.0, 0.0, 1.0], dtype=torch.float64)
+    if discounts is not None:
+        batch["discounts"] = torch.full_like(batch["rewards"], discounts)
+    with torch.no_grad():
+        mean, log_std = algorithm.model.actor(batch["next_obs"])
+        raw = mean + log_std.exp()
+        log_prob = (-0.5 - 0.5 * math.log(2 * math.pi) - log_std - (1 - raw.tanh().square()).log()).sum(-1)
+        quantiles = algorithm.target.critic.quantiles(batch["next_obs"], raw.tanh())
+    rows = []
+    for row, alive in enumerate((1.0, 0.0, 1.0, 0.0)):
+        kept = sorted(quantiles[:, row].flatten().tolist())[:4]
+        weight = alive * (0.5 if discounts is None else discounts)
+        rows.append([float(batch["rewards"][row]) + weight * (atom - 0.3 * float(log_prob[row])) for atom in kept])
+    expected = torch.tensor(rows, dtype=torch.float64)
+    torch.testing.assert_close(algorithm.targets(batch), expected)
+    torch.testing.assert_close(algorithm.losses(batch)["target_atoms_mean"], expected.mean())
+
+
+def test_the_actor_learns_from_all_atoms_alike() -> None:
+    policy_quantiles = torch.arange(12.0).reshape(2, 2, 3).requires_grad_()
+    loss = tqc_loss(
+        quantiles=torch.zeros(2, 2, 3),
+        target_atoms=torch.zeros(2, 4),
+        policy_quantiles=policy_quantiles,
+        policy_log_probs=torch.zeros(2),
+        log_temperature=torch.tensor(0.0),
+        target_entropy=-1.0,
+    )["actor_loss"]
+    (gradient,) = torch.autograd.grad(loss, policy_quantiles)
+    # The mean over 2 rows of the mean over 6 atoms, none left out.
+    torch.testing.assert_close(gradient, torch.full_like(gradient, -1 / 12))
+    algorithm: Any = build("tqc")
+    batch = batches(1)[0]
+    q = algorithm.model.critic.quantiles(batch["obs"], batch["actions"])
+    values = algorithm.policy_values(batch["obs"], batch["actions"])
+    torch.testing.assert_close(values, q.mean((0, 2)))
+
+
+def test_one_update_moves_critics_then_actor_and_temperature_by_the_gradients_of_their_losses() -> None:
+    # After one step of Adam its first moment is 0.1 times the gradient.
+    algorithm, copy = (build("tqc", learning_rate=0.05) for _ in range(2))
+    batch = batches(1)[0]
+    torch.manual_seed(7)
+    algorithm.update(batch)
+    torch.manual_seed(7)
+    for step, children in (("critic", ["critic"]), ("actor", ["actor", "temperature"])):
+        metrics = getattr(copy, f"{step}_loss")(batch)
+        for child in children:
+            trained = list(getattr(copy.model, child).parameters())
+            gradients = torch.autograd.grad(metrics[f"{child}_loss"], trained, retain_graph=True)
+            for moment, gradient in zip(algorithm.optimizers[child].exp_avg.parameters(), gradients, strict=True):
+                torch.testing.assert_close(moment.detach(), 0.1 * gradient, rtol=1e-8, atol=1e-14)
+        for child in children:
+            getattr(copy.model, child).load_state_dict(getattr(algorithm.model, child).state_dict())
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.2])
+def test_a_fixed_temperature_stays_and_is_not_trained(alpha: float) -> None:
+    algorithm = build("tqc", alpha=alpha)
+    assert set(algorithm.optimizers) == {"critic", "actor"}
+    for batch in batches(3):
+        metrics = algorithm.update(batch).metrics
+    assert float(algorithm.model.temperature().detach()) == pytest.approx(alpha)
+    assert [key for key, value in metrics.items() if not math.isfinite(value)] == []
+
+
+def test_defaults_are_those_of_the_sheet() -> None:
+    hyper = TQCHyper()
+    assert (hyper.num_critics, hyper.num_quantiles, hyper.dropped_quantiles) == (2, 25, 2)
+    assert (hyper.hidden_sizes, hyper.critic_hidden_sizes) == ((256, 256), None)
+    assert (hyper.learning_rate, hyper.gamma, hyper.tau, hyper.alpha) == (3e-4, 0.99, 0.005, "auto")
+    assert build("tqc").target_entropy == -3.0
+    assert TQC.defaults == {"learning_starts": 5_000}
+
+
+def test_the_authors_networks_are_reached_by_options() -> None:
+    model = build("tqc", hidden_sizes=(256, 256), **AUTHORS).model
+    assert [tuple(layer.weight.shape) for layer in model.critic.mlp.layers] == [
+        (5, 8, 512),
+        (5, 512, 512),
+        (5, 512, 512),
+        (5, 512, 25),
+    ]
+    assert [tuple(layer.weight.shape) for layer in model.actor.mlp.layers] == [(256, 5), (256, 256), (6, 256)]
+    assert model.actor.log_std_range == (-20.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("hyper", "problem"),
+    [
+        ({"num_critics": 0}, "num_critics must be >= 1, got 0"),
+        ({"num_quantiles": 0}, "num_quantiles must be >= 1, got 0"),
+        ({"dropped_quantiles": -1}, "dropped_quantiles must be >= 0, got -1"),
+        ({"dropped_quantiles": 25}, "dropped_quantiles must be < num_quantiles, got 25 and 25"),
+        ({"num_quantiles": 2}, "dropped_quantiles must be < num_quantiles, got 2 and 2"),
+        ({"alpha": -0.1}, "alpha must be >= 0"),
+        ({"alpha": 0.2, "target_entropy": -1.0}, "target_entropy has no effect without alpha: auto"),
+        ({"tau": 0.0}, "tau must be > 0, got 0.0"),
+    ],
+)
+def test_hyper_parameters_out_of_range_are_refused_by_name(hyper: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        TQCHyper(**hyper)

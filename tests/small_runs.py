@@ -1,0 +1,60 @@
+"""Runs that act and take a moment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import probe as _probe  # noqa: F401  registers its environments
+import torch
+
+from rl_training.config import TrainConfig, load_config
+
+SMALL = (
+    "total_timesteps=40",
+    "eval_episodes=1",
+    "log_interval=10",
+    "checkpoint_interval=20",
+    "algo_kwargs.batch_size=8",
+    "algo_kwargs.eval_interval=20",
+    "algo_kwargs.hidden_sizes=[8, 8]",
+    "algo_kwargs.learning_starts=12",
+)
+"""Overrides that make a packaged config of a run that acts one of a moment."""
+
+PROBE = ("env_id=SavedProbe-v0", "algo_kwargs.reward_scale=0.001")
+"""Overrides for the environment whose every transition is known."""
+
+PRIOR = (
+    "algo_kwargs.mode=offline_to_online",
+    "algo_kwargs.dataset_size=400",
+    "algo_kwargs.offline_pretrain_updates=15",
+)
+"""Overrides that let an offline algorithm go on online."""
+
+
+def online_config(output: Path, algo: str = "sac", *overrides: str) -> TrainConfig:
+    """The packaged config of an algorithm, made small."""
+    name = "her/point_goal" if algo == "her" else f"{algo}/pendulum"
+    return load_config(name, overrides=[*SMALL, f"output_dir={output}", *overrides])
+
+
+def differences(ours: Any, theirs: Any, where: str = "") -> list[str]:
+    """The places at which two trees of tensors and plain values are not the same to the last bit."""
+    if isinstance(ours, torch.Tensor) and isinstance(theirs, torch.Tensor):
+        same = ours.dtype == theirs.dtype and torch.equal(ours, theirs)
+        return [] if same else [where]
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        names = [*ours, *(name for name in theirs if name not in ours)]
+        return [
+            place
+            for name in names
+            for place in differences(ours.get(name), theirs.get(name), f"{where}.{name}" if where else str(name))
+        ]
+    if isinstance(ours, (list, tuple)) and isinstance(theirs, (list, tuple)) and len(ours) == len(theirs):
+        return [
+            place
+            for number, pair in enumerate(zip(ours, theirs, strict=True))
+            for place in differences(*pair, f"{where}[{number}]")
+        ]
+    return [] if ours == theirs and type(ours) is type(theirs) else [where]

@@ -1,0 +1,243 @@
+"""Rewards summed over several steps: by hand, in a ring, and in a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from experience import SIZES, add, add_episode, column, drawn, numbers
+from numpy.typing import ArrayLike
+
+from rl_training.data import EpisodeReplayBuffer, ReplayBuffer, TransitionDataset, with_n_step
+from rl_training.data.n_step import sum_rewards
+from rl_training.types import DatasetError
+
+
+def ring(capacity: int, **options: Any) -> ReplayBuffer:
+    return ReplayBuffer(capacity=capacity, **SIZES | {"n_step": 3, "gamma": 0.5} | options)
+
+
+def windows(buffer: ReplayBuffer) -> dict[float, tuple[float, float, float]]:
+    """Sum of rewards, discount, and the row after whose last step a window ended."""
+    return {
+        row: (values["rewards"], values["discounts"], values["next_obs"] - 0.5) for row, values in drawn(buffer).items()
+    }
+
+
+def log(rewards: ArrayLike, ends: str) -> TransitionDataset:
+    """Rows numbered like those of a buffer; `ends` has a letter for each: T terminated, C cut, - neither."""
+    rows = np.arange(len(ends), dtype=np.float32)[:, None]
+    arrays: dict[str, Any] = {
+        "obs": rows,
+        "actions": rows / 8,
+        "rewards": rewards,
+        "next_obs": rows + 0.5,
+        "dones": [end == "T" for end in ends],
+        "truncations": [end == "C" for end in ends],
+    }
+    return TransitionDataset.from_dict(arrays)
+
+
+@pytest.mark.parametrize(
+    ("dones", "follows", "expected"),
+    [
+        # 1 + 0.99 * 2 + 0.99^2 * 3 = 5.9203, and 0.99^3 = 0.970299.
+        ((0, 0, 0), (1, 1, 1), (5.9203, 0.970299, 2)),
+        # Cut after two: 1 + 0.99 * 2 = 2.98, 0.99^2 = 0.9801.
+        ((0, 0, 0), (1, 1, 0), (2.98, 0.9801, 1)),
+        # The row on which it ends counts, those behind it do not, whether they are of the episode or not.
+        ((0, 1, 0), (1, 1, 1), (2.98, 0.9801, 1)),
+        ((0, 1, 0), (1, 1, 0), (2.98, 0.9801, 1)),
+        ((0, 0, 1), (1, 1, 1), (5.9203, 0.970299, 2)),
+        ((1, 1, 1), (1, 1, 1), (1.0, 0.99, 0)),
+        ((0, 0, 0), (1, 0, 0), (1.0, 0.99, 0)),
+    ],
+)
+def test_a_window_ends_with_its_episode(
+    dones: Sequence[float], follows: Sequence[int], expected: tuple[float, float, int]
+) -> None:
+    values = sum_rewards(
+        torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([dones]).float(), torch.tensor([follows]).bool(), 0.99
+    )
+    assert [value.item() for value in values] == pytest.approx(expected, rel=1e-6)
+
+
+def test_one_step_is_no_sum() -> None:
+    rewards, dones = torch.tensor([[2.0], [3.0]]), torch.tensor([[0.0], [1.0]])
+    sums, discounts, last = sum_rewards(rewards, dones, torch.ones(2, 1, dtype=torch.bool), 0.9)
+    assert (numbers(sums), numbers(last)) == ([2, 3], [0, 0])
+    assert numbers(discounts) == pytest.approx([0.9, 0.9])
+
+
+@pytest.mark.parametrize(("gamma", "expected"), [(0.0, (1, 0)), (1.0, (6, 1))])
+def test_a_discount_may_be_zero_or_one(gamma: float, expected: tuple[float, float]) -> None:
+    rewards = torch.tensor([[1.0, 2.0, 3.0]])
+    sums, discounts, _ = sum_rewards(rewards, torch.zeros(1, 3), torch.ones(1, 3, dtype=torch.bool), gamma)
+    assert (sums.item(), discounts.item()) == expected
+
+
+def test_a_buffer_sums_over_its_windows() -> None:
+    buffer = ring(10, gamma=0.99)
+    add_episode(buffer, 1, 4, "T")
+    found = drawn(buffer)
+    assert (found[1]["rewards"], found[1]["discounts"]) == pytest.approx((5.9203, 0.970299), rel=1e-6)
+    # What is the row's own is of the first step, what comes next is of the last.
+    assert {name: found[1][name] for name in ("obs", "actions", "next_obs", "dones")} == {
+        "obs": 1,
+        "actions": 1 / 8,
+        "next_obs": 3.5,
+        "dones": 0,
+    }
+    assert {row: values["dones"] for row, values in found.items()} == {1: 0, 2: 1, 3: 1, 4: 1}
+
+
+def test_a_window_of_a_cut_episode_still_bootstraps() -> None:
+    buffer = ring(10, gamma=0.99)
+    add_episode(buffer, 1, 2, "C")
+    add_episode(buffer, 10, 2, "C")
+    found = drawn(buffer)
+    assert (found[1]["rewards"], found[1]["discounts"]) == pytest.approx((2.98, 0.9801), rel=1e-6)
+    assert (found[1]["dones"], found[1]["next_obs"]) == (0, 2.5)
+
+
+def test_windows_stay_in_their_environment() -> None:
+    buffer = ring(20, num_envs=2)
+    add(buffer, [1, 10])
+    add(buffer, [2, 20], "T-")
+    add(buffer, [3, 30])
+    assert windows(buffer) == {
+        1: (1 + 0.5 * 2, 0.25, 2),
+        2: (2, 0.5, 2),
+        3: (3, 0.5, 3),
+        10: (10 + 0.5 * 20 + 0.25 * 30, 0.125, 30),
+        20: (20 + 0.5 * 30, 0.25, 30),
+        30: (30, 0.5, 30),
+    }
+
+
+def test_windows_never_cross_the_seam_of_the_ring() -> None:
+    buffer = ring(4)
+    for row in range(1, 7):
+        add(buffer, [row])
+    # Rows 5 and 6 stand before 3 and 4: nothing follows the newest, whatever stands behind it.
+    assert windows(buffer) == {
+        3: (3 + 0.5 * 4 + 0.25 * 5, 0.125, 5),
+        4: (4 + 0.5 * 5 + 0.25 * 6, 0.125, 6),
+        5: (5 + 0.5 * 6, 0.25, 6),
+        6: (6, 0.5, 6),
+    }
+
+
+def test_windows_never_cross_a_new_start_of_the_environments() -> None:
+    buffer = ring(20, num_envs=2)
+    add(buffer, [1, 10])
+    buffer.break_streams()
+    add(buffer, [2, 20])
+    add(buffer, [3, 30])
+    assert windows(buffer)[1] == (1, 0.5, 1)
+    assert windows(buffer)[10] == (10, 0.5, 10)
+    assert windows(buffer)[2] == (2 + 0.5 * 3, 0.25, 3)
+
+
+def test_a_step_that_was_no_step_of_the_task_is_no_part_of_a_window() -> None:
+    buffer = ring(20, num_envs=2)
+    add(buffer, [1, 10], "T-")
+    add(buffer, [2, 20], mask=[False, True])
+    add(buffer, [3, 30])
+    assert windows(buffer)[1] == (1, 0.5, 1)
+    assert windows(buffer)[3] == (3, 0.5, 3)
+    assert windows(buffer)[10] == (10 + 0.5 * 20 + 0.25 * 30, 0.125, 30)
+
+
+def test_a_row_that_took_the_place_of_another_does_not_inherit_what_follows() -> None:
+    # The second row of the second environment stands where the first row of the first one stood.
+    buffer = ring(3, num_envs=2)
+    add(buffer, [1, 10])
+    add(buffer, [2, 20])
+    assert windows(buffer) == {
+        2: (2, 0.5, 2),
+        10: (10 + 0.5 * 20, 0.25, 20),
+        20: (20, 0.5, 20),
+    }
+
+
+def test_an_environment_that_pauses_while_the_ring_goes_round_begins_anew() -> None:
+    buffer = ring(4, num_envs=2)
+    add(buffer, [1, 10])
+    for row in (20, 30, 40, 50):
+        add(buffer, [0, row], mask=[False, True])
+    add(buffer, [2, 60])
+    assert windows(buffer) == {
+        40: (40 + 0.5 * 50 + 0.25 * 60, 0.125, 60),
+        50: (50 + 0.5 * 60, 0.25, 60),
+        2: (2, 0.5, 2),
+        60: (60, 0.5, 60),
+    }
+
+
+def test_rewards_are_transformed_before_they_are_summed() -> None:
+    buffer = ring(10, transform=lambda rewards: rewards.clamp(max=2))
+    add_episode(buffer, 1, 3, "T")
+    # 1 + 0.5 * 2 + 0.25 * 2 = 2.5; the sum of the raw ones, clipped, would be 2.
+    assert column(buffer, "rewards") == {1: 2.5, 2: 3, 3: 2}
+
+
+def test_next_actions_are_those_after_the_last_step_and_returns_those_of_the_first() -> None:
+    buffer = EpisodeReplayBuffer(capacity=10, n_step=2, gamma=0.5, needs=("next_actions", "returns_to_go"), **SIZES)
+    add_episode(buffer, 0, 5, "T")
+    following = column(buffer, "next_actions")
+    assert {row: following[row] for row in range(3)} == {0: 2 / 8, 1: 3 / 8, 2: 4 / 8}
+    # 4; 3 + 0.5 * 4 = 5; 2 + 2.5 = 4.5; 1 + 2.25 = 3.25; 1.625.
+    assert column(buffer, "returns_to_go") == {0: 1.625, 1: 3.25, 2: 4.5, 3: 5, 4: 4}
+
+
+def test_a_dataset_sums_like_a_buffer() -> None:
+    rng = np.random.default_rng(0)
+    rewards, ends = rng.normal(size=40), "".join(rng.choice(list("---TC"), 40))
+    dataset = with_n_step(log(rewards, ends), 3, 0.9)
+    buffer = ring(40, gamma=0.9)
+    for row, (reward, end) in enumerate(zip(rewards, ends, strict=True)):
+        add(buffer, [row], end, rewards=[reward])
+    found = drawn(buffer, 4000)
+    for name in ("rewards", "discounts", "next_obs", "dones", "actions"):
+        assert numbers(dataset.fields[name]) == [found[row][name] for row in range(40)]
+
+
+def test_a_dataset_of_one_step_windows_is_what_it_was() -> None:
+    plain = log([1, 2, 3, 4], "-TC-")
+    stepped = with_n_step(plain, 1, 0.75)
+    assert numbers(stepped.discounts) == [0.75] * 4
+    for name, value in plain.fields.items():
+        assert torch.equal(stepped.fields[name], value)
+
+
+def test_rows_of_a_dataset_without_an_action_after_their_last_step_are_not_asked_for_one() -> None:
+    dataset = with_n_step(log([1, 2, 3, 4, 5, 6, 7], "---C--T"), 2, 0.5)
+    assert dataset.next_action_mask is not None
+    # The windows of rows 2 and 3 end where the episode was cut.
+    assert dataset.next_action_mask.tolist() == [True, True, False, False, True, True, True]
+    kept = dataset.requiring("obs", "next_actions")
+    assert numbers(kept.obs) == [0, 1, 4, 5, 6]
+    assert numbers(kept.next_actions)[:3] == [2 / 8, 3 / 8, 6 / 8]
+
+
+def test_returns_to_go_of_a_dataset_stay_those_of_the_first_step() -> None:
+    dataset = log([1, 2, 3], "--T").with_returns_to_go(gamma=0.5)
+    assert numbers(with_n_step(dataset, 2, 0.5).returns_to_go) == numbers(dataset.returns_to_go)
+
+
+def test_rows_over_several_steps_are_no_episodes_any_more() -> None:
+    # Their rewards overlap, and rows before a termination say that they terminated.
+    dataset = with_n_step(log([1, 2, 3, 4], "---T"), 2, 0.5)
+    assert not dataset.has_episodes
+    with pytest.raises(DatasetError, match="no returns_to_go"):
+        dataset.with_returns_to_go(gamma=0.5)
+
+
+def test_rows_without_order_have_no_windows() -> None:
+    dataset = log([1, 2, 3], "--T").take(torch.tensor([2, 0]))
+    with pytest.raises(DatasetError, match="a mixed or filtered dataset has no episodes"):
+        with_n_step(dataset, 2, 0.5)

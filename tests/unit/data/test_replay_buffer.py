@@ -1,0 +1,439 @@
+"""What a buffer holds, what is drawn from it, and what comes back from a file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from experience import SIZES, add, add_episode, assert_equal_batches, column, drawn, held, numbers, revive
+from torch import Tensor
+
+from rl_training.data import (
+    EpisodeReplayBuffer,
+    ReplayBuffer,
+    TransitionDataset,
+    load_transition_dataset,
+    write_npz,
+)
+from rl_training.types import ConfigError, DatasetError
+
+
+def ring(capacity: int, **options: Any) -> ReplayBuffer:
+    return ReplayBuffer(capacity=capacity, **SIZES | options)
+
+
+def episodic(capacity: int = 100, **options: Any) -> EpisodeReplayBuffer:
+    return EpisodeReplayBuffer(capacity=capacity, **SIZES | options)
+
+
+def test_a_ring_holds_the_last_rows_in_the_order_in_which_they_came() -> None:
+    buffer = ring(4)
+    sizes = []
+    for row in range(6):
+        add(buffer, [row])
+        sizes.append(len(buffer))
+    assert sizes == [1, 2, 3, 4, 4, 4]
+    assert buffer.added == 6
+    assert held(buffer) == [2, 3, 4, 5]
+    # Row k stands at k % 4.
+    assert numbers(buffer.fields["obs"]) == [4, 5, 2, 3]
+
+
+def test_a_capacity_need_not_be_a_multiple_of_the_environments() -> None:
+    buffer = ring(5, num_envs=2)
+    for row in range(0, 8, 2):
+        add(buffer, [row, row + 1])
+    assert held(buffer) == [3, 4, 5, 6, 7]
+    # The last step was split between the ring's end and its beginning: 6 % 5 = 1, 7 % 5 = 2.
+    assert numbers(buffer.fields["obs"]) == [5, 6, 7, 3, 4]
+    assert held(buffer, "streams") == [1, 0, 1, 0, 1]
+
+
+def test_a_ring_as_small_as_a_step_holds_the_last_step() -> None:
+    buffer = ring(3, num_envs=3)
+    add(buffer, [0, 1, 2])
+    add(buffer, [3, 4, 5])
+    assert held(buffer) == [3, 4, 5]
+
+
+def test_rows_outside_the_mask_are_left_out() -> None:
+    buffer = ring(10, num_envs=3)
+    add(buffer, [0, 1, 2], mask=[True, False, True])
+    add(buffer, [3, 4, 5], mask=[False, False, False])
+    add(buffer, [6, 7, 8])
+    assert held(buffer) == [0, 2, 6, 7, 8]
+    assert held(buffer, "streams") == [0, 2, 0, 1, 2]
+    assert buffer.added == 5
+
+
+def test_the_fields_of_a_drawn_row_belong_together() -> None:
+    buffer = ring(5, num_envs=2)
+    for row in range(0, 8, 2):
+        add(buffer, [row, row + 1], "T-" if row == 6 else "")
+    assert drawn(buffer) == {
+        row: {"obs": row, "actions": row / 8, "rewards": row, "next_obs": row + 0.5, "dones": float(row == 6)}
+        for row in (3, 4, 5, 6, 7)
+    }
+
+
+def test_rows_are_drawn_uniformly() -> None:
+    buffer = ring(4)
+    for row in range(7):
+        add(buffer, [row])
+    counts = Counter(numbers(buffer.sample(40_000)["obs"]))
+    assert set(counts) == {3, 4, 5, 6}
+    # 10000 each with a deviation of sqrt(40000 * 1/4 * 3/4) = 87; five of them are allowed.
+    assert all(abs(count - 10_000) < 435 for count in counts.values())
+
+
+def test_a_seed_decides_what_is_drawn() -> None:
+    first, same, other = (ring(50, seed=seed) for seed in (3, 3, 4))
+    for buffer in (first, same, other):
+        for row in range(50):
+            add(buffer, [row])
+    batch = first.sample(20)
+    assert_equal_batches(batch, same.sample(20))
+    assert numbers(batch["obs"]) != numbers(other.sample(20)["obs"])
+    assert numbers(batch["obs"]) != numbers(first.sample(20)["obs"])
+
+
+def test_double_precision_becomes_single() -> None:
+    buffer = ring(2)
+    add(buffer, [0.1])
+    batch = buffer.sample(1)
+    assert {value.dtype for value in batch.values()} == {torch.float32}
+    assert batch["rewards"].item() == float(np.float32(0.1))
+
+
+@pytest.mark.parametrize("make", [ring, episodic])
+def test_what_was_added_does_not_change_with_the_arrays_that_it_came_in(make: Any) -> None:
+    # Environments may write into the arrays that they gave before.
+    buffer = make(10, num_envs=2)
+    obs, actions, next_obs = (np.empty((2, 1), dtype=np.float32) for _ in range(3))
+    rewards, ends = np.empty(2, dtype=np.float32), np.empty(2, dtype=bool)
+    for step in range(3):
+        obs[:], actions[:], rewards[:], next_obs[:], ends[:] = step, step, step, step + 1, step == 2
+        buffer.add(
+            obs=obs, actions=actions, rewards=rewards, next_obs=next_obs, terminations=ends, truncations=np.zeros(2)
+        )
+    for name in ("obs", "actions", "rewards"):
+        assert sorted(held(buffer, name)) == [0, 0, 1, 1, 2, 2]
+    assert sorted(held(buffer, "next_obs")) == [1, 1, 2, 2, 3, 3]
+
+
+def test_an_empty_buffer_has_nothing_to_draw() -> None:
+    buffer = ring(3)
+    assert (len(buffer), buffer.can_sample) == (0, False)
+    with pytest.raises(DatasetError, match="the buffer is empty"):
+        buffer.sample(1)
+    with pytest.raises(DatasetError, match="the buffer is empty"):
+        buffer.to_dataset()
+    add(buffer, [0])
+    assert buffer.can_sample
+
+
+def test_a_capacity_below_one_step_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"buffer_capacity must be >= num_envs \(4\), got 3"):
+        ring(3, num_envs=4)
+
+
+def test_only_a_termination_stops_bootstrapping_also_on_the_step_of_a_time_limit() -> None:
+    buffer = ring(4, num_envs=4)
+    add(buffer, [0, 1, 2, 3], "-TCB")
+    assert column(buffer, "dones") == {0: 0, 1: 1, 2: 0, 3: 1}
+    assert held(buffer, "truncations") == [0, 0, 1, 0]
+
+
+def test_rewards_are_kept_raw_and_drawn_transformed() -> None:
+    buffer = ring(4, transform=lambda rewards: 10 * rewards - 5)
+    add_episode(buffer, 0, 4, "T")
+    assert held(buffer, "rewards") == [0, 1, 2, 3]
+    assert column(buffer, "rewards") == {0: -5, 1: 5, 2: 15, 3: 25}
+    assert numbers(buffer.to_dataset().rewards) == [0, 1, 2, 3]
+
+
+def test_a_buffer_says_how_full_it_is_and_where_its_observations_are() -> None:
+    buffer = ring(2)
+    assert buffer.metrics() == {"buffer_size": 0}
+    for row in (100, 1, 4):
+        add(buffer, [row])
+    assert buffer.metrics() == {"buffer_size": 2}
+    # Rows 1 and 4: mean 2.5, deviation 1.5; the one that was overwritten does not count.
+    assert [value.item() for value in buffer.obs_statistics()] == [2.5, 1.5]
+
+
+def episodes_of(dataset: TransitionDataset) -> list[tuple[list[float], str]]:
+    """Rewards, which number the rows, and how each episode ended."""
+    return [
+        (numbers(episode.rewards), "T" if bool(episode.terminations[-1]) else "C" * int(episode.truncations[-1]))
+        for episode in dataset.episodes()
+    ]
+
+
+def test_a_buffer_becomes_a_dataset_of_its_episodes_environment_by_environment() -> None:
+    buffer = ring(20, num_envs=2)
+    for step, ends in enumerate(["--", "T-", "--", "-C", "-B", "C-", "--"]):
+        add(buffer, [step, 10 + step], ends)
+    # The episodes of row 6 and of rows 15 and 16 go on, but not in the data: they count as cut.
+    assert episodes_of(buffer.to_dataset()) == [
+        ([0, 1], "T"),
+        ([2, 3, 4, 5], "C"),
+        ([6], "C"),
+        ([10, 11, 12, 13], "C"),
+        ([14], "T"),
+        ([15, 16], "C"),
+    ]
+
+
+def test_a_dataset_of_a_full_ring_begins_within_an_episode() -> None:
+    buffer = ring(5, num_envs=2)
+    for step, ends in enumerate(["--", "--", "-T", "T-", "--"]):
+        add(buffer, [step, 10 + step], ends)
+    # The rows that are left: 12, 3, 13, 4, 14.
+    dataset = buffer.to_dataset()
+    assert episodes_of(dataset) == [([3], "T"), ([4], "C"), ([12], "T"), ([13, 14], "C")]
+    assert numbers(dataset.obs) == [3, 4, 12, 13, 14]
+    assert numbers(dataset.next_obs) == [3.5, 4.5, 12.5, 13.5, 14.5]
+
+
+def test_environments_that_were_started_anew_do_not_continue_an_episode_in_the_dataset() -> None:
+    buffer = ring(20, num_envs=2)
+    add(buffer, [0, 10])
+    add(buffer, [1, 11], "-T")
+    buffer.break_streams()
+    add(buffer, [2, 12])
+    add(buffer, [3, 13], "T-")
+    assert episodes_of(buffer.to_dataset()) == [([0, 1], "C"), ([10, 11], "T"), ([2, 3], "T"), ([12, 13], "C")]
+
+
+def test_a_saved_dataset_of_a_buffer_is_read_back(tmp_path: Path) -> None:
+    buffer = ring(20, num_envs=2, transform=torch.neg)
+    for step, ends in enumerate(["--", "T-", "-C", "--"]):
+        add(buffer, [step, 10 + step], ends)
+    dataset = buffer.to_dataset()
+    write_npz(dataset, tmp_path / "replay.npz")
+    again = load_transition_dataset(tmp_path / "replay.npz")
+    assert again.fingerprint() == dataset.fingerprint()
+    assert episodes_of(again) == [([0, 1], "T"), ([2, 3], "C"), ([10, 11, 12], "C"), ([13], "C")]
+
+
+MAKERS: dict[str, Callable[..., ReplayBuffer]] = {
+    "ring": partial(ring, 7, num_envs=2),
+    "sums": partial(ring, 7, num_envs=2, n_step=3),
+    "episodes": partial(episodic, 9, num_envs=2, needs=("next_actions", "returns_to_go")),
+    "sums of episodes": partial(episodic, 9, num_envs=2, needs=("next_actions",), n_step=3),
+}
+STEPS = ["--", "-T", "C-", "--", "-T", "--", "T-", "-B", "--", "C-", "--", "--"]
+
+
+def play(buffer: ReplayBuffer, first: int, stop: int) -> None:
+    for step in range(first, stop):
+        add(buffer, [step, 100 + step], STEPS[step % len(STEPS)])
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize("since", [None, 0, 3], ids=["going on", "at new starts", "after new starts"])
+@pytest.mark.parametrize("steps", [3, 5, 13])
+def test_a_restored_buffer_is_the_same_buffer(kind: str, since: int | None, steps: int) -> None:
+    buffer = MAKERS[kind](seed=5)
+    play(buffer, 0, steps)
+    buffer.sample(11)
+    if since is not None:
+        buffer.break_streams()
+        play(buffer, steps, steps + since)
+    restored = revive(buffer, MAKERS[kind](seed=0))
+    assert (len(restored), restored.added) == (len(buffer), buffer.added)
+    assert_equal_batches(*(each.rows_from(each.added - len(each)) for each in (restored, buffer)))
+    for step in range(steps + 3, steps + 15, 3):
+        assert_equal_batches(restored.sample(64), buffer.sample(64))
+        for each in (restored, buffer):
+            play(each, step, step + 3)
+    assert restored.to_dataset().fingerprint() == buffer.to_dataset().fingerprint()
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_buffer_that_was_saved_empty_begins_empty(kind: str) -> None:
+    restored = revive(MAKERS[kind](seed=5), MAKERS[kind](seed=0))
+    assert len(restored) == 0
+    fresh = MAKERS[kind](seed=5)
+    for each in (fresh, restored):
+        play(each, 0, 6)
+    assert_equal_batches(restored.sample(64), fresh.sample(64))
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_buffer_forgets_what_it_held_before_it_was_restored(kind: str) -> None:
+    buffer, used = MAKERS[kind](seed=5), MAKERS[kind](seed=0)
+    play(buffer, 0, 3)
+    play(used, 4, 9)
+    restored = revive(buffer, used)
+    assert_equal_batches(restored.sample(64), buffer.sample(64))
+    for each in (buffer, restored):
+        play(each, 3, 5)
+    assert_equal_batches(restored.sample(64), buffer.sample(64))
+
+
+def test_rows_from_a_number_on_are_those_that_came_since() -> None:
+    buffer = ring(4)
+    for row in range(3):
+        add(buffer, [row])
+    known = buffer.added
+    for row in range(3, 6):
+        add(buffer, [row])
+    assert numbers(buffer.rows_from(known)["obs"]) == [3, 4, 5]
+    assert len(buffer.rows_from(buffer.added)["obs"]) == 0
+
+
+def test_nothing_of_an_episode_is_drawn_before_it_has_ended() -> None:
+    buffer = episodic(num_envs=2)
+    add(buffer, [0, 10])
+    add(buffer, [1, 11])
+    assert (len(buffer), buffer.can_sample) == (0, False)
+    with pytest.raises(DatasetError, match="the buffer is empty"):
+        buffer.sample(1)
+    add(buffer, [2, 12], "-T")
+    assert set(drawn(buffer)) == {10, 11, 12}
+    add(buffer, [3, 13], "C-")
+    assert set(drawn(buffer)) == {10, 11, 12, 0, 1, 2, 3}
+    # Episodes come whole, in the order in which they ended.
+    assert held(buffer) == [10, 11, 12, 0, 1, 2, 3]
+
+
+def test_next_actions_end_with_the_episode_and_are_missing_where_it_was_cut() -> None:
+    buffer = episodic(num_envs=2, needs=("obs", "next_actions"))
+    add(buffer, [0, 10])
+    add(buffer, [1, 11])
+    add(buffer, [2, 12], "TC")
+    add(buffer, [3, 13], "C-")
+    # Actions are an eighth of the row's number. Row 12 ends a cut episode and row 3 is one: no action followed, and
+    # they are left out. Row 2 terminated: it stays, and what it has as next action does not matter.
+    following = column(buffer, "next_actions")
+    assert following.keys() == {0, 1, 2, 10, 11}
+    assert {row: following[row] for row in (0, 1, 10, 11)} == {0: 1 / 8, 1: 2 / 8, 10: 11 / 8, 11: 12 / 8}
+
+
+def test_returns_to_go_need_no_next_action() -> None:
+    buffer = episodic(needs=("returns_to_go",), gamma=0.5)
+    add_episode(buffer, 1, 3, "C")
+    # 3; 2 + 0.5 * 3 = 3.5; 1 + 0.5 * 3.5 = 2.75. The last row of the cut episode is kept.
+    assert column(buffer, "returns_to_go") == {1: 2.75, 2: 3.5, 3: 3}
+
+
+def test_the_reward_of_a_row_that_is_left_out_counts_in_returns_to_go() -> None:
+    buffer = episodic(needs=("next_actions", "returns_to_go"), gamma=0.5)
+    add_episode(buffer, 1, 3, "C")
+    assert column(buffer, "returns_to_go") == {1: 2.75, 2: 3.5}
+
+
+def sparse(rewards: Tensor) -> Tensor:
+    return 10 * rewards - 5
+
+
+def test_an_episode_that_never_succeeds_is_worth_what_failing_for_ever_is_worth() -> None:
+    buffer = episodic(needs=("returns_to_go",), gamma=0.99, transform=sparse, failure_reward=-5.0)
+    add_episode(buffer, 0, 4, "C", rewards=[0])
+    # -5 / (1 - 0.99).
+    assert column(buffer, "returns_to_go") == dict.fromkeys(range(4), -500.0)
+
+
+def test_a_success_on_the_last_step_is_worth_what_it_is() -> None:
+    buffer = episodic(needs=("returns_to_go",), gamma=0.99, transform=sparse, failure_reward=-5.0)
+    add(buffer, [0], rewards=[0])
+    add(buffer, [1], rewards=[0])
+    add(buffer, [2], "T", rewards=[1])
+    # 10 - 5 = 5; -5 + 0.99 * 5 = -0.05; -5 + 0.99 * -0.05 = -5.0495.
+    assert column(buffer, "returns_to_go") == {
+        0: pytest.approx(-5.0495),
+        1: pytest.approx(-0.05, rel=1e-5),
+        2: 5.0,
+    }
+
+
+@pytest.mark.parametrize("failure_reward", [None, -2.0])
+def test_returns_to_go_equal_those_of_a_dataset_of_the_same_episodes(failure_reward: float | None) -> None:
+    rng = np.random.default_rng(0)
+    options: dict[str, Any] = {"needs": ("returns_to_go",), "gamma": 0.9, "failure_reward": failure_reward}
+    buffer = episodic(200, num_envs=3, transform=lambda rewards: 2 * rewards, **options)
+    rows: list[list[tuple[float, str]]] = [[], [], []]
+    for step in range(40):
+        ends = "".join(rng.choice(list("---TC"), 3))
+        # The second environment has nothing but failures in it.
+        rewards = [float(rng.normal()), -1.0, float(rng.integers(-1, 1))]
+        add(buffer, [step, 100 + step, 200 + step], ends, rewards=rewards)
+        for env in range(3):
+            rows[env].append((rewards[env], ends[env]))
+    expected: dict[float, float] = {}
+    for env, log in enumerate(rows):
+        last = max(step for step, (_, end) in enumerate(log) if end != "-")
+        arrays: dict[str, Any] = {
+            "obs": np.arange(last + 1.0)[:, None],
+            "actions": np.zeros((last + 1, 1)),
+            "rewards": [reward for reward, _ in log[: last + 1]],
+            "next_obs": np.arange(last + 1.0)[:, None],
+            "dones": [end == "T" for _, end in log[: last + 1]],
+            "truncations": [end == "C" for _, end in log[: last + 1]],
+        }
+        dataset = TransitionDataset.from_dict(arrays).with_reward_transform(scale=2.0)
+        dataset = dataset.with_returns_to_go(gamma=0.9, failure_reward=failure_reward)
+        expected |= {100 * env + row: value for row, value in enumerate(numbers(dataset.returns_to_go))}
+    assert len(expected) > 80
+    assert column(buffer, "returns_to_go", draws=5000) == expected
+
+
+def test_an_endless_failure_needs_a_discount() -> None:
+    with pytest.raises(ConfigError, match="failure_reward needs gamma < 1"):
+        episodic(needs=("returns_to_go",), gamma=1.0, failure_reward=-1.0)
+
+
+def test_an_episode_longer_than_the_buffer_is_refused() -> None:
+    buffer = episodic(3)
+    add_episode(buffer, 0, 3, "T")
+    assert held(buffer) == [0, 1, 2]
+    with pytest.raises(ConfigError, match=r"an episode is longer than buffer_capacity \(3\) rows"):
+        add_episode(buffer, 0, 4, "T")
+
+
+def test_rows_that_wait_for_the_end_of_their_episode_are_saved_and_go_on() -> None:
+    options: dict[str, Any] = {"num_envs": 2, "needs": ("next_actions", "returns_to_go"), "gamma": 0.5}
+    buffer = episodic(**options)
+    add(buffer, [0, 10], "-T")
+    add(buffer, [1, 11])
+    restored = revive(buffer, episodic(**options))
+    for each in (buffer, restored):
+        add(each, [2, 12], "T-")
+        # Row 0: 0 + 0.5 * 1 + 0.25 * 2 = 1, row 1: 1 + 0.5 * 2 = 2.
+        assert column(each, "returns_to_go") == {0: 1, 1: 2, 2: 2, 10: 10}
+        add(each, [3, 13], "-T")
+        assert column(each, "next_actions")[11] == 12 / 8
+        # 11 + 0.5 * 12 + 0.25 * 13 = 20.25.
+        assert column(each, "returns_to_go")[11] == 20.25
+
+
+def test_episodes_that_will_not_end_are_dropped_when_environments_start_anew() -> None:
+    buffer = episodic(num_envs=2)
+    add(buffer, [0, 10], "-T")
+    add(buffer, [1, 11])
+    buffer.break_streams()
+    add(buffer, [2, 12], "TT")
+    assert set(drawn(buffer)) == {10, 2, 12}
+
+
+def test_an_episode_whose_last_row_is_left_out_does_not_go_on_in_the_next() -> None:
+    buffer = episodic(needs=("next_actions",), n_step=3, gamma=0.5)
+    add_episode(buffer, 0, 3, "C")
+    add_episode(buffer, 10, 2, "T")
+    # From row 0: 0 + 0.5 * 1, then what comes after row 1 at 0.5^2; from row 1 on its own.
+    found = drawn(buffer)
+    assert {row: (values["rewards"], values["discounts"], values["next_obs"]) for row, values in found.items()} == {
+        0: (0.5, 0.25, 1.5),
+        1: (1, 0.5, 1.5),
+        10: (10 + 0.5 * 11, 0.25, 11.5),
+        11: (11, 0.5, 11.5),
+    }
+    assert episodes_of(buffer.to_dataset()) == [([0, 1], "C"), ([10, 11], "T")]
