@@ -1,0 +1,234 @@
+"""Steps per second of online training beside Stable-Baselines3's, as ratios from one interleaved run.
+
+    python benchmarks/online_speed.py [--algos sac td3 redq rlpd] [--rounds 7] [--steps 300] [--threads 1]
+
+SAC and TD3 on HalfCheetah-v4 with one environment, networks of 2x256, batches of 256 and one update per step on both
+sides, environment, replay buffer and acting included. REDQ and RLPD have no counterpart there; their critic step, the
+bulk of what they do, is timed beside one that loops over ten separate critics, as the authors' code does. Each variant
+lives in a process of its own and waits while another is timed; the ratio is the median over rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing as mp
+import statistics
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from tempfile import mkdtemp
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rl_training.algorithms import ALGORITHMS
+from rl_training.runtime.assembly import open_session
+from rl_training.runtime.options import read_options
+from rl_training.runtime.performance import configure_machine
+from rl_training.types import SpaceSpec
+
+OBS_DIM, ACTION_DIM, BATCH, WIDTH, CRITICS = 17, 6, 256, 256, 10
+WARM_UP = 600
+"""Steps before the first that counts; updates begin within them."""
+
+Work = Callable[[int], None]
+
+
+def ours(algo: str, *, compiled: bool) -> Work:
+    """Steps of our loop, without logs and evaluations."""
+    config = {
+        "algo": algo,
+        "env_id": "HalfCheetah-v4",
+        "total_timesteps": 10**9,
+        "output_dir": mkdtemp(),
+        "log_interval": 10**9,
+        "checkpoint_interval": 10**9,
+        "algo_kwargs": {
+            "learning_starts": 300,
+            "buffer_capacity": 100_000,
+            "eval_interval": None,
+            "compile": "always" if compiled else "never",
+        },
+    }
+    session = open_session(*read_options(config))
+
+    def work(steps: int) -> None:
+        stop = session.state.env_steps + steps
+        while session.state.env_steps < stop:
+            session.collect()
+            session.learn(session.next_updates())
+            session.after_block()
+
+    return work
+
+
+def peer(algo: str) -> Work:
+    """Steps of Stable-Baselines3's loop."""
+    import stable_baselines3 as sb3
+    from stable_baselines3.common.noise import NormalActionNoise
+
+    noise = NormalActionNoise(torch.zeros(ACTION_DIM).numpy(), 0.1 * torch.ones(ACTION_DIM).numpy())
+    options: dict[str, Any] = {"action_noise": noise, "policy_delay": 2} if algo == "td3" else {}
+    model = getattr(sb3, algo.upper())(
+        "MlpPolicy",
+        "HalfCheetah-v4",
+        learning_rate=3e-4,
+        buffer_size=100_000,
+        learning_starts=300,
+        batch_size=BATCH,
+        train_freq=1,
+        gradient_steps=1,
+        policy_kwargs={"net_arch": [WIDTH, WIDTH]},
+        device="cpu",
+        **options,
+    )
+    return lambda steps: model.learn(steps, reset_num_timesteps=False, log_interval=10**9) and None
+
+
+def batch() -> dict[str, Tensor]:
+    """Random transitions of HalfCheetah's sizes."""
+    obs = torch.randn(2, BATCH, OBS_DIM)
+    actions = torch.rand(BATCH, ACTION_DIM) * 2 - 1
+    return {
+        "obs": obs[0],
+        "actions": actions,
+        "rewards": torch.randn(BATCH),
+        "next_obs": obs[1],
+        "dones": torch.zeros(BATCH),
+    }
+
+
+def our_updates(algo: str, *, compiled: bool) -> Work:
+    """Updates of ours in which only the critics move."""
+    cls = ALGORITHMS[algo]
+    spaces = SpaceSpec(OBS_DIM, ACTION_DIM, (-1.0,) * ACTION_DIM, (1.0,) * ACTION_DIM)
+    algorithm = cls.build(spaces, cls.hyper_class(policy_delay=10**9))  # type: ignore[call-arg]  # REDQ's family has it
+    if compiled:
+        algorithm.compile_steps()
+    rows = batch()
+
+    def work(updates: int) -> None:
+        for _ in range(updates):
+            algorithm.update(rows)
+
+    return work
+
+
+def looped_updates(algo: str) -> Work:
+    """The same critic step over separate networks, one after the other, with torch's own optimiser."""
+
+    def critic() -> nn.Module:
+        layers: list[nn.Module] = []
+        for fan_in in (OBS_DIM + ACTION_DIM, WIDTH):
+            layers += [nn.Linear(fan_in, WIDTH), *([nn.LayerNorm(WIDTH)] if algo == "rlpd" else []), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Linear(WIDTH, 1))
+
+    critics, targets = ([critic() for _ in range(CRITICS)] for _ in range(2))
+    optimizers = [torch.optim.Adam(each.parameters(), lr=3e-4) for each in critics]
+    actor = nn.Sequential(
+        nn.Linear(OBS_DIM, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 2 * ACTION_DIM)
+    )
+    rows = batch()
+
+    def update() -> None:
+        with torch.no_grad():
+            mean, log_std = actor(rows["next_obs"]).chunk(2, -1)
+            normal: Any = torch.distributions.Normal(mean, log_std.clamp(-20, 2).exp())
+            raw = normal.rsample()
+            actions = raw.tanh()
+            log_probs = (normal.log_prob(raw) - torch.log(1 - actions.square() + 1e-6)).sum(-1, keepdim=True)
+            chosen = torch.randperm(CRITICS)[:2].tolist()
+            inputs = torch.cat([rows["next_obs"], actions], -1)
+            next_q = torch.cat([targets[k](inputs) for k in chosen], -1).amin(-1, keepdim=True)
+            target = rows["rewards"][:, None] + 0.99 * (1 - rows["dones"][:, None]) * (next_q - log_probs)
+        inputs = torch.cat([rows["obs"], rows["actions"]], -1)
+        loss: Any = sum((nn.functional.mse_loss(each(inputs), target) for each in critics), torch.zeros(()))
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        with torch.no_grad():
+            for each, lagged in zip(critics, targets, strict=True):
+                for source, target_parameter in zip(each.parameters(), lagged.parameters(), strict=True):
+                    target_parameter.lerp_(source, 0.005)
+
+    def work(updates: int) -> None:
+        for _ in range(updates):
+            update()
+
+    return work
+
+
+VARIANTS: dict[str, dict[str, Callable[[str], Work]]] = {
+    "loop": {
+        "stable-baselines3": peer,
+        "eager": lambda algo: ours(algo, compiled=False),
+        "compiled": lambda algo: ours(algo, compiled=True),
+    },
+    "critics": {
+        "separate critics": looped_updates,
+        "eager": lambda algo: our_updates(algo, compiled=False),
+        "compiled": lambda algo: our_updates(algo, compiled=True),
+    },
+}
+KINDS = {"sac": "loop", "td3": "loop", "redq": "critics", "rlpd": "critics"}
+
+
+def serve(algo: str, variant: str, threads: int, connection: Connection) -> None:
+    """A variant's process: build it, then time as much work as it is told, until told not to."""
+    torch.set_num_threads(threads)
+    if variant in ("eager", "compiled"):
+        configure_machine(threads)
+    work = VARIANTS[KINDS[algo]][variant](algo)
+    work(WARM_UP if KINDS[algo] == "loop" else 20)
+    connection.send(None)
+    while (count := connection.recv()) > 0:
+        start = time.perf_counter()
+        work(count)
+        connection.send(count / (time.perf_counter() - start))
+
+
+def measure(algo: str, args: argparse.Namespace) -> dict[str, list[float]]:
+    """Rates of every variant, round by round."""
+    context = mp.get_context("spawn")
+    connections: dict[str, Connection] = {}
+    for variant in VARIANTS[KINDS[algo]]:
+        connections[variant], other = context.Pipe()
+        context.Process(target=serve, args=(algo, variant, args.threads, other), daemon=True).start()
+        connections[variant].recv()
+    count = args.steps if KINDS[algo] == "loop" else max(args.steps // 6, 1)
+    rates: dict[str, list[float]] = {variant: [] for variant in connections}
+    for _ in range(args.rounds):
+        for variant, connection in connections.items():
+            connection.send(count)
+            rates[variant].append(connection.recv())
+    for connection in connections.values():
+        connection.send(0)
+    return rates
+
+
+def main() -> None:
+    """Print a table of rates and ratios."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--algos", nargs="+", default=list(KINDS), choices=list(KINDS))
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    print(f"{args.threads} thread(s), {args.rounds} rounds of {args.steps} steps")
+    print(f"{'algorithm':<10}{'variant':<20}{'per second':>11}{'ratio':>8}")
+    for algo in args.algos:
+        rates = measure(algo, args)
+        reference = next(iter(rates.values()))
+        for variant, values in rates.items():
+            ratios = [mine / theirs for mine, theirs in zip(values, reference, strict=True)]
+            print(
+                f"{algo:<10}{variant:<20}{statistics.median(values):>11.1f}{statistics.median(ratios):>8.2f}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
