@@ -444,7 +444,7 @@ def _kill_after(command: list[str], output: Path, step: int, delay: float) -> No
 def test_a_run_whose_process_was_killed_ends_as_if_it_had_not_been(task: str, tmp_path: Path) -> None:
     straight, killed = tmp_path / "straight", tmp_path / "killed"
     rng = random.Random(task)
-    moments = sorted(rng.randrange(20, LENGTH * 8 // 10) for _ in range(KILLS))
+    moments = sorted(rng.randrange(20, LENGTH * 6 // 10) for _ in range(KILLS))
     for number, moment in enumerate(moments):
         command = _command("resume", "--quiet", str(*killed.glob("*__*"))) if number else _train_command(task, killed)
         _kill_after(command, killed, moment, rng.uniform(0, 0.02))
