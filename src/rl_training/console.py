@@ -53,7 +53,7 @@ class SweepDisplay:
             return [f"seed {seed}", "waiting"]
         if progress.status == "failed":
             return [f"seed {seed}", "failed", (progress.error or "").splitlines()[-1]]
-        cells = [f"seed {seed}", progress.status, f"{progress.update_count}/{progress.total or '?'}"]
+        cells = [f"seed {seed}", progress.status, f"{progress.global_step}/{progress.total or '?'}"]
         return [*cells, score_text(progress.metrics or {})]
 
 

@@ -246,19 +246,19 @@ def test_a_seed_that_is_told_to_stop_is_interrupted_and_can_go_on(tiny_config: M
     stopped: list[int] = []
 
     def stop_once(progress: SeedProgress) -> None:
-        if progress.update_count and not stopped:
+        if progress.global_step and not stopped:
             (worker,) = multiprocessing.active_children()
             worker.terminate()
-            stopped.append(progress.update_count)
+            stopped.append(progress.global_step)
 
     config = tiny_config("bc", "total_timesteps=50000", "algo_kwargs.eval_interval=null", "log_interval=100")
     (result,) = ExperimentManager().sweep(config, [0], on_progress=stop_once)
 
     assert result.status == "interrupted"
     assert result.run_dir is not None
-    assert stopped[0] <= result.update_count < 50_000
-    again = rl_training.resume(result.run_dir, total_timesteps=result.update_count + 100)
-    assert again.metrics["update_count"] > result.update_count
+    assert stopped[0] <= result.global_step < 50_000
+    again = rl_training.resume(result.run_dir, total_timesteps=result.global_step + 100)
+    assert again.metrics["update_count"] > result.global_step
 
 
 def test_a_sweep_goes_on_when_a_seed_fails_and_keeps_what_it_said(
@@ -282,7 +282,7 @@ def test_a_sweep_goes_on_when_a_seed_fails_and_keeps_what_it_said(
     assert failed.run_dir is not None
     assert "seed4" in Path(failed.run_dir).name
     # The other seed stopped early, which is not as far as it might have gone.
-    assert (done.seed, done.status, done.update_count, done.total) == (2, "done", 10, 20)
+    assert (done.seed, done.status, done.global_step, done.total) == (2, "done", 10, 20)
     assert done.metrics is not None
     assert done.metrics["return_mean"] == 1.0
     assert [event.status for event in events if event.seed == 2] == ["running"] * 3 + ["done"]

@@ -452,7 +452,7 @@ def test_a_worker_that_dies_is_reported_and_does_not_take_the_other_seeds_along(
     results = {result["status"]: result for result in json.loads(answer.out)}
     assert [result["seed"] for result in json.loads(answer.out)] == [0, 1, 2]
     assert sorted(result["status"] for result in json.loads(answer.out)) == ["done", "done", "failed"]
-    assert results["done"]["update_count"] == results["done"]["total"] == 20
+    assert results["done"]["global_step"] == results["done"]["total"] == 20
     assert results["done"]["metrics"]["length_mean"] == 5
     dead = results["failed"]
     assert dead["error"] == f"the process ended with status 7; resume it with: rl-training resume {dead['run_dir']}"

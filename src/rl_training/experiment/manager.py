@@ -30,7 +30,7 @@ class SeedProgress:
 
     seed: int
     status: str
-    update_count: int = 0
+    global_step: int = 0
     total: int = 0
     metrics: Mapping[str, float] | None = None
     run_dir: str | None = None
@@ -98,7 +98,7 @@ class _Reporter(Callback):
         self.send(state, metrics=dict(metrics))
 
     def send(self, state: TrainerState, **changes: Any) -> None:
-        self.report(update_count=state.update_count, total=state.total, run_dir=str(state.run_dir), **changes)
+        self.report(global_step=state.global_step, total=state.total, run_dir=str(state.run_dir), **changes)
 
     def report(self, **changes: Any) -> None:
         self.progress = replace(self.progress, **changes)

@@ -32,8 +32,8 @@ class RunRecord:
         return self.config.algo, self.config.env_id or subject
 
     def curve(self, metric: str) -> list[tuple[int, float]]:
-        """Update count and value at each evaluation."""
-        return [(row["update_count"], row[metric]) for row in self.rows if row.get(metric) is not None]
+        """Timestep and value at each evaluation."""
+        return [(row["global_step"], row[metric]) for row in self.rows if row.get(metric) is not None]
 
 
 def find_runs(paths: Sequence[str | Path]) -> list[RunRecord]:
@@ -143,7 +143,7 @@ def plot_curves(records: Sequence[RunRecord], path: Path, *, metric: str | None 
         for k, curve in enumerate(curves):
             label = f"{algo} on {task} {variant} ({len(curves)} runs)".replace("  ", " ") if k == 0 else None
             axes.plot(*zip(*curve, strict=True), color=f"C{number}", alpha=0.8, marker=".", label=label)
-    axes.set(xlabel="updates", ylabel=", ".join(sorted(shown)))
+    axes.set(xlabel="timesteps", ylabel=", ".join(sorted(shown)))
     axes.grid(alpha=0.3)
     axes.legend()
     try:

@@ -78,6 +78,7 @@ def open_session(
         _begin_with(algorithm, spaces, config, options)
     feed = _make_feed(config, options, algorithm, data, device)
     plan, updates_per_epoch = _make_plan(config, options, feed.rows)
+    notes = feed.notes if plan.updates else (*feed.notes, "no update will be made: the run ends before learning starts")
     saved = None if tree is None else tree["machine"]["compiled"]
     compiled = should_compile(options.loop.compile, plan.updates) if saved is None else can_compile(saved)
     if compiled:
@@ -100,7 +101,7 @@ def open_session(
         source=feed.source,
         loop=options.loop,
         controls=options.controls,
-        state=TrainerState(config.algo, run.path, plan.total, notes=feed.notes, compiled=compiled),
+        state=TrainerState(config.algo, run.path, plan.total, notes=notes, compiled=compiled),
         run=run,
         evaluate=partial(_evaluate, algorithm, config, held_out, device),
         best_metric=_best_metric(config, options.controls),

@@ -36,8 +36,8 @@ def _run(
     path = folder / f"{algo}__{env_id or 'log'}__seed{seed}__20240506-12{number:04d}"
     path.mkdir()
     (path / "config.yaml").write_text(config.to_yaml())
-    lines: list[dict[str, Any]] = [{"kind": "train", "update_count": 50, "actor_loss": 1.0}]
-    lines += [{"kind": kind, "update_count": 100 * (number + 1), **row} for number, row in enumerate(rows)]
+    lines: list[dict[str, Any]] = [{"kind": "train", "global_step": 50, "actor_loss": 1.0}]
+    lines += [{"kind": kind, "global_step": 100 * (number + 1), **row} for number, row in enumerate(rows)]
     (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
 
