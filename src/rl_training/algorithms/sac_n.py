@@ -20,30 +20,20 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, Alpha, Sizes, Step, ValueHyper, register
+from rl_training.algorithms.base import Algorithm, Sizes, Step, register
 from rl_training.algorithms.losses import bellman, critic_objective, soft_actor_objective, temperature_objective
-from rl_training.binding import options, refuse_unused
+from rl_training.algorithms.sac import SACHyper
+from rl_training.binding import options
 from rl_training.models import MLPSACNModel
 from rl_training.types import Batch, Metrics
 
 
 @options
-class SACNHyper(ValueHyper):
+class SACNHyper(SACHyper):
     """Hyper-parameters of SAC-N."""
 
     hidden_sizes: Sizes = Field(default=(256, 256, 256), min_length=1, description="widths of the hidden layers")
     num_critics: int = Field(default=10, ge=1, description="critics; the narrower the data, the more it takes")
-    alpha: Alpha = Field(default="auto", description="entropy temperature: a number, or auto to learn it")
-    target_entropy: float | None = Field(
-        default=None, description="entropy to reach; null: minus the action's dimension"
-    )
-    temperature_learning_rate: float | None = Field(
-        default=None, gt=0, description="step size of the temperature, if its own"
-    )
-
-    def __post_init__(self) -> None:
-        learned = self.alpha == "auto"
-        refuse_unused(self, "target_entropy", "temperature_learning_rate", unless="alpha: auto", holds=learned)
 
 
 def sac_n_loss(

@@ -70,9 +70,10 @@ class HindsightReplayBuffer(EpisodeReplayBuffer):
 
     def sample(self, batch_size: int) -> Batch:
         """A batch of rows drawn uniformly with replacement from whole episodes, a share of them relabelled."""
-        if not self.can_sample:
+        first = self._first_whole() if self.added else 0
+        if first >= self.added:
             raise DatasetError("the buffer holds no whole episode")
-        rows = torch.randint(self._first_whole(), self.added, (batch_size,), generator=self.generator)
+        rows = torch.randint(first, self.added, (batch_size,), generator=self.generator)
         chosen = torch.rand(batch_size, generator=self.generator) < self.her_ratio
         place = torch.rand(batch_size, generator=self.generator)
         return self._relabel(rows.to(self.device), chosen.to(self.device), place.to(self.device))

@@ -178,11 +178,6 @@ class ReplayBuffer:
         """What there is to say about the batches drawn since the last call, and about the buffer."""
         return {"buffer_size": len(self)}
 
-    def obs_statistics(self) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation of the observations that the buffer holds."""
-        obs = self.fields["obs"][: len(self)]
-        return obs.mean(0), obs.std(0, correction=0)
-
     def to_dataset(self) -> TransitionDataset:
         """What the buffer holds, episode by episode, as data for offline training; rewards are raw."""
         if not len(self):
