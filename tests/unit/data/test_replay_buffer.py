@@ -164,7 +164,6 @@ def test_a_buffer_says_how_full_it_is() -> None:
     for row in (100, 1, 4):
         add(buffer, [row])
     assert buffer.metrics() == {"buffer_size": 2}
-    # Rows 1 and 4: mean 2.5, deviation 1.5; the one that was overwritten does not count.
 
 
 def episodes_of(dataset: TransitionDataset) -> list[tuple[list[float], str]]:
