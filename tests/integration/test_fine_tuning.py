@@ -14,7 +14,7 @@ import torch
 from command_line import Answer, Command, call_main
 from small_runs import PRIOR, SMALL, differences, online_config
 
-from rl_training.algorithms import Algorithm
+from rl_training.algorithms import ALGORITHMS, Algorithm
 from rl_training.config import TrainConfig, load_config
 from rl_training.runtime import Callback, TrainerState, TrainResult, read_options, resume, train
 from rl_training.runtime.artifacts import read_metrics
@@ -27,7 +27,13 @@ from rl_training.types import ConfigError
 SHORT = ("env_kwargs.max_episode_steps=10", "algo_kwargs.eval_interval=10")
 """Episodes of ten steps, and an evaluation with each."""
 
-CHEAP = {"cal_ql": ("algo_kwargs.num_action_samples=2",), "cql": ("algo_kwargs.num_action_samples=2",)}
+OPTIONS = {
+    "cal_ql": ("algo_kwargs.num_action_samples=2",),
+    "cql": ("algo_kwargs.num_action_samples=2",),
+    # Rows are drawn once their returns have been computed.
+    "awr": ("algo_kwargs.recompute_interval=1",),
+    "marwil": ("algo_kwargs.recompute_interval=1",),
+}
 
 
 def _rows(result: TrainResult, kind: str) -> list[dict[str, Any]]:
@@ -45,15 +51,15 @@ def _summary(rows: list[dict[str, Any]]) -> dict[str, float]:
     }
 
 
-@pytest.mark.parametrize("algo", ["td3_bc", "iql", "awac", "rebrac", "cal_ql", "bcq", "cql"])
+@pytest.mark.parametrize("algo", sorted(name for name, cls in ALGORITHMS.items() if cls.mode == "offline"))
 def test_an_offline_algorithm_goes_online(algo: str, tmp_path: Path) -> None:
-    config = online_config(tmp_path, algo, *PRIOR, *SHORT, *CHEAP.get(algo, ()), "total_timesteps=31")
+    config = online_config(tmp_path, algo, *PRIOR, *SHORT, *OPTIONS.get(algo, ()), "total_timesteps=31")
     result = train(config)
     state = load_checkpoint(result.checkpoint_path)["trainer"]["state"]
 
-    # Cal-QL and ReBRAC store whole episodes, three of ten steps, of which ReBRAC leaves out the last row: nothing
-    # follows it. Updates wait for 12 rows.
-    stored = {"cal_ql": 30, "rebrac": 27}.get(algo, 31)
+    # Some store whole episodes, three of ten steps, of which ReBRAC leaves out the last row: nothing follows it.
+    # Updates wait for 12 rows.
+    stored = {"cal_ql": 30, "awr": 30, "marwil": 30, "rebrac": 27}.get(algo, 31)
     assert (state["stored"], state["update_count"]) == (stored, 15 + stored - 12)
     assert (state["global_step"], state["env_steps"]) == (46, 31)
     # Before the switch, at it, after it, and at the end.
@@ -265,7 +271,7 @@ def test_rewards_of_the_run_are_transformed_by_the_numbers_of_the_data(algo: str
         "reward_clip_min": -3,
     }
     sets = [f"algo_kwargs.{name}={value}" for name, value in given.items()]
-    config, options = read_options(online_config(tmp_path / "runs", algo, *PRIOR, *CHEAP.get(algo, ()), *sets))
+    config, options = read_options(online_config(tmp_path / "runs", algo, *PRIOR, *OPTIONS.get(algo, ()), *sets))
     session = open_session(config, options)
     buffer = session.collector.buffer if session.collector is not None else None
     assert buffer is not None

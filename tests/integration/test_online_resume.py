@@ -79,6 +79,27 @@ SCENARIOS = {
         "algo_kwargs.n_step=3",
         "algo_kwargs.normalize_obs=true",
     ),
+    "awr": (
+        "awr",
+        "env_kwargs.max_episode_steps=20",
+        "num_envs=2",
+        "total_timesteps=200",
+        "algo_kwargs.mode=online",
+        "algo_kwargs.dataset_kind=null",
+        "algo_kwargs.dataset_size=null",
+        "algo_kwargs.buffer_capacity=70",
+        "algo_kwargs.learning_starts=20",
+        "algo_kwargs.recompute_interval=9",
+    ),
+    "marwil": (
+        "marwil",
+        *PRIOR,
+        "env_kwargs.max_episode_steps=20",
+        "total_timesteps=120",
+        "algo_kwargs.buffer_capacity=50",
+        "algo_kwargs.learning_starts=20",
+        "algo_kwargs.recompute_interval=7",
+    ),
 }
 
 
@@ -170,6 +191,10 @@ def _without_stop(tree: dict[str, Any]) -> dict[str, Any]:
         ("rebrac", 16),
         ("rebrac", 60),
         ("rebrac", 120),
+        ("awr", 50),
+        ("awr", 150),
+        ("marwil", 40),
+        ("marwil", 120),
     ],
 )
 @pytest.mark.parametrize("kill", [False, True], ids=["interrupted", "killed"])
@@ -188,7 +213,9 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(
     assert differences(_without_stop(_everything(run)), _everything(straight(name))) == []
 
 
-@pytest.mark.parametrize(("name", "update"), [("sac", 31), ("async", 7), ("her", 45), ("rebrac", 7), ("rebrac", 40)])
+@pytest.mark.parametrize(
+    ("name", "update"), [("sac", 31), ("async", 7), ("her", 45), ("rebrac", 7), ("rebrac", 40), ("awr", 30)]
+)
 def test_a_round_of_updates_goes_on_where_it_was_interrupted(
     name: str, update: int, straight: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -159,7 +159,7 @@ def test_a_ring_returns_the_last_rows_that_were_added_and_nothing_else(play: Pla
     buffer = ring(play, data.draw(capacities(play)))
     play.feed(buffer)
     rows = play.rows()[-buffer.capacity :]
-    assert (len(buffer), buffer.can_sample) == (len(rows), bool(rows))
+    assert (len(buffer), buffer.num_drawable) == (len(rows), len(rows))
     if rows:
         one_step = {row.number: expected([row]) for row in rows}
         assert drawn(buffer) == {
@@ -207,13 +207,13 @@ def test_a_restored_buffer_draws_what_the_other_would_have_drawn(
     buffer, other = make(play, capacity, n_step, 1), make(play, capacity, n_step, 2)
     pause = data.draw(st.integers(0, len(play.steps)))
     play.feed(buffer, stop=pause)
-    if buffer.can_sample:
+    if buffer.num_drawable:
         buffer.sample(3)
     saved_and_restored(buffer, other)
     for stop in (pause, len(play.steps)):
         play.feed(buffer, other, first=pause, stop=stop)
-        assert buffer.can_sample == other.can_sample
-        if buffer.can_sample:
+        assert buffer.num_drawable == other.num_drawable
+        if buffer.num_drawable:
             first, second = buffer.sample(50), other.sample(50)
             assert all(torch.equal(value, second[name]) for name, value in first.items())
 
@@ -330,7 +330,7 @@ def test_hindsight_equals_a_plain_computation(play: Play, n_step: int, strategy:
     # Episodes that have lost rows to newer ones are left out whole.
     sizes = [len(episode) for episode in ended(play)]
     whole = [episode for k, episode in enumerate(ended(play)) if sum(sizes[k:]) <= buffer.capacity]
-    assert buffer.can_sample == bool(whole)
+    assert buffer.num_drawable == sum(map(len, whole))
     if not whole:
         return
     place = {row.number: (episode, step) for episode in whole for step, row in enumerate(episode)}

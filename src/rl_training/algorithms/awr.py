@@ -9,9 +9,8 @@ R are TD(lambda) returns, A = R - V(s) standardised over the whole dataset; both
 
 Peng et al., "Advantage-Weighted Regression", 2019.
 
-Differs from the authors' code: the data is fixed, so observations are normalised by its statistics and not by running
-ones; Adam takes the place of SGD with momentum; value and policy move together instead of in turns of 200 and 1000
-steps.
+Differs from the authors' code: on fixed data observations are normalised by its statistics and not by running ones;
+Adam takes the place of SGD with momentum; value and policy move together instead of in turns of 200 and 1000 steps.
 """
 
 from __future__ import annotations

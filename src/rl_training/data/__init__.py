@@ -2,11 +2,17 @@
 
 from rl_training.data.dataset_loaders import DataOptions, collect_dataset, load_transition_dataset
 from rl_training.data.hindsight import HindsightReplayBuffer
+from rl_training.data.lambda_returns import LambdaReplayBuffer, LambdaReturnSource, with_lambda_returns
 from rl_training.data.n_step import with_n_step
 from rl_training.data.offline_dataset import Episode, TransitionDataset
-from rl_training.data.offline_mixers import MixedSource, concatenate_datasets, mix_transition_datasets
+from rl_training.data.offline_mixers import (
+    MixedSource,
+    Ratio,
+    concatenate_datasets,
+    make_source,
+    mix_transition_datasets,
+)
 from rl_training.data.replay_buffer import EpisodeReplayBuffer, ReplayBuffer
-from rl_training.data.returns import LambdaReturnSource, with_lambda_returns
 from rl_training.data.sampling import Source, sample_trajectory_windows
 from rl_training.data.writers import check_destination, write_dataset, write_npz
 
@@ -15,8 +21,10 @@ __all__ = [
     "Episode",
     "EpisodeReplayBuffer",
     "HindsightReplayBuffer",
+    "LambdaReplayBuffer",
     "LambdaReturnSource",
     "MixedSource",
+    "Ratio",
     "ReplayBuffer",
     "Source",
     "TransitionDataset",
@@ -24,6 +32,7 @@ __all__ = [
     "collect_dataset",
     "concatenate_datasets",
     "load_transition_dataset",
+    "make_source",
     "mix_transition_datasets",
     "sample_trajectory_windows",
     "with_lambda_returns",

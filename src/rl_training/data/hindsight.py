@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rl_training.data.replay_buffer import EpisodeReplayBuffer
-from rl_training.types import Batch, DatasetError
+from rl_training.types import Batch
 
 Strategy = Literal["future", "final", "episode"]
 GoalFunction = Callable[[NDArray[Any], NDArray[Any]], Any]
@@ -57,26 +57,20 @@ class HindsightReplayBuffer(EpisodeReplayBuffer):
         rows["stops"] = rows["starts"] + len(rows["streams"])
         return rows
 
-    @property
-    def can_sample(self) -> bool:
-        """Whether there is a whole episode to draw from."""
-        return self.added > 0 and self._first_whole() < self.added
-
-    def _first_whole(self) -> int:
-        """The number of the oldest row whose episode is still there from its beginning."""
+    def _drawable(self) -> tuple[int, int]:
+        """The rows of episodes that are still there from their beginning."""
         oldest = self.added - len(self)
+        if not self.added:
+            return oldest, self.added
         start, stop = (int(self.fields[name][oldest % self.capacity]) for name in ("starts", "stops"))
-        return oldest if start == oldest else stop
+        return (oldest if start == oldest else stop), self.added
 
     def sample(self, batch_size: int) -> Batch:
         """A batch of rows drawn uniformly with replacement from whole episodes, a share of them relabelled."""
-        first = self._first_whole() if self.added else 0
-        if first >= self.added:
-            raise DatasetError("the buffer holds no whole episode")
-        rows = torch.randint(first, self.added, (batch_size,), generator=self.generator)
+        rows = self._draw(batch_size)
         chosen = torch.rand(batch_size, generator=self.generator) < self.her_ratio
         place = torch.rand(batch_size, generator=self.generator)
-        return self._relabel(rows.to(self.device), chosen.to(self.device), place.to(self.device))
+        return self._relabel(rows, chosen.to(self.device), place.to(self.device))
 
     def _relabel(self, rows: Tensor, chosen: Tensor, place: Tensor) -> Batch:
         """The batch of rows with these numbers; `place` in [0, 1) says which goal a chosen one gets."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.replay_buffer import ReplayBuffer
+from rl_training.data.sampling import Source
 from rl_training.types import Batch, DatasetError
 
 
@@ -107,14 +108,26 @@ def _join_tails(datasets: Sequence[TransitionDataset]) -> Tensor:
     return torch.cat([none if tail is None else tail for tail, none in zip(tails, blank, strict=True)])
 
 
+Ratio: TypeAlias = "float | Literal['proportional']"
+"""The share of prior data in a batch, or `proportional` to let every row of either kind count alike."""
+
+
+def make_source(prior: TransitionDataset | None, online: ReplayBuffer | None, ratio: Ratio) -> Source:
+    """What draws from prior data, from a run's own experience, or from both."""
+    if prior is not None:
+        return prior.sampler if online is None else MixedSource(prior, online, ratio)
+    if online is None:
+        raise ValueError("batches need something to be drawn from: prior data, a buffer, or both")
+    return online
+
+
 class MixedSource:
     """Batches of which a share comes from prior data and the rest from a run's own experience.
 
-    `ratio` is the share of prior data, or `proportional` to let every row of either count alike. While there is no
-    experience yet, all comes from prior data.
+    While there is no experience yet, all comes from prior data.
     """
 
-    def __init__(self, prior: TransitionDataset, online: ReplayBuffer, ratio: float | Literal["proportional"]) -> None:
+    def __init__(self, prior: TransitionDataset, online: ReplayBuffer, ratio: Ratio) -> None:
         self.prior, self.online, self.ratio = prior, online, ratio
         self._counts = torch.zeros(3, dtype=torch.int64)
         """Batches, and rows of either kind in them, since they were last asked for."""
@@ -131,10 +144,11 @@ class MixedSource:
         return {name: torch.cat([value, online[name]]) for name, value in self.prior.sample(offline).items()}
 
     def _offline_rows(self, batch_size: int) -> int:
-        if not self.online.can_sample:
+        prior, online = len(self.prior), self.online.num_drawable
+        if not online:
             return batch_size
         if self.ratio == "proportional":
-            return round(batch_size * len(self.prior) / (len(self.prior) + len(self.online)))
+            return round(batch_size * prior / (prior + online))
         return round(batch_size * self.ratio)
 
     def metrics(self) -> dict[str, float]:

@@ -65,9 +65,14 @@ class ReplayBuffer:
         return min(self.added, self.capacity)
 
     @property
-    def can_sample(self) -> bool:
-        """Whether there is anything to draw a batch from."""
-        return self.added > 0
+    def num_drawable(self) -> int:
+        """How many rows batches are drawn from."""
+        first, stop = self._drawable()
+        return max(stop - first, 0)
+
+    def _drawable(self) -> tuple[int, int]:
+        """The numbers of the first row that can be drawn and of the one after the last."""
+        return self.added - len(self), self.added
 
     def add(
         self,
@@ -138,9 +143,14 @@ class ReplayBuffer:
 
     def sample(self, batch_size: int) -> Batch:
         """A batch of rows drawn uniformly with replacement."""
-        if self.added == 0:
-            raise DatasetError("the buffer is empty")
-        return self._batch(torch.randint(len(self), (batch_size,), generator=self.generator).to(self.device))
+        return self._batch(self._draw(batch_size) % self.capacity)
+
+    def _draw(self, batch_size: int) -> Tensor:
+        """The numbers of rows drawn uniformly."""
+        first, stop = self._drawable()
+        if first >= stop:
+            raise DatasetError("the buffer holds no row that can be drawn")
+        return torch.randint(first, stop, (batch_size,), generator=self.generator).to(self.device)
 
     def _batch(self, index: Tensor) -> Batch:
         if self.n_step == 1:

@@ -16,11 +16,13 @@ from rl_training.config import RewardTransformConfig, TrainConfig
 from rl_training.data import (
     EpisodeReplayBuffer,
     HindsightReplayBuffer,
+    LambdaReplayBuffer,
     LambdaReturnSource,
-    MixedSource,
+    Ratio,
     ReplayBuffer,
     Source,
     TransitionDataset,
+    make_source,
     with_lambda_returns,
     with_n_step,
 )
@@ -158,44 +160,56 @@ def _begin_with(algorithm: Algorithm, spaces: SpaceSpec, config: TrainConfig, op
         raise ConfigError(f"initial_checkpoint {path} does not fit the options of the networks: {reason}") from None
 
 
-def make_source(dataset: TransitionDataset, algorithm: Algorithm) -> tuple[Source, int, tuple[str, ...]]:
-    """What a run on data alone draws its batches from, how many rows there are, and what is to be said about them."""
-    if "lambda_returns" in algorithm.needs:
-        hyper = algorithm.hyper
-        if not dataset.has_episodes:
-            raise DatasetError(f"{algorithm.name} needs whole episodes in order; the rows are mixed or seem shuffled")
-        source = LambdaReturnSource(
-            dataset,
-            algorithm.lagged_values,
-            names=algorithm.needs,
-            gamma=hyper.gamma,
-            td_lambda=hyper.td_lambda,
-            interval=hyper.recompute_interval,
-        )
-        return source, len(dataset), dataset.notes
-    dataset = _sampled(dataset, algorithm)
-    return dataset.sampler, len(dataset), dataset.notes
-
-
 def _make_feed(
     config: TrainConfig, options: RunOptions, algorithm: Algorithm, data: Data | None, device: torch.device
 ) -> Feed:
     loop = options.loop
-    if data is None:
-        buffer = _make_buffer(config, options, algorithm, data, device)
-        return Feed(buffer, rows=0, buffer=buffer)
-    dataset = data.dataset.to(device).with_seed(config.seed)
-    if loop.n_step > 1:
+    dataset = None if data is None else data.dataset.to(device).with_seed(config.seed)
+    if dataset is not None and loop.n_step > 1:
         dataset = with_n_step(dataset, loop.n_step, algorithm.hyper.gamma)
-    if options.mode == "offline_to_online":
-        prior = _sampled(dataset, algorithm)
-        buffer = _make_buffer(config, options, algorithm, data, device)
-        mixed = MixedSource(prior, buffer, options.online.offline_batch_ratio)
-        return Feed(mixed, len(prior), prior.notes, buffer)
-    source, rows, notes = make_source(dataset, algorithm)
-    if rows < loop.min_buffer_size:
-        raise DatasetError(f"the data has {rows} transitions, min_buffer_size is {loop.min_buffer_size}")
-    return Feed(source, rows, notes)
+    if options.mode == "offline":
+        feed = make_feed(algorithm, dataset)
+        if feed.rows < loop.min_buffer_size:
+            raise DatasetError(f"the data has {feed.rows} transitions, min_buffer_size is {loop.min_buffer_size}")
+        return feed
+    buffer = _make_buffer(config, options, algorithm, data, device)
+    return make_feed(algorithm, dataset, buffer, options.online.offline_batch_ratio)
+
+
+def make_feed(
+    algorithm: Algorithm,
+    dataset: TransitionDataset | None,
+    buffer: ReplayBuffer | None = None,
+    ratio: Ratio = "proportional",
+) -> Feed:
+    """Batches of logged data, of a run's own experience, or of both, with `ratio` as the share of logged data."""
+    if "lambda_returns" in algorithm.needs:
+        source: Source = _lambda_source(algorithm, dataset, buffer, ratio)
+    else:
+        dataset = None if dataset is None else _sampled(dataset, algorithm)
+        source = make_source(dataset, buffer, ratio)
+    if dataset is None:
+        return Feed(source, rows=0, buffer=buffer)
+    return Feed(source, len(dataset), dataset.notes, buffer)
+
+
+def _lambda_source(
+    algorithm: Algorithm, dataset: TransitionDataset | None, buffer: ReplayBuffer | None, ratio: Ratio
+) -> LambdaReturnSource:
+    if dataset is not None and not dataset.has_episodes:
+        raise DatasetError(f"{algorithm.name} needs whole episodes in order; the rows are mixed or seem shuffled")
+    hyper = algorithm.hyper
+    return LambdaReturnSource(
+        dataset,
+        algorithm.lagged_values,
+        names=algorithm.needs,
+        gamma=hyper.gamma,
+        td_lambda=hyper.td_lambda,
+        interval=hyper.recompute_interval,
+        buffer=buffer if isinstance(buffer, LambdaReplayBuffer) else None,
+        ratio=ratio,
+        drawn=algorithm.updates,
+    )
 
 
 def _sampled(dataset: TransitionDataset, algorithm: Algorithm) -> TransitionDataset:
@@ -230,6 +244,8 @@ def _make_buffer(
             **whole,
             **parts,
         )
+    if "lambda_returns" in algorithm.needs:
+        return LambdaReplayBuffer(**whole, **parts)
     return EpisodeReplayBuffer(**whole, **parts) if set(FUTURE) & set(algorithm.needs) else ReplayBuffer(**parts)
 
 

@@ -153,9 +153,7 @@ def _refuse_foreign(config: TrainConfig, options: RunOptions) -> None:
     needs = algorithm.make_needs(options.hyper)
     if mode != "offline" and config.env_id is None:
         problems.append(f"env_id is required with mode: {mode}")
-    if mode != "offline" and "lambda_returns" in needs:
-        problems.append(f"algo_kwargs: {config.algo} computes returns over a fixed dataset and has only mode: offline")
-    if options.online.replay == "hindsight" and "returns_to_go" in needs:
+    if options.online.replay == "hindsight" and {"returns_to_go", "lambda_returns"} & set(needs):
         problems.append(
             f"algo_kwargs: replay: hindsight does not go with {config.algo}, whose returns have the old goals"
         )

@@ -317,11 +317,11 @@ def test_one_step_batches_have_no_discounts() -> None:
 def test_before_the_first_episode_has_ended_there_is_nothing_to_draw() -> None:
     buffer = hindsight()
     add(buffer, [0])
-    assert not buffer.can_sample
-    with pytest.raises(DatasetError, match="the buffer holds no whole episode"):
+    assert buffer.num_drawable == 0
+    with pytest.raises(DatasetError, match="no row that can be drawn"):
         buffer.sample(1)
     add(buffer, [1], "C")
-    assert buffer.can_sample
+    assert buffer.num_drawable == 2
 
 
 def test_goals_come_from_the_rows_that_are_kept_where_next_actions_are_needed() -> None:

@@ -129,13 +129,13 @@ def test_what_was_added_does_not_change_with_the_arrays_that_it_came_in(make: An
 
 def test_an_empty_buffer_has_nothing_to_draw() -> None:
     buffer = ring(3)
-    assert (len(buffer), buffer.can_sample) == (0, False)
-    with pytest.raises(DatasetError, match="the buffer is empty"):
+    assert (len(buffer), buffer.num_drawable) == (0, 0)
+    with pytest.raises(DatasetError, match="no row that can be drawn"):
         buffer.sample(1)
     with pytest.raises(DatasetError, match="the buffer is empty"):
         buffer.to_dataset()
     add(buffer, [0])
-    assert buffer.can_sample
+    assert buffer.num_drawable == len(buffer) > 0
 
 
 def test_a_capacity_below_one_step_is_refused() -> None:
@@ -292,8 +292,8 @@ def test_nothing_of_an_episode_is_drawn_before_it_has_ended() -> None:
     buffer = episodic(num_envs=2)
     add(buffer, [0, 10])
     add(buffer, [1, 11])
-    assert (len(buffer), buffer.can_sample) == (0, False)
-    with pytest.raises(DatasetError, match="the buffer is empty"):
+    assert (len(buffer), buffer.num_drawable) == (0, 0)
+    with pytest.raises(DatasetError, match="no row that can be drawn"):
         buffer.sample(1)
     add(buffer, [2, 12], "-T")
     assert set(drawn(buffer)) == {10, 11, 12}

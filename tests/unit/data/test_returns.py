@@ -14,7 +14,8 @@ from torch import Tensor
 
 from rl_training.config import TrainConfig
 from rl_training.data import LambdaReturnSource, TransitionDataset, load_transition_dataset, with_lambda_returns
-from rl_training.data.returns import CHUNK, backward_recursion
+from rl_training.data.lambda_returns import CHUNK
+from rl_training.data.returns import backward_recursion
 from rl_training.data.sampling import BLOCK, BlockSampler
 from rl_training.experiment import get_algorithm_spec
 from rl_training.runtime.checkpointing import load_checkpoint
@@ -358,7 +359,6 @@ def test_a_batch_has_the_fields_that_were_asked_for() -> None:
     )
     for _ in range(5):
         assert list(source.sample(4)) == ["actions", "lambda_returns"]
-    assert len(source) == 200
 
 
 @pytest.mark.parametrize("stop", [0, 1, 2, 3, 4, 5, 6, 7])

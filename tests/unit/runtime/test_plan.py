@@ -341,7 +341,6 @@ def test_the_learning_rate_has_come_down_when_the_run_ends(run: Run) -> None:
         ("sac", ["env_id=null"], "env_id is required with mode: online"),
         ("sac", ["algo_kwargs.replay=hindsight"], "Pendulum-v1 has no goals"),
         ("sac", ["algo_kwargs.buffer_capacity=3", "num_envs=4"], "buffer_capacity must be >= num_envs (4), got 3"),
-        ("marwil", ["algo_kwargs.mode=offline_to_online"], "marwil computes returns over a fixed dataset"),
         ("sac", ["algo_kwargs.mode=offline_to_online"], "no dataset is named"),
         ("sac", ["algo_kwargs.update_to_data=0"], "update_to_data must be > 0, got 0"),
     ],
