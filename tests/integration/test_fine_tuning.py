@@ -75,6 +75,23 @@ def test_an_offline_algorithm_goes_online(algo: str, tmp_path: Path) -> None:
     assert shares[46] == (4, 4)
 
 
+def test_the_algorithm_is_told_how_much_of_the_online_phase_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[float] = []
+    update = Algorithm.update
+
+    def recording(self: Algorithm, batch: Any) -> Any:
+        seen.append(float(self.online_share))
+        return update(self, batch)
+
+    monkeypatch.setattr(Algorithm, "update", recording)
+    train(online_config(tmp_path, "td3_bc", *PRIOR, "algo_kwargs.eval_interval=null"))
+
+    # 15 updates on prior data alone, and 28 on both.
+    assert seen == pytest.approx([0.0] * 15 + [(count + 1) / 28 for count in range(28)])
+
+
 @pytest.mark.parametrize(
     ("ratio", "prior"),
     [

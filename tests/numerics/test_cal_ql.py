@@ -143,6 +143,31 @@ def test_the_share_of_bounded_values_is_reported(returns: float, rate: float) ->
     assert float(metrics["mc_return_mean"]) == returns
 
 
+def _losses_online(share: float, **options: Any) -> dict[str, float]:
+    algorithm = build("cal_ql", **{**PLAIN, "conservative_weight": 2.0, **options})
+    algorithm.set_online_share(share)
+    torch.manual_seed(6)
+    return {name: float(value) for name, value in algorithm.losses(_batch(1e3)).items()}
+
+
+@pytest.mark.parametrize("gap", [None, 0.5])
+def test_the_penalty_can_have_another_weight_online(gap: float | None) -> None:
+    before, after = (_losses_online(share, online_conservative_weight=3.0, conservative_gap=gap) for share in (0, 0.1))
+    plain = _losses_online(0.0, conservative_weight=3.0, conservative_gap=gap)
+    assert before == _losses_online(0.1, conservative_gap=gap)
+    assert after == plain
+    assert before["critic_loss"] < after["critic_loss"]
+
+
+def test_bounds_can_be_left_out_online() -> None:
+    before, after = (_losses_online(share, online_calibrated=False) for share in (0, 0.1))
+    assert before == _losses_online(0.1)
+    assert (before["calibration_bound_rate_pi"], after["calibration_bound_rate_pi"]) == (1, 0)
+    assert after["mc_return_mean"] == 1e3
+    # What is left is CQL.
+    assert after["cql_penalty_1"] == _losses_online(0.0, calibrated=False)["cql_penalty_1"]
+
+
 def test_each_row_has_its_own_return() -> None:
     # Half of the rows have a return above every value, half below: half of the values are bounded.
     returns = torch.tensor([1e6, -1e6], dtype=torch.float64).repeat(16)

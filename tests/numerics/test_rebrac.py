@@ -180,6 +180,41 @@ def test_the_actor_raises_the_smaller_of_both_critics_in_each_row() -> None:
     assert 0 < float((values[0] < values[1]).double().mean()) < 1
 
 
+@pytest.mark.parametrize(
+    ("share", "actor", "critic"),
+    [
+        # Offline both weights are whole. Online the actor's falls in a line to a quarter: 0.01 * (1 - 0.75 * share).
+        (0.0, 0.01, 0.7),
+        (0.1, 0.00925, 0.14),
+        (0.5, 0.00625, 0.14),
+        (1.0, 0.0025, 0.14),
+        (1.5, 0.0025, 0.14),
+    ],
+)
+def test_online_the_weights_fall(share: float, actor: float, critic: float) -> None:
+    (batch,) = _batches(1, ROWS)
+    options = {"policy_noise": 0.0, "gamma": 0.5}
+    online = _build(
+        actor_bc_weight=0.01,
+        critic_bc_weight=0.7,
+        online_actor_bc_factor=0.25,
+        online_critic_bc_factor=0.2,
+        **options,
+    )
+    online.set_online_share(share)
+    plain = _build(actor_bc_weight=actor, critic_bc_weight=critic, **options)
+    plain.load_state_dict(online.state_dict())
+    ours, theirs = online.losses(batch), plain.losses(batch)
+    assert float(ours["actor_bc_weight"]) == pytest.approx(actor)
+    for name in ("actor_loss", "critic_loss", "target_q_mean"):
+        torch.testing.assert_close(ours[name], theirs[name])
+
+
+def test_online_the_published_form_halves_the_actors_weight_and_drops_the_critics() -> None:
+    hyper = ReBRACHyper()
+    assert (hyper.online_actor_bc_factor, hyper.online_critic_bc_factor) == (0.5, 0.0)
+
+
 def test_the_distance_of_random_actions_is_that_of_uniform_ones() -> None:
     # At actions of 0.5 the mean square is 1 / 3 + 1 / 4 in each of three dimensions.
     (batch,) = _batches(1, 4000)

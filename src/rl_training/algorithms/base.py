@@ -124,6 +124,8 @@ class Algorithm(nn.Module):
     obs_std: Tensor
     clock: Tensor
     """Updates done before, as a tensor: for losses that change with it, since a graph must not depend on a number."""
+    online_share: Tensor
+    """How much of the online phase is done, this update included; 0 before it has begun."""
 
     def __init__(self, model: Model, **hyper: Any) -> None:
         super().__init__()
@@ -139,6 +141,7 @@ class Algorithm(nn.Module):
         self.register_buffer("obs_mean", torch.zeros(model.obs_dim))
         self.register_buffer("obs_std", torch.ones(model.obs_dim))
         self.register_buffer("clock", torch.zeros((), dtype=torch.int64), persistent=False)
+        self.register_buffer("online_share", torch.zeros(()), persistent=False)
         self._gradients: dict[str, GradientFunction] = {step.name: partial(self.gradient, step) for step in self.steps}
 
     @classmethod
@@ -188,6 +191,10 @@ class Algorithm(nn.Module):
         """Scale every optimiser's step size relative to its configured one; a child may have its own factor."""
         for child, optimizer in self.optimizers.items():
             optimizer.learning_rate = own.get(child, multiplier) * optimizer.base_learning_rate
+
+    def set_online_share(self, share: float) -> None:
+        """Say before an update how much of the online phase is done with it."""
+        self.online_share.fill_(min(share, 1.0))
 
     def normalize(self, obs: Tensor) -> Tensor:
         """Observations as the networks see them."""

@@ -78,6 +78,10 @@ class CQLHyper(ValueHyper):
     backup_entropy: bool = Field(default=False, description="subtract the temperature times log pi in the target")
     bc_updates: int = Field(default=0, ge=0, description="updates at the start in which the actor clones")
     calibrated: bool = Field(default=False, description="bound the policy's values by logged returns: Cal-QL")
+    online_conservative_weight: float | None = Field(
+        default=None, ge=0, description="weight of the penalty in an online phase, if its own"
+    )
+    online_calibrated: bool = Field(default=True, description="go on with the bounds in an online phase")
     failure_reward: float | None = Field(
         default=None,
         description="reward of episodes that fail throughout: their return counts as endless; calibrated only",
@@ -94,7 +98,7 @@ class CQLHyper(ValueHyper):
         refuse_unused(self, "target_entropy", "temperature_learning_rate", unless="alpha: auto", holds=learned)
         names = ("lagrange_form", "initial_log_lagrange", "lagrange_learning_rate")
         refuse_unused(self, *names, unless="a conservative_gap", holds=bounded)
-        refuse_unused(self, "failure_reward", unless="calibrated: true", holds=self.calibrated)
+        refuse_unused(self, "failure_reward", "online_calibrated", unless="calibrated: true", holds=self.calibrated)
         refuse_unused(self, "target_action", unless="max_backup: none", holds=single)
         # The entropy is that of the action whose value is taken, so there has to be one, and a sampled one.
         sampled = self.max_backup != "min_of_max" and self.target_action == "sample"
@@ -169,7 +173,12 @@ def conservative_gaps(
 
 
 def lagrange_objective(
-    *, gaps: Tensor, multiplier: Tensor, conservative_weight: float, conservative_gap: float, form: LagrangeForm
+    *,
+    gaps: Tensor,
+    multiplier: Tensor,
+    conservative_weight: float | Tensor,
+    conservative_gap: float,
+    form: LagrangeForm,
 ) -> tuple[Tensor, Metrics]:
     """The critics' penalty under a learned multiplier, and the multiplier's own loss."""
     multiplier = multiplier.clamp(0, 1e6)
@@ -236,7 +245,8 @@ class CQL(Algorithm):
         )
         metrics = self._describe(sampled)
         if hyper.calibrated:
-            metrics |= self._calibrate(sampled, batch["returns_to_go"])
+            metrics |= self._calibrate(sampled, self._bounds(batch["returns_to_go"]))
+            metrics["mc_return_mean"] = batch["returns_to_go"].mean()
         gaps = conservative_gaps(
             q_values=q[0],
             sampled_q_values=torch.cat(sampled),
@@ -246,12 +256,13 @@ class CQL(Algorithm):
             clip_max=hyper.penalty_clip_max,
         )
         td = critic_objective(q_values=q[0], target_q_values=self._targets(batch))
-        penalty = hyper.conservative_weight * gaps.sum()
+        weight = self._conservative_weight()
+        penalty = weight * gaps.sum()
         if hyper.conservative_gap is not None:
             penalty, lagrange = lagrange_objective(
                 gaps=gaps,
                 multiplier=self.model.lagrange(),
-                conservative_weight=hyper.conservative_weight,
+                conservative_weight=weight,
                 conservative_gap=hyper.conservative_gap,
                 form=hyper.lagrange_form,
             )
@@ -290,15 +301,24 @@ class CQL(Algorithm):
             next_q = next_q - self.model.temperature() * log_prob
         return bellman(batch, next_q, hyper.gamma)
 
+    def _conservative_weight(self) -> float | Tensor:
+        offline, online = self.hyper.conservative_weight, self.hyper.online_conservative_weight
+        return offline if online is None else torch.where(self.online_share > 0, online, offline)
+
+    def _bounds(self, returns: Tensor) -> Tensor:
+        """Lower bounds on the values of the policy's actions; none in an online phase, if so asked for."""
+        if self.hyper.online_calibrated:
+            return returns
+        return torch.where(self.online_share > 0, -math.inf, returns)
+
     @staticmethod
-    def _calibrate(sampled: list[Tensor], returns: Tensor) -> Metrics:
+    def _calibrate(sampled: list[Tensor], bounds: Tensor) -> Metrics:
         """Bound the values of the policy's actions, in place in the list, and say how many were below."""
         _, current, following = sampled
-        sampled[1:] = [current.maximum(returns), following.maximum(returns)]
+        sampled[1:] = [current.maximum(bounds), following.maximum(bounds)]
         return {
-            "calibration_bound_rate_pi": (current < returns).to(returns.dtype).mean(),
-            "calibration_bound_rate_next": (following < returns).to(returns.dtype).mean(),
-            "mc_return_mean": returns.mean(),
+            "calibration_bound_rate_pi": (current < bounds).to(bounds.dtype).mean(),
+            "calibration_bound_rate_next": (following < bounds).to(bounds.dtype).mean(),
         }
 
     @staticmethod

@@ -6,6 +6,8 @@
     actor minimises   mean (actor_bc_weight * |pi(s) - a|^2 - actor_q_weight * w * q),   q = min_i Q_i(s, pi(s))
                       w = 1 / mean |q|, or 1 without normalize_q
 
+In an online phase critic_bc_weight is dropped and actor_bc_weight falls in a line to a half of itself.
+
 Tarasov et al., "Revisiting the Minimalist Approach to Offline Reinforcement Learning", NeurIPS 2023.
 
 Differs from the authors' code: the target actor follows the actor after its step, not one step behind; the mean of |q|
@@ -38,6 +40,12 @@ class ReBRACHyper(ValueHyper):
     policy_noise: float = Field(default=0.2, ge=0, description="standard deviation of target smoothing")
     noise_clip: float = Field(default=0.5, ge=0, description="bound on the smoothing noise")
     policy_delay: int = Field(default=2, ge=1, description="critic updates per actor update")
+    online_actor_bc_factor: float = Field(
+        default=0.5, ge=0, description="factor that actor_bc_weight comes to, in a line, by the end of an online phase"
+    )
+    online_critic_bc_factor: float = Field(
+        default=0.0, ge=0, description="factor on critic_bc_weight in an online phase"
+    )
     critic_layer_norm: bool = Field(default=True, description="layer normalisation in the critics")
 
 
@@ -48,7 +56,7 @@ def rebrac_loss(
     policy_q_values: Tensor,
     policy_actions: Tensor,
     actions: Tensor,
-    actor_bc_weight: float,
+    actor_bc_weight: float | Tensor,
     actor_q_weight: float = 1.0,
     normalize_q: bool = True,
 ) -> Metrics:
@@ -64,7 +72,7 @@ def rebrac_loss(
 
 
 def penalized_values(
-    *, next_q_values: Tensor, next_policy_actions: Tensor, next_actions: Tensor, critic_bc_weight: float
+    *, next_q_values: Tensor, next_policy_actions: Tensor, next_actions: Tensor, critic_bc_weight: float | Tensor
 ) -> tuple[Tensor, Tensor]:
     """Next values (B,) less the squared distance to the action that was logged next, and that distance."""
     penalty = (next_policy_actions - next_actions).square().sum(-1)
@@ -76,7 +84,7 @@ def actor_objective(
     policy_q_values: Tensor,
     policy_actions: Tensor,
     actions: Tensor,
-    actor_bc_weight: float,
+    actor_bc_weight: float | Tensor,
     actor_q_weight: float,
     normalize_q: bool,
 ) -> Metrics:
@@ -111,7 +119,7 @@ class ReBRAC(Algorithm):
                 next_q_values=self.target.critic(next_obs, next_policy_actions).amin(0),
                 next_policy_actions=next_policy_actions,
                 next_actions=batch["next_actions"],
-                critic_bc_weight=hyper.critic_bc_weight,
+                critic_bc_weight=hyper.critic_bc_weight * self._critic_factor(),
             )
             target_q = bellman(batch, next_q, hyper.gamma)
         q = self.model.critic(batch["obs"], batch["actions"])
@@ -121,16 +129,20 @@ class ReBRAC(Algorithm):
         """Value of the policy's own action, and its distance to the data's."""
         hyper, obs, actions = self.hyper, batch["obs"], batch["actions"]
         policy_actions = self.model.actor(obs)
+        weight = hyper.actor_bc_weight * (1 + (hyper.online_actor_bc_factor - 1) * self.online_share)
         metrics = actor_objective(
             policy_q_values=self.model.critic(obs, policy_actions).amin(0),
             policy_actions=policy_actions,
             actions=actions,
-            actor_bc_weight=hyper.actor_bc_weight,
+            actor_bc_weight=weight,
             actor_q_weight=hyper.actor_q_weight,
             normalize_q=hyper.normalize_q,
         )
         # The mean distance of uniform actions, whose variance is 1/3: the policy's is to be read beside it.
-        return metrics | {"bc_mse_random": (1 / 3 + actions.square()).sum(-1).mean()}
+        return metrics | {"bc_mse_random": (1 / 3 + actions.square()).sum(-1).mean(), "actor_bc_weight": weight}
+
+    def _critic_factor(self) -> Tensor:
+        return torch.where(self.online_share > 0, self.hyper.online_critic_bc_factor, 1.0)
 
 
 ReBRACAlgorithm = ReBRAC

@@ -137,8 +137,9 @@ def _refuse_foreign(config: TrainConfig, options: RunOptions) -> None:
     algorithm, mode = options.algorithm, options.mode
     online = {field.name for field in fields(OnlineOptions)}
     rewards = {field.name for field in fields(DataOptions) if field.name.startswith("reward_")} - {"reward_normalize"}
+    phased = {field.name for field in fields(options.hyper) if field.name.startswith("online_")}
     foreign = {
-        "offline": online,
+        "offline": online | phased,
         "online": {*PRIOR_OPTIONS, "max_epochs"}
         | {field.name for field in fields(DataOptions)} - rewards - {"normalize_obs"},
         "offline_to_online": {"max_epochs"},

@@ -104,15 +104,18 @@ class Session:
         """So many updates, unless the run is asked to stop."""
         state, algorithm, source, window = self.state, self.algorithm, self.source, self.window
         batch_size, done = self.loop.batch_size, 0
+        is_online, online = state.global_step >= self.plan.pretrain, max(self.horizon - self.plan.pretrain, 1)
         while done < updates and not state.should_stop:
             algorithm.set_learning_rate_multiplier(**self.learning_rate_multipliers(state.update_count))
+            if is_online:
+                algorithm.set_online_share((state.online_updates + done + 1) / online)
             window.add(algorithm.update(source.sample(batch_size)).metrics)
             state.update_count += 1
             done += 1
-        if state.global_step < self.plan.pretrain:
-            state.global_step += done
-        else:
+        if is_online:
             state.online_updates += done
+        else:
+            state.global_step += done
 
     def learning_rate_multipliers(self, step: int) -> dict[str, float]:
         """The schedules' values for an update: `multiplier` for all children of the model, and those with their own."""

@@ -327,6 +327,7 @@ def test_the_learning_rate_has_come_down_when_the_run_ends(run: Run) -> None:
         ),
         ("sac", ["algo_kwargs.mode=offline"], "learning_starts does not go with mode: offline"),
         ("td3_bc", ["algo_kwargs.buffer_capacity=500"], "buffer_capacity does not go with mode: offline"),
+        ("rebrac", ["algo_kwargs.online_actor_bc_factor=1"], "online_actor_bc_factor does not go with mode: offline"),
         ("td3_bc", [], "learning_starts does not go with mode: offline"),
         ("sac", ["algo_kwargs.dataset_path=log.npz"], "dataset_path does not go with mode: online"),
         ("sac", ["algo_kwargs.offline_batch_ratio=0.7"], "offline_batch_ratio does not go with mode: online"),
