@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -22,6 +23,7 @@ from rl_training.config import TrainConfig, load_config
 from rl_training.runtime import Callback, TrainerState, resume, train
 from rl_training.runtime.artifacts import read_metrics
 from rl_training.runtime.checkpointing import load_checkpoint, load_tree
+from rl_training.runtime.trainer import Session
 from rl_training.types import CheckpointError, ConfigError
 
 SPEEDS = ("updates_per_second", "steps_per_second")
@@ -211,6 +213,28 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(
     assert before["global_step"] < result.metrics["global_step"]
     assert all(path.name.startswith("rows_") for path in (run / "replay").iterdir())
     assert differences(_without_stop(_everything(run)), _everything(straight(name))) == []
+
+
+@pytest.mark.parametrize("name", ["sac", "rebrac"])
+def test_an_interrupt_between_two_blocks_costs_nothing(
+    name: str, straight: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, after_block = _everything(straight(name)), Session.after_block
+
+    def interrupted(self: Session) -> None:
+        after_block(self)
+        if self.state.update_count >= 7:
+            self.state.interrupt("asked to")
+
+    algo, *overrides = SCENARIOS[name]
+    with monkeypatch.context() as patched:
+        patched.setattr(Session, "after_block", interrupted)
+        result = train(online_config(tmp_path / "runs", algo, *overrides))
+    saved = load_checkpoint(result.checkpoint_path)["trainer"]["state"]
+    assert result.interrupted
+    assert saved["update_count"] == json.loads((result.run_dir / "result.json").read_text())["update_count"]
+    resume(result.run_dir)
+    assert differences(_everything(result.run_dir), expected) == []
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,8 @@ class Session:
 
     def __post_init__(self) -> None:
         self.schedules = self.controls.schedules(ramp=self.collector is None)
+        self.saved: tuple[int, int] | None = None
+        """Updates and steps of the environments in the last checkpoint."""
         self._mark_time()
 
     def _mark_time(self) -> None:
@@ -226,8 +228,14 @@ class Session:
         path = self.run.checkpoints / f"{unit}_{self.state.global_step:09d}.pt"
         save_checkpoint(path, self.tree())
         link_checkpoint(path, "latest.pt")
+        self.saved = self.state.update_count, self.state.env_steps
         if self.store is not None:
             self.store.prune()
+
+    def save_rest(self) -> None:
+        """Write what the last checkpoint lacks, if the run was interrupted between that and its next."""
+        if self.state.interrupted and self.saved != (self.state.update_count, self.state.env_steps):
+            self.checkpoint()
 
     def counters(self) -> dict[str, Any]:
         """What every row of metrics carries: where the run is, and the learning rates of the last update."""
@@ -314,6 +322,7 @@ class Session:
         if self.store is not None:
             self.store.load(tree["replay"])
         self.state.load_state_dict(trainer["state"])
+        self.saved = self.state.update_count, self.state.env_steps
         if self.fine_tuning is not None:
             self.fine_tuning.load_state_dict(trainer["fine_tuning"])
         self.window.load_state_dict(trainer["window"])
@@ -356,6 +365,7 @@ def run_loop(session: Session) -> None:
             updates = session.next_updates()
         session.learn(updates)
         session.after_block()
+    session.save_rest()
 
 
 def finish(session: Session) -> TrainResult:
