@@ -36,7 +36,7 @@ class HER(SAC):
     """SAC with hindsight experience replay."""
 
     hyper_class = HERHyper
-    defaults = {"replay": "hindsight", "learning_starts": 1_000}
+    defaults = {"replay": "hindsight", "learning_starts": 1_000, "normalize_obs": True}
 
 
 HERAlgorithm = HER

@@ -251,7 +251,7 @@ class Collector:
         )
         self._account(result)
         if self.statistics is not None:
-            self.statistics.add(result.next_obs[result.valid, : self.obs_dim])
+            self.statistics.add(self._networks_see(result.next_obs[result.valid]))
             self.algorithm.set_obs_statistics(*self.statistics.moments())
         return int(result.valid.sum())
 
@@ -264,6 +264,14 @@ class Collector:
         seen = torch.as_tensor(obs[:, : self.obs_dim], dtype=torch.float32, device=self.algorithm.obs_mean.device)
         actions: NDArray[np.float32] = self.algorithm.explore(seen, noise=self.noise).cpu().numpy()
         return actions
+
+    def _networks_see(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Observations as updates will show them: where rows end with a goal achieved, with that as the goal, too."""
+        goal_dim = rows.shape[1] - self.obs_dim
+        seen = rows[:, : self.obs_dim]
+        if not goal_dim:
+            return seen
+        return np.concatenate([seen, np.hstack([seen[:, :-goal_dim], rows[:, self.obs_dim :]])])
 
     def _account(self, result: StepResult) -> None:
         self.returns += np.where(result.valid, result.rewards, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,12 +16,14 @@ import torch
 from gymnasium.spaces import Box
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from probe import LENGTHS, Probe, episode, policy
+from small_runs import online_config
 from torch import Tensor
 
 from rl_training.data import ReplayBuffer
 from rl_training.envs import make_vector_env
 from rl_training.envs.snapshots import Snapshot
-from rl_training.runtime import EvaluationResult, evaluate_policy
+from rl_training.runtime import EvaluationResult, evaluate_policy, read_options
+from rl_training.runtime.assembly import open_session
 from rl_training.runtime.rollout import EVAL_SEED, Collector, RunningStatistics, Stepper
 
 ID = "Walk-v0"
@@ -351,6 +354,23 @@ def test_statistics_are_those_of_what_steps_led_to(probed: MakeCollector) -> Non
     assert len(seen) == 32
     assert actor.obs_mean.tolist() == pytest.approx(seen.mean(0).tolist())
     assert actor.obs_std.tolist() == pytest.approx((seen.std(0) + 1e-3).tolist())
+
+
+def test_goals_that_were_achieved_count_among_the_statistics(tmp_path: Path) -> None:
+    overrides = ("env_kwargs.max_episode_steps=5", "algo_kwargs.learning_starts=20", "num_envs=1")
+    session = open_session(*read_options(online_config(tmp_path, "her", *overrides)))
+    for _ in range(20):
+        session.collect()
+    session.close()
+
+    # Observations are the place and the goal; relabelled, the goal is the place that a step led to.
+    assert session.collector is not None
+    rows = session.collector.buffer.rows_from(0)
+    asked = rows["next_obs"].numpy().astype(float)
+    reached = np.hstack([asked[:, :-2], rows["achieved"].numpy().astype(float)])
+    seen = np.concatenate([asked, reached])
+    assert session.algorithm.obs_mean.tolist() == pytest.approx(seen.mean(0).tolist(), abs=1e-6)
+    assert session.algorithm.obs_std.tolist() == pytest.approx((seen.std(0) + 1e-3).tolist(), rel=1e-5)
 
 
 def test_running_statistics_equal_those_of_all_rows_at_once() -> None:
