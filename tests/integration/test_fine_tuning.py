@@ -347,6 +347,20 @@ def test_a_checkpoint_that_was_trained_otherwise_is_refused_by_name(
     assert not (tmp_path / "online").exists()
 
 
+def test_rewards_that_are_normalised_by_other_data_are_refused_with_their_numbers(
+    offline: Callable[..., TrainResult], tmp_path: Path
+) -> None:
+    before = offline("iql")
+    overrides = [*SMALL, f"output_dir={tmp_path / 'online'}", "algo_kwargs.dataset_size=1000"]
+    with pytest.raises(ConfigError, match=r"was trained with rewards of scale [\d.]+, .*, the run has scale [\d.]+"):
+        train(fine_tuning_config(before.run_dir, overrides=overrides)[0])
+    assert not (tmp_path / "online").exists()
+
+    # On the same data it goes on.
+    overrides[-1] = "total_timesteps=20"
+    assert train(fine_tuning_config(before.run_dir, overrides=overrides)[0]).fine_tuning
+
+
 def test_a_checkpoint_of_another_algorithm_is_refused(
     command: Command, offline: Callable[..., TrainResult], tmp_path: Path
 ) -> None:

@@ -29,11 +29,10 @@ from rl_training.data import (
 from rl_training.envs import goal_task, make_env, make_vector_env, reward_transform
 from rl_training.runtime.artifacts import RunDirectory
 from rl_training.runtime.callbacks import Callback, EarlyStoppingCallback
-from rl_training.runtime.checkpointing import find_checkpoint, load_checkpoint
 from rl_training.runtime.controls import ControlOptions
 from rl_training.runtime.datasets import Data, find_spaces, load_data
 from rl_training.runtime.diagnostics import diagnose
-from rl_training.runtime.fine_tuning import FineTuning
+from rl_training.runtime.fine_tuning import FineTuning, begin_with_checkpoint
 from rl_training.runtime.options import RunOptions
 from rl_training.runtime.performance import can_compile, default_device, should_compile
 from rl_training.runtime.plan import Plan
@@ -76,8 +75,9 @@ def open_session(
         raise ConfigError("env_id is required: a run that acts needs an environment")
     torch.manual_seed(config.seed)
     algorithm = _build(options, spaces, data, device)
+    rewards = [each.resolve() for each in _reward_transforms(config, options, data)]
     if options.online.initial_checkpoint is not None and tree is None:
-        _begin_with(algorithm, spaces, config, options)
+        begin_with_checkpoint(algorithm, spaces, config, options, rewards)
     feed = _make_feed(config, options, algorithm, data, device)
     plan, updates_per_epoch = _make_plan(config, options, feed.rows)
     notes = feed.notes if plan.updates else (*feed.notes, "no update will be made: the run ends before learning starts")
@@ -108,6 +108,7 @@ def open_session(
         evaluate=partial(_evaluate, algorithm, config, held_out, device),
         best_metric=_best_metric(config, options.controls),
         fingerprint=_fingerprint(data),
+        rewards=rewards,
         plan=plan,
         horizon=plan.updates,
         updates_per_epoch=updates_per_epoch,
@@ -132,32 +133,6 @@ def _build(options: RunOptions, spaces: SpaceSpec, data: Data | None, device: to
     if data is not None and data.dataset.obs_mean is not None and data.dataset.obs_std is not None:
         algorithm.set_obs_statistics(data.dataset.obs_mean, data.dataset.obs_std)
     return algorithm
-
-
-def _begin_with(algorithm: Algorithm, spaces: SpaceSpec, config: TrainConfig, options: RunOptions) -> None:
-    """Load the networks, lagged copies and optimisers of a checkpoint, which must have been trained alike."""
-    path = find_checkpoint(str(options.online.initial_checkpoint))
-    tree = load_checkpoint(path)
-    other = TrainConfig(**tree["config"])
-    if other.algo != config.algo:
-        raise ConfigError(f"initial_checkpoint {path} is of {other.algo!r}, the run is of {config.algo!r}")
-    if SpaceSpec.from_plain(tree["spaces"]) != spaces:
-        raise ConfigError(f"initial_checkpoint {path} was trained for other observations or actions")
-    resolved = options.resolve(config).to_plain()["algo_kwargs"]
-    names = [name for name in resolved if name.startswith("reward_") or name in ("gamma", "normalize_obs")]
-    pairs = {name: (other.algo_kwargs[name], resolved[name]) for name in names}
-    pairs["env_kwargs.wrappers.reward"] = (reward_transform(other.env_kwargs), reward_transform(config.env_kwargs))
-    for name, (before, after) in pairs.items():
-        if before != after:
-            raise ConfigError(
-                f"initial_checkpoint {path} was trained with {name} {before!r}, the run has {after!r}: rewards and "
-                "observations before and after must be transformed alike"
-            )
-    try:
-        algorithm.load_state_dict(tree["algorithm"])
-    except RuntimeError as error:
-        reason = str(error).splitlines()[-1].strip()
-        raise ConfigError(f"initial_checkpoint {path} does not fit the options of the networks: {reason}") from None
 
 
 def _make_feed(
@@ -228,7 +203,7 @@ def _make_buffer(
         "num_envs": config.num_envs or 1,
         "gamma": getattr(hyper, "gamma", 1.0),
         "n_step": options.loop.n_step,
-        "transform": _transform(config, options, data),
+        "transform": _applied(_reward_transforms(config, options, data)),
         "seed": config.seed,
         "device": device,
     }
@@ -249,14 +224,19 @@ def _make_buffer(
     return EpisodeReplayBuffer(**whole, **parts) if set(FUTURE) & set(algorithm.needs) else ReplayBuffer(**parts)
 
 
-def _transform(config: TrainConfig, options: RunOptions, data: Data | None) -> Callable[[Tensor], Tensor] | None:
-    """What is done to the rewards of the run's own experience: the same as to those of prior data, if there is any."""
+def _reward_transforms(
+    config: TrainConfig, options: RunOptions, data: Data | None
+) -> tuple[RewardTransformConfig, ...]:
+    """What is done to rewards, one after the other: those of a run's own experience are treated like prior data's."""
     if data is not None:
         chain = data.dataset.reward_transforms
     else:
         own = options.data.reward_transform()
         chain = tuple(each for each in (reward_transform(config.env_kwargs), own) if each is not None)
-    chain = tuple(each for each in chain if each != RewardTransformConfig())
+    return tuple(each for each in chain if each.resolve() != RewardTransformConfig().resolve())
+
+
+def _applied(chain: Sequence[RewardTransformConfig]) -> Callable[[Tensor], Tensor] | None:
     if not chain:
         return None
     return lambda rewards: reduce(lambda values, each: each.apply(values), chain, rewards)

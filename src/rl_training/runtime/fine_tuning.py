@@ -1,10 +1,74 @@
-"""What going online did to a policy that was trained offline."""
+"""Going online with a policy that was trained offline: how it begins, and what it did to the policy."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from rl_training.algorithms import Algorithm
+from rl_training.config import TrainConfig
+from rl_training.envs import reward_transform
+from rl_training.runtime.checkpointing import find_checkpoint, load_checkpoint
+from rl_training.runtime.options import RunOptions
+from rl_training.types import ConfigError, SpaceSpec
+
+Rewards = Sequence[Mapping[str, Any]]
+"""What is done to rewards, one after the other, in numbers."""
+
+
+def begin_with_checkpoint(
+    algorithm: Algorithm, spaces: SpaceSpec, config: TrainConfig, options: RunOptions, rewards: Rewards
+) -> None:
+    """Load the networks, lagged copies and optimisers of a checkpoint, which must have been trained alike."""
+    path = find_checkpoint(str(options.online.initial_checkpoint))
+    tree = load_checkpoint(path)
+    other = TrainConfig(**tree["config"])
+    if other.algo != config.algo:
+        raise ConfigError(f"initial_checkpoint {path} is of {other.algo!r}, the run is of {config.algo!r}")
+    if SpaceSpec.from_plain(tree["spaces"]) != spaces:
+        raise ConfigError(f"initial_checkpoint {path} was trained for other observations or actions")
+    differences = _differences(other, options.resolve(config), tree["trainer"].get("rewards"), rewards)
+    if differences:
+        name, before, after = differences[0]
+        raise ConfigError(
+            f"initial_checkpoint {path} was trained with {name} {before}, the run has {after}: rewards and "
+            "observations before and after must be transformed alike"
+        )
+    try:
+        algorithm.load_state_dict(tree["algorithm"])
+    except RuntimeError as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise ConfigError(f"initial_checkpoint {path} does not fit the options of the networks: {reason}") from None
+
+
+def _differences(
+    before: TrainConfig, after: TrainConfig, before_rewards: Rewards | None, after_rewards: Rewards
+) -> list[tuple[str, str, str]]:
+    """What two runs treat otherwise: its name, and what it is in each."""
+    kwargs = after.to_plain()["algo_kwargs"]
+    names = [name for name in kwargs if name.startswith("reward_") or name in ("gamma", "normalize_obs")]
+    pairs = {name: (before.algo_kwargs[name], kwargs[name]) for name in names}
+    pairs["env_kwargs.wrappers.reward"] = (reward_transform(before.env_kwargs), reward_transform(after.env_kwargs))
+    found = [(name, repr(first), repr(second)) for name, (first, second) in pairs.items() if first != second]
+    if before_rewards is not None and not _are_close(before_rewards, after_rewards):
+        # The same options can come to other numbers: reward_normalize looks at the data.
+        found.append(("rewards of", _said(before_rewards), _said(after_rewards)))
+    return found
+
+
+def _are_close(first: Rewards, second: Rewards) -> bool:
+    numbers = [[value for each in chain for value in each.values()] for chain in (first, second)]
+    return len(numbers[0]) == len(numbers[1]) and all(
+        one == other or (None not in (one, other) and math.isclose(one, other, rel_tol=1e-5))
+        for one, other in zip(*numbers, strict=True)
+    )
+
+
+def _said(rewards: Rewards) -> str:
+    steps = [", ".join(f"{name} {value:g}" for name, value in each.items() if value is not None) for each in rewards]
+    return "; ".join(steps) or "the data as they are"
 
 
 @dataclass

@@ -45,6 +45,8 @@ class Session:
     best_metric: tuple[str, str] | None
     """Name and mode of what decides which checkpoint is the best; None where nothing can."""
     fingerprint: str
+    rewards: list[dict[str, Any]]
+    """What is done to rewards, one after the other, in numbers."""
     plan: Plan
     horizon: int
     """Updates that the learning-rate schedule was planned for."""
@@ -265,13 +267,9 @@ class Session:
 
     def save_replay(self) -> None:
         """Keep the buffer as a dataset for offline training: raw rewards, actions in native units."""
-        if (
-            self.saves_replay
-            and self.collector is not None
-            and len(self.collector.buffer)
-            and not self.state.interrupted
-        ):
-            dataset = self.collector.buffer.to_dataset()
+        buffer = None if self.collector is None else self.collector.buffer
+        if self.saves_replay and buffer and not self.state.interrupted:
+            dataset = buffer.to_dataset()
             native = dataset.with_fields(actions=self.spaces.to_native(dataset.actions))
             write_npz(native, self.run.path / "replay.npz")
 
@@ -298,6 +296,7 @@ class Session:
                 "fine_tuning": None if self.fine_tuning is None else self.fine_tuning.state_dict(),
                 "horizon": self.horizon,
                 "fingerprint": self.fingerprint,
+                "rewards": self.rewards,
             },
             "random": {
                 "torch": torch.get_rng_state(),
