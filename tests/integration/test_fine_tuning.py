@@ -53,7 +53,8 @@ def _summary(rows: list[dict[str, Any]]) -> dict[str, float]:
 
 @pytest.mark.parametrize("algo", sorted(name for name, cls in ALGORITHMS.items() if cls.mode == "offline"))
 def test_an_offline_algorithm_goes_online(algo: str, tmp_path: Path) -> None:
-    config = online_config(tmp_path, algo, *PRIOR, *SHORT, *OPTIONS.get(algo, ()), "total_timesteps=31")
+    half = ("algo_kwargs.offline_batch_ratio=0.5", "total_timesteps=31")
+    config = online_config(tmp_path, algo, *PRIOR, *SHORT, *OPTIONS.get(algo, ()), *half)
     result = train(config)
     state = load_checkpoint(result.checkpoint_path)["trainer"]["state"]
 
@@ -192,6 +193,28 @@ def test_budgets_and_the_warm_up_of_the_offline_run_are_its_own(offline: Callabl
     assert (options.controls.max_updates, options.controls.max_epochs) == (None, None)
     _, options = fine_tuning_config(before.run_dir, overrides=["algo_kwargs.warmup_steps=7"])
     assert options.controls.warmup_steps == 7
+
+
+def test_a_checkpoint_is_not_pretrained_again_unless_asked_for(
+    offline: Callable[..., TrainResult], tmp_path: Path
+) -> None:
+    before = train(online_config(tmp_path, "td3_bc", *PRIOR))
+    for checkpoint, source in ((before.run_dir, None), (offline().run_dir, "td3_bc/pendulum_fine_tuning")):
+        _, options = fine_tuning_config(checkpoint, source)
+        assert options.online.offline_pretrain_updates == 0
+        _, options = fine_tuning_config(checkpoint, source, overrides=["algo_kwargs.offline_pretrain_updates=3"])
+        assert options.online.offline_pretrain_updates == 3
+
+
+def test_schedules_of_the_offline_run_are_its_own(offline: Callable[..., TrainResult]) -> None:
+    # IQL's actor learns at a rate that ends at nothing, for data that does not change.
+    before = offline("iql", "algo_kwargs.learning_rate_schedule=linear")
+    config = load_config(before.run_dir / "config.yaml")
+    assert config.algo_kwargs["actor_learning_rate_schedule"]["kind"] == "cosine"
+    _, options = fine_tuning_config(before.run_dir)
+    assert (options.controls.learning_rate_schedule, options.controls.actor_learning_rate_schedule) == (None, None)
+    _, options = fine_tuning_config(before.run_dir, overrides=["algo_kwargs.actor_learning_rate_schedule=cosine"])
+    assert options.controls.actor_learning_rate_schedule is not None
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["its own config", "another config"])

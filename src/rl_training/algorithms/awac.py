@@ -98,7 +98,7 @@ class AWAC(Algorithm):
     hyper_class = AWACHyper
     model_class = MLPAWACModel
     steps = (Step("critic"), Step("actor", tracks=("critic",)))
-    defaults = {"normalize_obs": True}
+    defaults = {"normalize_obs": True, "offline_batch_ratio": "proportional"}
 
     def critic_loss(self, batch: Batch) -> Metrics:
         """Twin critics against the smaller of the target critics, at a sampled action."""

@@ -101,7 +101,11 @@ class IQL(Algorithm):
     hyper_class: ClassVar[type[ImplicitHyper]] = IQLHyper
     model_class = MLPIQLModel
     steps = (Step("value"), Step("actor"), Step("critic", tracks=("critic",)))
-    defaults = {"reward_normalize": "return_range", "actor_learning_rate_schedule": "cosine"}
+    defaults = {
+        "reward_normalize": "return_range",
+        "actor_learning_rate_schedule": "cosine",
+        "offline_batch_ratio": "proportional",
+    }
 
     def value_loss(self, batch: Batch) -> Metrics:
         """The value of a state as an expectile over its logged actions."""

@@ -34,7 +34,8 @@ class MetricWindow:
         names = tuple(metrics)
         values = torch.stack(list(metrics.values()))
         if names in self.sums:
-            self.sums[names] += values
+            # After a restart they are on the processor.
+            self.sums[names] = self.sums[names].to(values.device) + values
             self.counts[names] += 1
         else:
             self.sums[names], self.counts[names] = values, 1

@@ -101,6 +101,9 @@ def fine_tuning_config(
         plain = source.to_plain() if isinstance(source, TrainConfig) else dict(source)
         values = merge(plain, parse_overrides(overrides))
     kwargs = dict(values.get("algo_kwargs") or {})
+    if "offline_pretrain_updates" not in parse_overrides(overrides).get("algo_kwargs", {}):
+        # What it was trained for, or would be, is done.
+        kwargs.pop("offline_pretrain_updates", None)
     algorithm = ALGORITHMS.get(values.get("algo", ""))
     if kwargs.get("mode") is None and algorithm is not None and algorithm.mode == "offline":
         kwargs["mode"] = "offline_to_online"
@@ -108,11 +111,14 @@ def fine_tuning_config(
 
 
 def _without_offline(config: dict[str, Any]) -> dict[str, Any]:
-    """An offline run's config without its mode, and without budgets and a warm-up that were meant for that run."""
+    """An offline run's config without its mode, and without budgets and schedules that were meant for that run."""
     kwargs = config["algo_kwargs"]
     if kwargs.get("mode") != "offline":
         return config
-    own = ("mode", "max_updates", "max_epochs", "warmup_steps")
+    own = (
+        *("mode", "max_updates", "max_epochs", "warmup_steps"),
+        *("learning_rate_schedule", "actor_learning_rate_schedule"),
+    )
     return {**config, "algo_kwargs": {name: value for name, value in kwargs.items() if name not in own}}
 
 
@@ -127,9 +133,17 @@ def merge(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any
 
 
 def _defaults(algorithm: type[Algorithm], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The algorithm's own defaults; how often it updates is said in one way, and the user's counts."""
-    rounds = {"train_frequency", "gradient_updates_per_step"} & given.keys()
-    return {name: value for name, value in algorithm.defaults.items() if name != "update_to_data" or not rounds}
+    """The algorithm's own defaults, without those that mean nothing beside what is given."""
+    mode = given.get("mode") or algorithm.mode
+    meaningless = {
+        # How often it updates is said in one way, and the user's counts.
+        "update_to_data": any(given.get(name) is not None for name in ("train_frequency", "gradient_updates_per_step")),
+        # A rate that ends at nothing is for data that does not change.
+        "actor_learning_rate_schedule": mode != "offline",
+        # It looks at the data.
+        "reward_normalize": mode == "online",
+    }
+    return {name: value for name, value in algorithm.defaults.items() if not meaningless.get(name)}
 
 
 def _refuse_foreign(config: TrainConfig, options: RunOptions) -> None:
@@ -145,7 +159,7 @@ def _refuse_foreign(config: TrainConfig, options: RunOptions) -> None:
         "offline_to_online": {"max_epochs"},
     }[mode]
     usual = {name: value for group in option_groups(algorithm) for name, value in _field_defaults(group).items()}
-    usual |= algorithm.defaults
+    usual |= _defaults(algorithm, config.algo_kwargs)
     problems = [
         f"algo_kwargs: {name} does not go with mode: {mode}"
         for name, value in config.algo_kwargs.items()

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import torch
 
-from rl_training.data import ReplayBuffer
+from rl_training.data import ReplayBuffer, write_npz
 from rl_training.runtime.checkpointing import load_tree, save_tree
-from rl_training.types import Batch, CheckpointError
+from rl_training.types import Batch, CheckpointError, SpaceSpec
 
 
 class ReplayStore:
@@ -48,6 +48,12 @@ class ReplayStore:
         if len(rows["streams"]) < count or self.spans[-1][1] != self.buffer.added:
             raise CheckpointError(f"{self.folder} does not hold the rows of the checkpoint")
         self.buffer.restore({name: value[-count:] for name, value in rows.items()})
+
+    def export(self, path: Path, spaces: SpaceSpec) -> None:
+        """Write the buffer, unless it is empty, as a dataset: raw rewards, actions in native units."""
+        if len(self.buffer):
+            dataset = self.buffer.to_dataset()
+            write_npz(dataset.with_fields(actions=spaces.to_native(dataset.actions)), path)
 
     def prune(self) -> None:
         """Delete files that the latest checkpoint does not need, and those that a crash left unfinished."""

@@ -12,7 +12,7 @@ import torch
 
 from rl_training.algorithms import Algorithm
 from rl_training.config import TrainConfig
-from rl_training.data import Source, write_npz
+from rl_training.data import Source
 from rl_training.runtime.artifacts import MetricWindow, RunDirectory, write_json
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpointing import link_checkpoint, save_checkpoint
@@ -107,12 +107,11 @@ class Session:
     def learn(self, updates: int) -> None:
         """So many updates, unless the run is asked to stop."""
         state, algorithm, source, window = self.state, self.algorithm, self.source, self.window
-        batch_size, done = self.loop.batch_size, 0
-        is_online, online = state.global_step >= self.plan.pretrain, max(self.horizon - self.plan.pretrain, 1)
+        batch_size, done, is_online = self.loop.batch_size, 0, state.global_step >= self.plan.pretrain
         while done < updates and not state.should_stop:
             algorithm.set_learning_rate_multiplier(**self.learning_rate_multipliers(state.update_count))
             if is_online:
-                algorithm.set_online_share((state.online_updates + done + 1) / online)
+                algorithm.set_online_share(self.online_share(state.online_updates + done + 1))
             window.add(algorithm.update(source.sample(batch_size)).metrics)
             state.update_count += 1
             done += 1
@@ -120,6 +119,10 @@ class Session:
             state.online_updates += done
         else:
             state.global_step += done
+
+    def online_share(self, updates: int) -> float:
+        """How much of the online phase so many updates are."""
+        return updates / max(self.horizon - self.plan.pretrain, 1)
 
     def learning_rate_multipliers(self, step: int) -> dict[str, float]:
         """The schedules' values for an update: `multiplier` for all children of the model, and those with their own."""
@@ -266,12 +269,9 @@ class Session:
             self.collector.close()
 
     def save_replay(self) -> None:
-        """Keep the buffer as a dataset for offline training: raw rewards, actions in native units."""
-        buffer = None if self.collector is None else self.collector.buffer
-        if self.saves_replay and buffer and not self.state.interrupted:
-            dataset = buffer.to_dataset()
-            native = dataset.with_fields(actions=self.spaces.to_native(dataset.actions))
-            write_npz(native, self.run.path / "replay.npz")
+        """Keep the buffer as a dataset, if so asked for, once the run has ended."""
+        if self.store is not None and self.saves_replay and not self.state.interrupted:
+            self.store.export(self.run.path / "replay.npz", self.spaces)
 
     def named_callbacks(self) -> list[tuple[str, Callback]]:
         """Callbacks under the names of their classes; several of one class are numbered."""
@@ -331,6 +331,7 @@ class Session:
                 callback.load_state_dict(trainer["callbacks"][name])
         self.last_metrics, self.best_metrics = dict(trainer["last_metrics"]), dict(trainer["best_metrics"])
         self.horizon = trainer["horizon"]
+        self.algorithm.set_online_share(self.online_share(self.state.online_updates))
         if self.collector is not None and not self.collector.load_state_dict(tree["collector"]):
             note = f"the state of {self.config.env_id} cannot be saved: the run goes on with new episodes"
             self.state.notes = (*self.state.notes, note)

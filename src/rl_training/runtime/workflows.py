@@ -32,7 +32,7 @@ from rl_training.runtime.rollout import EVAL_SEED, EvaluationResult, evaluate_po
 from rl_training.runtime.trainer import Session, TrainResult, train_session
 from rl_training.types import CheckpointError, ConfigError, SpaceSpec
 
-KEPT = ("algo", "env_id", "seed", "output_dir", "normalize_obs", "mode")
+KEPT = ("algo", "env_id", "env_kwargs", "seed", "output_dir", "normalize_obs", "mode")
 """What a run is: options that cannot change when it is resumed."""
 
 KEPT_WHILE_ACTING = (

@@ -111,7 +111,7 @@ def test_a_run_resumed_from_an_older_checkpoint_goes_on_from_there(tiny_config: 
     assert load_checkpoint(result.checkpoint_path)["trainer"]["state"]["update_count"] == 5
 
 
-@pytest.mark.parametrize("name", ["algo", "env_id", "seed", "output_dir"])
+@pytest.mark.parametrize("name", ["algo", "env_id", "env_kwargs", "seed", "output_dir"])
 def test_what_a_run_is_cannot_be_changed_on_resume(name: str, tiny_config: MakeConfig) -> None:
     result = train(tiny_config("bc"))
     overrides: dict[str, Any] = {name: "other"}

@@ -16,7 +16,7 @@ from small_runs import PRIOR, PROBE, differences, online_config
 from rl_training.algorithms import Algorithm
 from rl_training.config import TrainConfig
 from rl_training.envs.snapshots import Snapshot
-from rl_training.runtime import TrainResult, assembly, train
+from rl_training.runtime import TrainResult, assembly, read_options, train
 from rl_training.runtime.artifacts import read_metrics
 from rl_training.runtime.checkpointing import load_checkpoint
 from rl_training.runtime.plan import Plan
@@ -354,6 +354,29 @@ def test_what_does_not_go_together_is_refused_by_name(
 
     assert words in str(caught.value)
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("mode", "normalize", "decays"),
+    [("offline", "return_range", True), ("offline_to_online", "return_range", False), ("online", "none", False)],
+)
+def test_defaults_that_mean_nothing_in_a_mode_are_left_out(mode: str, normalize: str, decays: bool) -> None:
+    _, options = read_options({"algo": "iql", "env_id": "Pendulum-v1", "algo_kwargs": {"mode": mode}})
+    assert options.data.reward_normalize == normalize
+    assert (options.controls.actor_learning_rate_schedule is not None) == decays
+    assert options.online.offline_batch_ratio == "proportional"
+
+
+def test_a_reward_normalisation_without_data_is_refused() -> None:
+    given = {"mode": "online", "reward_normalize": "return_range"}
+    with pytest.raises(ConfigError, match="reward_normalize does not go with mode: online"):
+        read_options({"algo": "iql", "env_id": "Pendulum-v1", "algo_kwargs": given})
+
+
+@pytest.mark.parametrize("given", [{}, {"train_frequency": None}, {"gradient_updates_per_step": None}])
+def test_leaving_rounds_open_leaves_the_usual_ratio(given: dict[str, Any]) -> None:
+    _, options = read_options({"algo": "redq", "env_id": "Pendulum-v1", "algo_kwargs": given})
+    assert options.online.update_to_data == 20
 
 
 def test_an_option_that_has_the_value_it_would_have_anyway_is_no_request(tmp_path: Path) -> None:
