@@ -356,7 +356,11 @@ def test_defaults_are_the_papers_for_locomotion() -> None:
     assert (hyper.learning_rate, hyper.gamma, hyper.tau) == (3e-4, 0.99, 0.005)
     assert (hyper.hidden_sizes, hyper.policy, hyper.spread) == ((256, 256), "stochastic", "clipped")
     assert (hyper.actor_dropout, hyper.huber_delta) == (0.0, None)
-    assert IQL.defaults == {"reward_normalize": "return_range", "actor_learning_rate_schedule": "cosine"}
+    assert IQL.defaults == {
+        "reward_normalize": "return_range",
+        "actor_learning_rate_schedule": "cosine",
+        "offline_batch_ratio": "proportional",
+    }
 
 
 @pytest.mark.parametrize(

@@ -329,7 +329,11 @@ def test_defaults_are_those_of_the_setting_that_is_the_same_for_all_of_locomotio
     assert (hyper.beta, hyper.max_weight, hyper.huber_delta) == (3.0, 100.0, 20.0)
     assert (hyper.value_updates, hyper.value_layer_norm, hyper.random_actions, hyper.action_noise) == (1, True, 0, 0.0)
     assert (hyper.learning_rate, hyper.gamma, hyper.tau, hyper.hidden_sizes) == (3e-4, 0.99, 0.005, (256, 256))
-    assert XQL.defaults == {"reward_normalize": "return_range", "actor_learning_rate_schedule": "cosine"}
+    assert XQL.defaults == {
+        "reward_normalize": "return_range",
+        "actor_learning_rate_schedule": "cosine",
+        "offline_batch_ratio": "proportional",
+    }
 
 
 @pytest.mark.parametrize(
