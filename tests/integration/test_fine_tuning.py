@@ -375,7 +375,7 @@ def test_rewards_that_are_normalised_by_other_data_are_refused_with_their_number
 ) -> None:
     before = offline("iql")
     overrides = [*SMALL, f"output_dir={tmp_path / 'online'}", "algo_kwargs.dataset_size=1000"]
-    with pytest.raises(ConfigError, match=r"was trained with rewards of scale [\d.]+, .*, the run has scale [\d.]+"):
+    with pytest.raises(ConfigError, match=r"was trained with rewards of scale [\d.]+, the run has scale [\d.]+:"):
         train(fine_tuning_config(before.run_dir, overrides=overrides)[0])
     assert not (tmp_path / "online").exists()
 

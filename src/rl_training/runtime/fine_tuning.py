@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rl_training.algorithms import Algorithm
-from rl_training.config import TrainConfig
+from rl_training.config import RewardTransformConfig, TrainConfig
 from rl_training.envs import reward_transform
 from rl_training.runtime.checkpointing import find_checkpoint, load_checkpoint
 from rl_training.runtime.options import RunOptions
@@ -67,8 +67,9 @@ def _are_close(first: Rewards, second: Rewards) -> bool:
 
 
 def _said(rewards: Rewards) -> str:
-    steps = [", ".join(f"{name} {value:g}" for name, value in each.items() if value is not None) for each in rewards]
-    return "; ".join(steps) or "the data as they are"
+    usual = RewardTransformConfig().resolve()
+    parts = [[f"{name} {value:g}" for name, value in each.items() if value != usual[name]] for each in rewards]
+    return "; ".join(", ".join(each) for each in parts) or "the data as they are"
 
 
 @dataclass
