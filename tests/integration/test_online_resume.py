@@ -54,6 +54,7 @@ SCENARIOS = {
     "her": (
         "her",
         "env_kwargs.max_episode_steps=20",
+        "algo_kwargs.normalize_obs=true",
         "num_envs=2",
         "total_timesteps=250",
         "algo_kwargs.buffer_capacity=110",

@@ -357,7 +357,7 @@ def test_statistics_are_those_of_what_steps_led_to(probed: MakeCollector) -> Non
 
 
 def test_goals_that_were_achieved_count_among_the_statistics(tmp_path: Path) -> None:
-    overrides = ("env_kwargs.max_episode_steps=5", "algo_kwargs.learning_starts=20", "num_envs=1")
+    overrides = ("env_kwargs.max_episode_steps=5", "algo_kwargs.learning_starts=20", "algo_kwargs.normalize_obs=true")
     session = open_session(*read_options(online_config(tmp_path, "her", *overrides)))
     for _ in range(20):
         session.collect()
