@@ -105,6 +105,16 @@ def temperature_objective(*, log_temperature: Tensor, log_probs: Tensor, target_
     return {"temperature_loss": loss, "temperature": log_temperature.exp(), "entropy": -log_probs.mean()}
 
 
+def soft_policy_objective(
+    *, values: Tensor, log_probs: Tensor, log_temperature: Tensor, target_entropy: float
+) -> Metrics:
+    """Actor and temperature, each by its own loss, by the same sample."""
+    actor = soft_actor_objective(values=values, log_probs=log_probs, temperature=log_temperature.exp())
+    return actor | temperature_objective(
+        log_temperature=log_temperature, log_probs=log_probs, target_entropy=target_entropy
+    )
+
+
 def vae_objective(
     *, reconstructions: Tensor, actions: Tensor, mean: Tensor, log_std: Tensor, kl_weight: float
 ) -> Metrics:

@@ -26,7 +26,7 @@ from pydantic import Field
 from torch import Tensor
 
 from rl_training.algorithms.base import Step, register
-from rl_training.algorithms.losses import bellman, critic_objective, soft_actor_objective, temperature_objective
+from rl_training.algorithms.losses import bellman, critic_objective, soft_policy_objective
 from rl_training.algorithms.sac import SAC, SACHyper
 from rl_training.binding import options
 from rl_training.models import MLPREDQModel
@@ -63,13 +63,12 @@ def redq_loss(
     target_entropy: float,
 ) -> Metrics:
     """The whole objective, from tensors alone; `q_values` and `policy_q_values` (N, B), the others (B,)."""
-    actor = soft_actor_objective(
-        values=policy_q_values.mean(0), log_probs=policy_log_probs, temperature=log_temperature.exp()
+    return ensemble_objective(q_values=q_values, target_q_values=target_q_values) | soft_policy_objective(
+        values=policy_q_values.mean(0),
+        log_probs=policy_log_probs,
+        log_temperature=log_temperature,
+        target_entropy=target_entropy,
     )
-    temperature = temperature_objective(
-        log_temperature=log_temperature, log_probs=policy_log_probs, target_entropy=target_entropy
-    )
-    return ensemble_objective(q_values=q_values, target_q_values=target_q_values) | actor | temperature
 
 
 def ensemble_objective(*, q_values: Tensor, target_q_values: Tensor) -> Metrics:

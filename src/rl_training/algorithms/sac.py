@@ -27,6 +27,7 @@ from rl_training.algorithms.losses import (
     critic_objective,
     saturation,
     soft_actor_objective,
+    soft_policy_objective,
     temperature_objective,
 )
 from rl_training.binding import options, refuse_unused
@@ -62,13 +63,12 @@ def sac_loss(
     target_entropy: float,
 ) -> Metrics:
     """The whole objective, from tensors alone; `q_values` and `policy_q_values` (E, B), the others (B,)."""
-    actor = soft_actor_objective(
-        values=policy_q_values.amin(0), log_probs=policy_log_probs, temperature=log_temperature.exp()
+    return critic_half(q_values=q_values, target_q_values=target_q_values) | soft_policy_objective(
+        values=policy_q_values.amin(0),
+        log_probs=policy_log_probs,
+        log_temperature=log_temperature,
+        target_entropy=target_entropy,
     )
-    temperature = temperature_objective(
-        log_temperature=log_temperature, log_probs=policy_log_probs, target_entropy=target_entropy
-    )
-    return critic_half(q_values=q_values, target_q_values=target_q_values) | actor | temperature
 
 
 def critic_half(*, q_values: Tensor, target_q_values: Tensor) -> Metrics:

@@ -26,8 +26,7 @@ from rl_training.algorithms.base import register
 from rl_training.algorithms.losses import (
     bellman,
     quantile_huber_loss,
-    soft_actor_objective,
-    temperature_objective,
+    soft_policy_objective,
 )
 from rl_training.algorithms.sac import SAC, SACHyper
 from rl_training.binding import options
@@ -60,13 +59,12 @@ def tqc_loss(
     target_entropy: float,
 ) -> Metrics:
     """The whole objective, from tensors alone; quantiles (E, B, M), atoms (B, K), log-densities (B,)."""
-    actor = soft_actor_objective(
-        values=policy_quantiles.mean((0, -1)), log_probs=policy_log_probs, temperature=log_temperature.exp()
+    return quantile_objective(quantiles=quantiles, target_atoms=target_atoms) | soft_policy_objective(
+        values=policy_quantiles.mean((0, -1)),
+        log_probs=policy_log_probs,
+        log_temperature=log_temperature,
+        target_entropy=target_entropy,
     )
-    temperature = temperature_objective(
-        log_temperature=log_temperature, log_probs=policy_log_probs, target_entropy=target_entropy
-    )
-    return quantile_objective(quantiles=quantiles, target_atoms=target_atoms) | actor | temperature
 
 
 def quantile_objective(*, quantiles: Tensor, target_atoms: Tensor) -> Metrics:
