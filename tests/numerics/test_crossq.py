@@ -236,6 +236,8 @@ def test_the_whole_objective_on_two_rows() -> None:
         "q_mean": 2.0,
         # Around 2: 1, 4, 1, 4, mean 2.5.
         "q_std": math.sqrt(2.5),
+        # By row: 1 and 3, 4 and 0.
+        "q_std_ensemble": 1.5,
         "target_q_mean": 2.75,
         "actor_loss": 2.5,
         "temperature_loss": 2 * math.log(2),

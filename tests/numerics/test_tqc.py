@@ -134,6 +134,7 @@ def test_the_whole_objective_on_two_rows() -> None:
         "critic_loss": 0.453125,
         "q_mean": 0.5,
         "q_std": 0.0,
+        "q_std_ensemble": 0.0,
         # All but the ends of [0, 0, 1, 1]: ranks round(0.15) = 0 and round(2.85) = 3.
         "quantile_spread": 1.0,
         "target_atoms_mean": 1.75,
@@ -160,6 +161,9 @@ def test_the_critics_report_values_as_means_of_quantiles() -> None:
     metrics = quantile_objective(quantiles=quantiles, target_atoms=torch.zeros(2, 3))
     # Values 1 and 5.
     assert (float(metrics["q_mean"]), float(metrics["q_std"])) == (3.0, 2.0)
+    apart = torch.cat([quantiles, quantiles + torch.tensor([2.0, 6.0])[:, None]])
+    # Values 1 and 3, 5 and 11.
+    assert float(quantile_objective(quantiles=apart, target_atoms=torch.zeros(2, 3))["q_std_ensemble"]) == 2.0
     algorithm, batch = build("tqc"), batches(1)[0]
     critic = algorithm.model.critic
     q = critic.quantiles(batch["obs"], batch["actions"])

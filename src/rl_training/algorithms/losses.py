@@ -24,7 +24,8 @@ def bellman(batch: Batch, next_values: Tensor, gamma: float) -> Tensor:
 def critic_objective(*, q_values: Tensor, target_q_values: Tensor, huber_delta: float | None = None) -> Metrics:
     """Squared error of E critics (E, B) against one target (B,): mean over the batch, sum over critics.
 
-    With a `huber_delta`, half of it up to an error of that size, and linear beyond.
+    With a `huber_delta`, half of it up to an error of that size, and linear beyond. `q_std_ensemble` says how far the
+    critics are apart on a row.
     """
     if q_values.shape[-1:] != target_q_values.shape:
         shapes = f"q_values {tuple(q_values.shape)}, target_q_values {tuple(target_q_values.shape)}"
@@ -38,6 +39,7 @@ def critic_objective(*, q_values: Tensor, target_q_values: Tensor, huber_delta: 
         "critic_loss": losses.mean(-1).sum(),
         "q_mean": q_values.mean(),
         "q_std": q_values.std(correction=0),
+        "q_std_ensemble": q_values.std(0, correction=0).mean(),
         "target_q_mean": target_q_values.mean(),
     }
 

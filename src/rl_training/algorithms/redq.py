@@ -63,18 +63,12 @@ def redq_loss(
     target_entropy: float,
 ) -> Metrics:
     """The whole objective, from tensors alone; `q_values` and `policy_q_values` (N, B), the others (B,)."""
-    return ensemble_objective(q_values=q_values, target_q_values=target_q_values) | soft_policy_objective(
+    return critic_objective(q_values=q_values, target_q_values=target_q_values) | soft_policy_objective(
         values=policy_q_values.mean(0),
         log_probs=policy_log_probs,
         log_temperature=log_temperature,
         target_entropy=target_entropy,
     )
-
-
-def ensemble_objective(*, q_values: Tensor, target_q_values: Tensor) -> Metrics:
-    """Squared error, summed over critics, and how far they are apart."""
-    metrics = critic_objective(q_values=q_values, target_q_values=target_q_values)
-    return metrics | {"q_std_ensemble": q_values.std(0, correction=0).mean()}
 
 
 def draw_subset(size: int, of: int, device: torch.device) -> Tensor:
@@ -103,7 +97,7 @@ class REDQ(SAC):
     def critic_loss(self, batch: Batch) -> Metrics:
         """All critics against the smallest of a few target critics, entropy included."""
         q = self.model.critic(batch["obs"], batch["actions"], training=self.training)
-        return ensemble_objective(q_values=q, target_q_values=self.targets(batch))
+        return critic_objective(q_values=q, target_q_values=self.targets(batch))
 
     @torch.no_grad()
     def targets(self, batch: Batch) -> Tensor:

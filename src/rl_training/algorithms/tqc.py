@@ -74,6 +74,7 @@ def quantile_objective(*, quantiles: Tensor, target_atoms: Tensor) -> Metrics:
         "critic_loss": quantile_huber_loss(quantiles=quantiles, target_atoms=target_atoms),
         "q_mean": values.mean(),
         "q_std": values.std(correction=0),
+        "q_std_ensemble": values.std(0, correction=0).mean(),
         "quantile_spread": quantile_spread(quantiles.detach()),
         "target_atoms_mean": target_atoms.mean(),
     }
