@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from rl_training.runtime import TrainResult
 
 INTERRUPTED = 130
+SPINS = "2000"
+"""How long a thread that waits for another keeps its core, in turns of OpenMP's loop. By default it waits so long that
+beside a busy core two threads do a fiftieth of the updates of one; with fewer they still do half of them, and no fewer
+than before where all cores are free."""
 
 app = typer.Typer(
     name="rl-training",
@@ -348,6 +353,9 @@ def main() -> None:
     """Run the command; what the user can mend ends with its message and status 2, without a traceback."""
     # Where in the code a warning was raised is nothing to the user of a command.
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
+    if "OMP_WAIT_POLICY" not in os.environ:
+        # Read when torch is loaded, which is why it cannot be an option of a run.
+        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
     try:
         app()
     except (UserError, OSError) as error:

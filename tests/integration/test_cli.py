@@ -469,6 +469,24 @@ def _python(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+def test_threads_that_wait_give_way_unless_the_user_has_decided(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def spins(**environment: str) -> str | None:
+        for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+            # Set before it is deleted, or what the command sets would outlive this test.
+            monkeypatch.setenv(name, "")
+            monkeypatch.delenv(name)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        call_main(monkeypatch, capsys, "--help")
+        return os.environ.get("GOMP_SPINCOUNT")
+
+    assert spins() == cli.SPINS
+    assert spins(GOMP_SPINCOUNT="7") == "7"
+    assert spins(OMP_WAIT_POLICY="active") is None
+
+
 def test_help_answers_without_importing_torch(tmp_path: Path) -> None:
     script = (
         "import sys, rl_training.cli\n"
