@@ -150,10 +150,15 @@ def refuse_unused(group: Any, *names: str, unless: str, holds: bool) -> None:
         raise ConfigError(f"{given[0]} has no effect without {unless}")
 
 
-def bind(values: Mapping[str, Any], *groups: type[Any], where: str | None = None) -> tuple[Any, ...]:
-    """Share one flat mapping out over several option groups by field name; collect every problem before raising."""
+def bind(
+    values: Mapping[str, Any], *groups: type[Any], where: str | None = None, places: Mapping[str, str] | None = None
+) -> tuple[Any, ...]:
+    """Share one flat mapping out over several option groups by field name; collect every problem before raising.
+
+    `places` are the options that belong elsewhere, with what to call them in a hint.
+    """
     homes = {field.name: group for group in groups for field in fields(group)}
-    problems = [f"unknown option {key!r}{nearest(str(key), homes)}" for key in values if key not in homes]
+    problems = [f"unknown option {key!r}{nearest(str(key), homes, places)}" for key in values if key not in homes]
     bound = []
     for group in groups:
         try:

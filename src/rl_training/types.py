@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -85,7 +85,11 @@ class MissingExtraError(UserError, ImportError):
         )
 
 
-def nearest(name: str, candidates: Iterable[str]) -> str:
-    """A hint such as "; did you mean 'bc_alpha'?", or nothing when no candidate is close."""
-    matches = difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.6)
-    return f"; did you mean {matches[0]!r}?" if matches else ""
+def nearest(name: str, candidates: Iterable[str], places: Mapping[str, str] | None = None) -> str:
+    """A hint such as "; did you mean 'bc_alpha'?", or nothing when no candidate is close.
+
+    `places` are names that are valid elsewhere, with what to say instead of them.
+    """
+    places = places or {}
+    matches = difflib.get_close_matches(name, [*candidates, *places], n=1, cutoff=0.6)
+    return f"; did you mean {places.get(matches[0], repr(matches[0]))}?" if matches else ""

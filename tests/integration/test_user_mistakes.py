@@ -79,6 +79,12 @@ def _with_row(array: NDArray[Any], row: int, value: float) -> NDArray[Any]:
     [
         (["sed=1"], "unknown option 'sed'; did you mean 'seed'?"),
         (["algo_kwargs.bc_aplha=1"], "algo_kwargs: unknown option 'bc_aplha'; did you mean 'bc_alpha'?"),
+        (["batch_size=8"], "unknown option 'batch_size'; did you mean 'algo_kwargs.batch_size'?"),
+        (["batch_sice=8"], "unknown option 'batch_sice'; did you mean 'algo_kwargs.batch_size'?"),
+        (
+            ["algo_kwargs.num_envs=2"],
+            "algo_kwargs: unknown option 'num_envs'; did you mean 'num_envs' beside algo_kwargs?",
+        ),
         (["algo_kwargs.early_stopping.metrc=x"], "unknown option 'early_stopping.metrc'; did you mean 'metric'?"),
         (["algo_kwargs.policy_delay=0"], "algo_kwargs: policy_delay must be >= 1, got 0"),
         (["algo_kwargs.batch_size=many"], "algo_kwargs: batch_size must be an integer, got 'many'"),

@@ -326,6 +326,19 @@ def test_outer_and_inner_problems_of_a_file_are_raised_together_under_its_name(t
     )
 
 
+def test_one_wrong_name_is_one_problem(tmp_path: Path) -> None:
+    # The rest of the record still counts: that a run acts, and that it has something to act in.
+    path = _write(tmp_path, "algo: sac\nenv_id: Pendulum-v1\nbatch_size: 8\n")
+
+    assert _problems(lambda: read_options(path)) == (
+        "unknown option 'batch_size'; did you mean 'algo_kwargs.batch_size'?",
+    )
+    assert _problems(lambda: read_options({"algo": ["sac"], "gamma": 1})) == (
+        "unknown option 'gamma'",
+        "algo must be text, got ['sac']",
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

@@ -74,7 +74,8 @@ def bind_options(config: TrainConfig) -> RunOptions:
     problems: list[str] = []
     bound: tuple[Any, ...] = ()
     try:
-        bound = bind(values, *option_groups(algorithm), where="algo_kwargs")
+        outer = {field.name: f"{field.name!r} beside algo_kwargs" for field in fields(TrainConfig)}
+        bound = bind(values, *option_groups(algorithm), where="algo_kwargs", places=outer)
     except ConfigError as error:
         problems += error.problems
     try:
@@ -186,6 +187,12 @@ def _field_defaults(group: type[Any]) -> dict[str, Any]:
     return {field.name: getattr(field.default, "default", field.default) for field in fields(group)}
 
 
+def _inner_places(algo: Any) -> dict[str, str]:
+    """The options of an algorithm's `algo_kwargs`, for who looks for them one level too high."""
+    groups = option_groups(ALGORITHMS[algo]) if isinstance(algo, str) and algo in ALGORITHMS else ()
+    return {field.name: f"'algo_kwargs.{field.name}'" for group in groups for field in fields(group)}
+
+
 def read_options(source: ConfigSource, *, overrides: Sequence[str] = ()) -> tuple[TrainConfig, RunOptions]:
     """A config and its options from a record, a mapping, a path or a packaged name; all problems of both together."""
     if isinstance(source, TrainConfig):
@@ -194,12 +201,12 @@ def read_options(source: ConfigSource, *, overrides: Sequence[str] = ()) -> tupl
     problems: list[str] = []
     config, options = None, None
     try:
-        config = bind(values, TrainConfig)[0]
+        config = bind(values, TrainConfig, places=_inner_places(values.get("algo")))[0]
     except ConfigError as error:
         problems += error.problems
     try:
         # Where the outer record is wrong, the options inside it are still worth checking.
-        inner = {key: values[key] for key in ("algo", "algo_kwargs", "env_kwargs") if key in values}
+        inner = {key: values[key] for key in ("algo", "env_id", "algo_kwargs", "env_kwargs") if key in values}
         options = bind_options(config or TrainConfig(**inner))
     except ConfigError as error:
         problems += [problem for problem in error.problems if problem not in problems]
