@@ -47,7 +47,7 @@ def _summary(rows: list[dict[str, Any]]) -> dict[str, float]:
         "offline_score": offline,
         "online_score": online[-1],
         "largest_drop": max(0.0, *(offline - score for score in online)),
-        "regret": max(online) - float(np.mean(online)),
+        "regret": max(offline, *online) - float(np.mean(online)),
     }
 
 
@@ -117,8 +117,14 @@ def test_the_summary_is_what_the_scores_say() -> None:
     tuning = FineTuning()
     for score in (10.0, 4.0, 12.0, 8.0):
         tuning.add({"return_mean": score})
-    # The best online is 12, and the mean 8.
+    # The best is 12, and the mean online 8.
     assert tuning.summary() == {"offline_score": 10.0, "online_score": 8.0, "largest_drop": 6.0, "regret": 4.0}
+
+    fallen = FineTuning()
+    for score in (10.0, 4.0, 4.0):
+        fallen.add({"return_mean": score})
+    # What it fell from counts, or a policy that stays down would have nothing to regret.
+    assert fallen.summary()["regret"] == 6.0
 
     better = FineTuning()
     for score, rate in ((1.0, 0.5), (2.0, 0.5), (3.0, 1.0)):

@@ -91,13 +91,13 @@ class FineTuning:
     def summary(self) -> dict[str, float]:
         """The offline score, the last one, the largest drop below the offline score, and the regret.
 
-        The regret is by how much the evaluations online fell short of the best of them on average; where the task
-        reports successes, by how much their share fell short of 1.
+        The regret is by how much evaluations online fell on average short of the best policy the run has had, be it the
+        offline one; where the task reports successes, by how much their share fell short of 1.
         """
         if len(self.scores) < 2:
             return {}
         offline, *online = self.scores
-        regret = max(online) - sum(online) / len(online)
+        regret = max(self.scores) - sum(online) / len(online)
         if len(self.successes) == len(self.scores):
             regret = 1 - sum(self.successes[1:]) / len(online)
         return {
