@@ -44,9 +44,16 @@ def __getattr__(name: str) -> Any:
     managed = import_module("rl_training.api").MANAGED
     if name in managed:
         return managed[name]
+    if name in _trainers():
+        return getattr(import_module("rl_training.runtime"), name)
     nearest = import_module("rl_training.types").nearest
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{nearest(name, __dir__())}")
 
 
 def __dir__() -> list[str]:
-    return [*_HOMES, "__version__", *import_module("rl_training.api").MANAGED]
+    return [*_HOMES, "__version__", *import_module("rl_training.api").MANAGED, *_trainers()]
+
+
+def _trainers() -> list[str]:
+    """The names of the functions `train_<algo>`."""
+    return [f"train_{algo}" for algo in import_module("rl_training.algorithms").ALGORITHMS]

@@ -102,9 +102,10 @@ def test_equal_seeds_give_equal_files(out: str, run: Path, command: Command) -> 
         assert files[0] == files[1] != files[2]
 
 
-def test_equal_seeds_give_equal_minari_datasets(command: Command) -> None:
+def test_equal_seeds_give_equal_minari_datasets(command: Command, recwarn: pytest.WarningsRecorder) -> None:
     for number, seed in enumerate(("3", "3", "4")):
         assert command(*RANDOM, "--episodes", "1", "--seed", seed, "--out", f"mine/pendulum-v{number}").code == 0
+    assert not [warning for warning in recwarn if "minari" in warning.filename]
     prints = [_read(f"mine/pendulum-v{number}").fingerprint() for number in range(3)]
     assert prints[0] == prints[1] != prints[2]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -108,15 +109,18 @@ def _write_minari(dataset: TransitionDataset, dataset_id: str, env: Any, policy:
         for number, episode in enumerate(dataset.episodes())
     ]
     try:
-        minari.create_dataset_from_buffers(
-            dataset_id,
-            buffers,
-            env=env.spec.id,
-            observation_space=env.observation_space,
-            action_space=env.action_space,
-            algorithm_name=policy,
-            description=f"{len(dataset)} transitions of {env.spec.id}",
-        )
+        with warnings.catch_warnings():
+            # It recommends to name an author and the like, which is for who publishes the dataset.
+            warnings.filterwarnings("ignore", module=r"minari\.")
+            minari.create_dataset_from_buffers(
+                dataset_id,
+                buffers,
+                env=env.spec.id,
+                observation_space=env.observation_space,
+                action_space=env.action_space,
+                algorithm_name=policy,
+                description=f"{len(dataset)} transitions of {env.spec.id}",
+            )
     except BaseException:
         shutil.rmtree(minari.storage.get_dataset_path(dataset_id), ignore_errors=True)
         raise
