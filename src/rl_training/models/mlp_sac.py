@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 from rl_training.models.bundle import Model
 from rl_training.models.init import orthogonal_small_last, small_last, uniform_small_last
@@ -18,27 +18,8 @@ WIDE = (-20.0, 2.0)
 class MLPSACModel(Model):
     """A tanh-Gaussian actor, critics, two unless told otherwise, and the temperature of the entropy."""
 
-    def __init__(
-        self,
-        *,
-        obs_dim: int,
-        action_dim: int,
-        hidden_sizes: Sequence[int] = (256, 256),
-        actor_hidden_sizes: Sequence[int] | None = None,
-        critic_hidden_sizes: Sequence[int] | None = None,
-        num_critics: int = 2,
-        alpha: float | Literal["auto"] = "auto",
-    ) -> None:
-        super().__init__(obs_dim=obs_dim, action_dim=action_dim)
-        self.actor = TanhGaussianActor(
-            obs_dim, action_dim, hidden_sizes=actor_hidden_sizes or hidden_sizes, log_std_range=WIDE
-        )
-        self.critic = QEnsemble(obs_dim, action_dim, hidden_sizes=critic_hidden_sizes or hidden_sizes, size=num_critics)
-        self.temperature = Multiplier(log_temperature(alpha))
-
-
-class MLPSACNModel(Model):
-    """As SAC's, but with many critics, and last layers that start near zero."""
+    actor_recipe: ClassVar[dict[str, Any]] = {"log_std_range": WIDE}
+    critic_recipe: ClassVar[dict[str, Any]] = {}
 
     def __init__(
         self,
@@ -53,16 +34,23 @@ class MLPSACNModel(Model):
     ) -> None:
         super().__init__(obs_dim=obs_dim, action_dim=action_dim)
         self.actor = TanhGaussianActor(
-            obs_dim, action_dim, hidden_sizes=actor_hidden_sizes or hidden_sizes, init=small_last(1e-3)
+            obs_dim, action_dim, hidden_sizes=actor_hidden_sizes or hidden_sizes, **self.actor_recipe
         )
         self.critic = QEnsemble(
             obs_dim,
             action_dim,
             hidden_sizes=critic_hidden_sizes or hidden_sizes,
             size=num_critics,
-            init=small_last(3e-3),
+            **self.critic_recipe,
         )
         self.temperature = Multiplier(log_temperature(alpha))
+
+
+class MLPSACNModel(MLPSACModel):
+    """As SAC's, but with narrower bounds on the deviation, and last layers that start near zero."""
+
+    actor_recipe = {"init": small_last(1e-3)}
+    critic_recipe = {"init": small_last(3e-3)}
 
 
 class MLPCQLModel(Model):
