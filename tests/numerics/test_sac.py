@@ -216,6 +216,7 @@ def test_losses_are_those_of_samples_at_both_states(monkeypatch: Patch) -> None:
     torch.testing.assert_close(metrics["critic_loss"], 0.5 * errors)
     torch.testing.assert_close(metrics["actor_loss"], (0.3 * log_probs - policy_q).mean())
     torch.testing.assert_close(metrics["entropy"], -log_probs.mean())
+    torch.testing.assert_close(metrics["log_std_mean"], algorithm.model.actor(batch["obs"])[1].mean().detach())
 
 
 def test_without_temperature_and_deviation_the_critics_learn_what_td3s_learn() -> None:

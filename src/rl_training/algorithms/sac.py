@@ -115,12 +115,13 @@ class SAC(Algorithm):
 
     def actor_loss(self, batch: Batch) -> Metrics:
         """Value and entropy of the policy's own action, and the temperature by the same sample."""
-        actions, log_probs = self.model.actor.sample(batch["obs"], training=self.training)
-        temperature = self.model.temperature
+        actor, temperature = self.model.actor, self.model.temperature
+        mean, log_std = actor(batch["obs"], training=self.training)
+        actions, log_probs = actor.draw(mean, log_std)
         metrics = soft_actor_objective(
             values=self.policy_values(batch["obs"], actions), log_probs=log_probs, temperature=temperature()
         )
-        metrics["action_saturation"] = saturation(actions)
+        metrics |= {"action_saturation": saturation(actions), "log_std_mean": log_std.mean()}
         if self.hyper.alpha != "auto":
             return metrics
         return metrics | temperature_objective(

@@ -145,7 +145,11 @@ class TanhGaussianActor(nn.Module):
 
     def sample(self, obs: Tensor, *, count: int | None = None, training: bool = False) -> tuple[Tensor, Tensor]:
         """Actions (B, dim) or (count, B, dim), differentiable, and their log-densities."""
-        mean, log_std = self(obs, training=training)
+        return self.draw(*self(obs, training=training), count=count)
+
+    @staticmethod
+    def draw(mean: Tensor, log_std: Tensor, *, count: int | None = None) -> tuple[Tensor, Tensor]:
+        """As `sample`, where mean and log-deviation are known."""
         noise = _noise(mean, count)
         raw = mean + log_std.exp() * noise
         return raw.tanh(), _standard_log_prob(noise, log_std) - log_tanh_slope(raw).sum(-1)
