@@ -467,3 +467,10 @@ def test_an_update_draws_prior_rows_first(tmp_path: Path, monkeypatch: pytest.Mo
     file = (f"algo_kwargs.dataset_path={tmp_path / 'log.npz'}", "algo_kwargs.dataset_kind=null")
     train(online_config(tmp_path / "runs", "td3_bc", *PRIOR, *file, "algo_kwargs.dataset_size=null"))
     assert seen == [[True] * 8] * 15 + [[True] * 4 + [False] * 4] * 28
+
+
+def test_prior_data_and_experience_are_drawn_by_numbers_of_their_own(tmp_path: Path) -> None:
+    source: Any = open_session(*read_options(online_config(tmp_path, "rlpd", *PRIOR, *SHORT))).source
+    streams = (source.prior.sampler.generator, source.online.generator)
+    first, second = (torch.randint(10**9, (8,), generator=stream) for stream in streams)
+    assert not (first == second).any()

@@ -42,6 +42,9 @@ from rl_training.runtime.state import TrainerState
 from rl_training.runtime.trainer import Session
 from rl_training.types import CheckpointError, ConfigError, DatasetError, SpaceSpec, nearest
 
+PRIOR_STREAM = 0x9E3779B9
+"""Added to a run's seed for the draws of prior data: those from the buffer have the seed itself, and both parts of a
+batch would be chosen by the same numbers. Far from any seed in use, within the 32 bits that the generator looks at."""
 FUTURE = ("next_actions", "returns_to_go")
 """Fields that are not known before an episode has ended."""
 
@@ -139,7 +142,8 @@ def _make_feed(
     config: TrainConfig, options: RunOptions, algorithm: Algorithm, data: Data | None, device: torch.device
 ) -> Feed:
     loop = options.loop
-    dataset = None if data is None else data.dataset.to(device).with_seed(config.seed)
+    seed = config.seed if options.mode == "offline" else config.seed + PRIOR_STREAM
+    dataset = None if data is None else data.dataset.to(device).with_seed(seed)
     if dataset is not None and loop.n_step > 1:
         dataset = with_n_step(dataset, loop.n_step, algorithm.hyper.gamma)
     if options.mode == "offline":
