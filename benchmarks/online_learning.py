@@ -314,7 +314,8 @@ def main() -> None:
         waiting = {pool.submit(run, job): job for job in missing}
         for done in as_completed(waiting):
             job, error = waiting[done], done.exception()
-            print(f"{job.task} {job.case.name} seed {job.seed}: {'ended' if error is None else error!r}", flush=True)
+            state = "ended" if error is None else f"failed: {error!r}"
+            print(f"{job.task} {job.case.name} seed {job.seed}: {state}", flush=True)
             write_results(every)
     write_results(every)
 
