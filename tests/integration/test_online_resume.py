@@ -292,7 +292,9 @@ def test_a_run_goes_on_from_an_older_checkpoint_too(straight: Callable[[str], Pa
 
     assert differences(_everything(run), _everything(straight("async"))) == []
     # The ring has gone on: what it held then is not there any more.
-    with pytest.raises(CheckpointError, match=r"rows_0000000000_.* does not exist; rows are kept while the latest"):
+    with pytest.raises(
+        CheckpointError, match=r"rows_0000000000_.* does not exist; rows are kept while latest.pt needs them: resume"
+    ):
         resume(overwritten / "checkpoints" / "step_000000020.pt")
 
 

@@ -41,7 +41,9 @@ class ReplayStore:
             return
         for path in (self._path(*span) for span in self.spans):
             if not path.is_file():
-                raise CheckpointError(f"{path} does not exist; rows are kept while the latest checkpoint needs them")
+                raise CheckpointError(
+                    f"{path} does not exist; rows are kept while latest.pt needs them: resume that one"
+                )
         parts = [load_tree(self._path(*span))["rows"] for span in self.spans]
         rows: Batch = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         count = len(self.buffer)
