@@ -119,7 +119,7 @@ class NaiveREDQ:
             next_actions, log_probs = self.sample(next_obs, draws.noise.popleft())
             chosen = list(range(hyper.num_critics))
             if hyper.num_target_critics < hyper.num_critics:
-                chosen = draws.subsets.popleft()[: hyper.num_target_critics]
+                chosen = draws.subsets.popleft()[: int(hyper.num_target_critics)]
             values = [self.targets[member](next_obs, next_actions, draws.masks) for member in chosen]
             smallest = torch.stack([torch.stack(row).min() for row in zip(*values, strict=True)])
             entropy = self.log_alpha.exp() * log_probs if self.backup_entropy else 0.0

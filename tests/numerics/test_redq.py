@@ -116,6 +116,17 @@ def test_one_subset_makes_the_target_of_a_whole_batch_and_changes_between_update
     assert sum(seen) / 300 == pytest.approx(8 / 3, abs=0.4)
 
 
+def test_a_fraction_of_a_critic_counts_as_often_as_it_says() -> None:
+    algorithm, batch = _with_constant_targets(num_target_critics=1.25), batches(1, size=1)[0]
+    batch["dones"] = torch.zeros_like(batch["dones"])
+    torch.manual_seed(0)
+    seen = [float(algorithm.targets(batch) - batch["rewards"]) for _ in range(2_000)]
+    # One of 0..9 three times out of four, else the smaller of two: 0.75 * 4.5 + 0.25 * 8 / 3, with a deviation of at
+    # most sqrt(9 / 2,000) = 0.07. The largest occurs only where one is drawn: 0.75 * 0.1 of the time.
+    assert sum(seen) / 2_000 == pytest.approx(0.75 * 4.5 + 0.25 * 8 / 3, abs=0.25)
+    assert sum(round(value) == 9 for value in seen) / 2_000 == pytest.approx(0.075, abs=0.02)
+
+
 def test_where_all_critics_are_in_the_target_nothing_is_drawn(monkeypatch: Patch) -> None:
     algorithm, batch = _with_constant_targets(num_critics=4, num_target_critics=4), batches(1)[0]
     monkeypatch.delattr(torch, "randperm")
@@ -416,7 +427,7 @@ def test_an_update_reports_what_there_is_to_watch() -> None:
         ("num_critics", 1),
         ("num_target_critics", 0),
         ("num_target_critics", 11),
-        ("num_target_critics", 1.5),
+        ("num_target_critics", 0.5),
         ("policy_delay", 0),
         ("critic_dropout", -0.1),
         ("critic_dropout", 1.0),

@@ -16,10 +16,12 @@ critics, each of which dropout makes an ensemble. It acts in every pass of an up
 Hiraoka et al., "Dropout Q-Functions for Doubly Efficient Reinforcement Learning", ICLR 2022.
 
 Differs from the papers: the entropy to reach is minus half the action's dimension, not a number per task; the actor
-follows the critics as the same update left them; K has a whole number of critics.
+follows the critics as the same update left them.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 from pydantic import Field
@@ -38,7 +40,9 @@ class REDQHyper(SACHyper):
     """Hyper-parameters of REDQ."""
 
     num_critics: int = Field(default=10, ge=1, description="critics; the actor follows the mean of them")
-    num_target_critics: int = Field(default=2, ge=1, description="lagged critics, drawn anew, whose smallest counts")
+    num_target_critics: float = Field(
+        default=2, ge=1, description="lagged critics, drawn anew, whose smallest counts; 1.5: one or two, as likely"
+    )
     policy_delay: int = Field(default=20, ge=1, description="critic updates per update of actor and temperature")
     target_entropy: float | None = Field(
         default=None, description="entropy to reach; null: minus half the action's dimension"
@@ -50,7 +54,7 @@ class REDQHyper(SACHyper):
         super().__post_init__()
         if self.num_target_critics > self.num_critics:
             most = f"num_critics, which is {self.num_critics}"
-            raise ConfigError(f"num_target_critics must be at most {most}, got {self.num_target_critics}")
+            raise ConfigError(f"num_target_critics must be at most {most}, got {self.num_target_critics:g}")
 
 
 def redq_loss(
@@ -74,6 +78,14 @@ def redq_loss(
 def draw_subset(size: int, of: int, device: torch.device) -> Tensor:
     """`size` different numbers below `of`, all subsets being equally likely; draws from the global generator."""
     return torch.randperm(of, device=device)[:size]
+
+
+def smallest(values: Tensor, number: float) -> Tensor:
+    """The smallest (B,) of values (K, B); the last of a fractional `number` counts as often as its fraction says."""
+    if number == len(values):
+        return values.amin(0)
+    counts = torch.rand((), device=values.device) < number % 1
+    return torch.where(counts, values.amin(0), values[:-1].amin(0))
 
 
 @register("redq", mode="online")
@@ -104,11 +116,12 @@ class REDQ(SAC):
         """What the critics should be; one subset of the target critics for the whole batch."""
         hyper, next_obs = self.hyper, batch["next_obs"]
         next_actions, log_probs = self.model.actor.sample(next_obs)
-        chosen = None
-        if hyper.num_target_critics < hyper.num_critics:
-            chosen = draw_subset(hyper.num_target_critics, hyper.num_critics, next_obs.device)
-        next_q = self.target.critic(next_obs, next_actions, chosen=chosen, training=self.training).amin(0)
-        return bellman(batch, next_q + self.entropy_bonus(log_probs), hyper.gamma)
+        number, chosen = hyper.num_target_critics, None
+        if number < hyper.num_critics:
+            chosen = draw_subset(math.ceil(number), hyper.num_critics, next_obs.device)
+        values = self.target.critic(next_obs, next_actions, chosen=chosen, training=self.training)
+        next_q = smallest(values, number) + self.entropy_bonus(log_probs)
+        return bellman(batch, next_q, hyper.gamma)
 
     def entropy_bonus(self, log_probs: Tensor) -> Tensor:
         """What the target pays for entropy at s'."""
