@@ -4,7 +4,7 @@
 
 pendulum: d3rlpy's replay buffer of Pendulum, 20,000 updates, 100 episodes with fixed seeds.
 hopper:   200,000 steps regenerated with D4RL's hopper-medium policy, the settings of `<algo>/hopper_medium`, 20,000
-          updates, 20 episodes, as D4RL's normalised score; IQL for 100,000 updates too, where fine-tuning begins.
+          updates, 20 episodes, as D4RL's normalised score; two for 100,000 updates too, where fine-tuning begins.
 
 Runs are kept in --output; one that has ended is not repeated, one that was stopped is resumed. The table is written to
 benchmarks/results/offline_learning.md.
@@ -71,7 +71,8 @@ PUBLISHED = {
 
 HOPPER: dict[str, dict[str, Any]] = {algo: {"seeds": [0]} for algo in PUBLISHED}
 HOPPER["cql"]["updates"] = SHORT
-HOPPER["iql_long"] = {"algo": "iql", "updates": 100_000, "eval_interval": 10_000, "seeds": [0, 1]}
+for algo, seeds in (("iql", [0, 1]), ("td3_bc", [0])):
+    HOPPER[f"{algo}_long"] = {"algo": algo, "updates": 100_000, "eval_interval": 10_000, "seeds": seeds}
 GOALS = {"bc": -300.0, "marwil": -300.0}
 GOAL = -250.0
 
@@ -190,15 +191,15 @@ def describe(task: str, found: list[Job]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def courses(name: str, found: list[Job]) -> str:
-    """The returns at the evaluations of Hopper runs, a line per seed."""
+def courses(found: list[Job]) -> str:
+    """The returns at the evaluations of long runs, a line per run."""
     lines = []
     for job in found:
-        path = next(job.folder.glob("*/metrics.jsonl"), None) if (job.task, job.name) == ("hopper", name) else None
+        path = next(job.folder.glob("*/metrics.jsonl"), None) if job.name.endswith("_long") else None
         rows = [] if path is None else map(json.loads, path.read_text(encoding="utf-8").splitlines())
         if returns := [f"{row['return_mean']:.0f}" for row in rows if row["kind"] == "eval"]:
-            lines.append(f"- seed {job.seed}: {', '.join(returns)}")
-    return "\n".join(lines)
+            lines.append(f"- `{job.algo}`, seed {job.seed}: {', '.join(returns)}")
+    return "\n".join(sorted(lines))
 
 
 def write_results(found: list[Job]) -> None:
@@ -246,7 +247,7 @@ same settings on the same file is no faster: it scores 8.5, 5.8, 2.7, 3.3, 2.8, 
 IQL's score after 20,000 updates is a peak of a course that rises and falls widely. Returns of the long runs, every
 10,000 updates (the data's mean is 1223):
 
-{courses("iql_long", found)}
+{courses(found)}
 
 d3rlpy's IQL with the same settings on the same file returns 430, 961, 1591, 797, 824, 1316, 1291, 1375, 1354, 1382.
 """,
