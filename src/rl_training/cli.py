@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 SPINS = "2000"
 """How long a thread that waits for another keeps its core, in turns of OpenMP's loop. By default it waits so long that
-beside a busy core two threads do a fiftieth of the updates of one; with fewer they still do half of them, and no fewer
-than before where all cores are free."""
+beside a busy core two threads do a fiftieth of the updates of one; with fewer turns they still do half of them, and
+about as many as before where all cores are free."""
 
 app = typer.Typer(
     name="rl-training",
