@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check slow bench bench-learning bench-online docs clean
+.PHONY: demo test check slow lines bench bench-learning bench-online docs clean
 
 demo: $(VENV)/.installed ## Train TD3+BC on random Pendulum data, and compare it with the data
 	$(BIN)/rl-training train --config td3_bc/pendulum
@@ -19,6 +19,9 @@ check: $(VENV)/.installed-dev ## For daily work: format, lint, types, spelling, 
 
 slow: $(VENV)/.installed-dev ## Tests that take minutes: learning, kills
 	$(BIN)/python -m pytest -m slow
+
+lines: ## How much code there is, without blanks, comments and docstrings
+	$(PYTHON) benchmarks/lines.py
 
 bench: $(VENV)/.installed-dev ## Update speed of every algorithm, beside d3rlpy's where it has it
 	$(BIN)/python benchmarks/update_speed.py --algos all
