@@ -77,7 +77,7 @@ def test_an_update_moves_exactly_what_its_steps_declare(name: str) -> None:
         trained = {f"model.{child}" for step in due for child in step.children}
         tracking = [step for step in due if number % algorithm.number(step.track_every) == 0]
         tracked = {f"target.{child}" for step in tracking for child in step.tracks}
-        carried = {name for step in due for name in step.carries}
+        carried = {name for step in due for name in step.updates_buffers}
         before = copy.deepcopy(
             {key: value for key, value in algorithm.state_dict().items() if isinstance(value, Tensor)}
         )

@@ -434,7 +434,7 @@ def test_defaults_are_those_of_the_sheet() -> None:
     assert (hyper.learning_rate, hyper.gamma, hyper.policy_delay, hyper.num_critics) == (1e-3, 0.99, 3, 2)
     assert (hyper.hidden_sizes, hyper.critic_hidden_sizes) == ((256, 256), (1024, 1024))
     assert (hyper.norm_momentum, hyper.norm_warmup) == (0.01, 100_000)
-    assert [hyper.beta1_of(child) for child in ("actor", "critic", "temperature")] == [0.5, 0.5, 0.9]
+    assert [hyper.optimizer_options(child) for child in ("actor", "temperature")] == [{"beta1": 0.5}, {}]
     assert [hyper.learning_rate_of(child) for child in ("actor", "critic", "temperature")] == [1e-3] * 3
     algorithm: Any = build("crossq", **SMALL)
     assert algorithm.target_entropy == -3.0

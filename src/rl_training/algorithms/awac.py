@@ -95,8 +95,9 @@ def actor_objective(
 class AWAC(Algorithm):
     """Advantage-weighted actor-critic."""
 
-    hyper_class = AWACHyper
-    model_class = MLPAWACModel
+    hyper: AWACHyper
+    model: MLPAWACModel
+    target: MLPAWACModel
     steps = (Step("critic"), Step("actor", tracks=("critic",)))
     defaults = {"normalize_obs": True, "offline_batch_ratio": "proportional"}
 

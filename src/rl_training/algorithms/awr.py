@@ -98,8 +98,9 @@ def actor_objective(
 class AWR(Algorithm):
     """Advantage-weighted regression."""
 
-    hyper_class = AWRHyper
-    model_class = MLPAWRModel
+    hyper: AWRHyper
+    model: MLPAWRModel
+    target: MLPAWRModel
     steps = (Step("value", tracks=("value",), tau=1.0, track_every="recompute_interval"), Step("actor"))
     needs = ("obs", "actions", "lambda_returns", "advantages")
     defaults = {"normalize_obs": True}

@@ -5,23 +5,29 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar
+from itertools import chain, islice
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar, cast, get_type_hints
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from typing_extensions import Self
 
 from rl_training.algorithms.compilation import CompiledGradient
-from rl_training.algorithms.optim import Adam, gradient_norm, polyak
-from rl_training.binding import bind, options
+from rl_training.algorithms.hyper import Alpha, Hyper, Sizes, ValueHyper
+from rl_training.algorithms.optim import Adam, Optimizer, gradient_norm, polyak
+from rl_training.binding import bind
 from rl_training.models import Model
 from rl_training.types import Batch, Metrics, SpaceSpec
 
+__all__ = ["ALGORITHMS", "TRANSITION", "Algorithm", "Alpha", "Hyper", "Mode", "Sizes", "Step", "UpdateResult",
+           "ValueHyper", "register"]  # fmt: skip
+
 Gradients = dict[str, list[Tensor]]
-GradientFunction = Callable[[Batch], tuple[Metrics, Gradients]]
+"""The gradients of each child of the model, in the order of its parameters."""
+GradientFunction = Callable[[Batch], tuple[Metrics, Gradients, dict[str, Tensor]]]
+Mode: TypeAlias = Literal["offline", "online", "offline_to_online"]
 A = TypeVar("A", bound="Algorithm")
 
 TRANSITION = ("obs", "actions", "rewards", "next_obs", "dones")
@@ -35,55 +41,13 @@ ORIGINS = {
 """Where the fields come from that a log does not contain."""
 
 
-Mode: TypeAlias = Literal["offline", "online", "offline_to_online"]
-Sizes: TypeAlias = tuple[Annotated[int, Field(ge=1)], ...]
-Alpha: TypeAlias = Annotated[float, Field(ge=0)] | Literal["auto"]
-
-
-@options
-class Hyper:
-    """Hyper-parameters that every algorithm has."""
-
-    learning_rate: float = Field(default=3e-4, gt=0, description="step size of Adam")
-    hidden_sizes: Sizes = Field(default=(256, 256), min_length=1, description="widths of the hidden layers")
-    max_grad_norm: float | None = Field(default=None, gt=0, description="bound on the gradient norm of each network")
-
-    def learning_rate_of(self, child: str) -> float:
-        """The step size of one child of the model: its own if it has one, else the shared one."""
-        own: float | None = getattr(self, f"{child}_learning_rate", None)
-        return self.learning_rate if own is None else own
-
-    def weight_decay_of(self, child: str) -> float:
-        """The weight decay of one child of the model; only those that have one are decayed."""
-        decay: float = getattr(self, f"{child}_weight_decay", 0.0)
-        return decay
-
-    def beta1_of(self, child: str) -> float:
-        """The decay of Adam's first moment for one child of the model: its own if it has one, else the usual."""
-        beta1: float = getattr(self, f"{child}_beta1", 0.9)
-        return beta1
-
-
-@options
-class ValueHyper(Hyper):
-    """Hyper-parameters of algorithms that learn values."""
-
-    gamma: float = Field(default=0.99, ge=0, le=1, description="discount per step")
-    tau: float = Field(default=0.005, gt=0, le=1, description="rate at which targets follow")
-    actor_learning_rate: float | None = Field(default=None, gt=0, description="step size of the actor, if its own")
-    critic_learning_rate: float | None = Field(default=None, gt=0, description="step size of the critics, if their own")
-    actor_hidden_sizes: Sizes | None = Field(default=None, min_length=1, description="widths of the actor, if its own")
-    critic_hidden_sizes: Sizes | None = Field(
-        default=None, min_length=1, description="widths of the critics, if their own"
-    )
-
-
 @dataclass(frozen=True)
 class Step:
     """One gradient step of an update; where a number is expected, the name of a hyper-parameter will do.
 
-    The method <name>_loss returns metrics, and each child minimises the one called <child>_loss: children that are
-    trained together move by gradients taken at the same point.
+    The method <name>_loss returns metrics. Each child minimises the metric <child>_loss; children without one share
+    the loss <name>_loss, with one backward pass and one gradient norm. Children that are trained in one step move by
+    gradients taken at the same point.
     """
 
     name: str
@@ -91,11 +55,12 @@ class Step:
     every: int | str = 1
     repeat: int | str = 1
     tracks: tuple[str, ...] = ()
-    """Children whose lagged copies move after the step, by `tau`, on every `track_every`-th update."""
+    """Children whose target networks move after the step, by `tau`, on every `track_every`-th update."""
     tau: float | str = "tau"
     track_every: int | str = 1
-    carries: tuple[str, ...] = ()
-    """Buffers of the algorithm that take the value of the metric of their name: what an average remembers."""
+    updates_buffers: tuple[str, ...] = ()
+    """Buffers that are overwritten with the metric of the same name after this step, such as a running average."""
+    optimizer: type[Optimizer] = Adam
 
     @property
     def children(self) -> tuple[str, ...]:
@@ -111,8 +76,16 @@ class UpdateResult(NamedTuple):
 
 
 class Algorithm(nn.Module):
-    """Losses over a model. Subclasses define three class attributes and one <name>_loss method per step."""
+    """Losses over a model.
 
+    A subclass says by annotation what its hyper-parameters and its model are (`hyper: TD3Hyper`, `model: MLPTD3Model`),
+    declares its steps, and has one <name>_loss method per step.
+    """
+
+    hyper: Any
+    model: Any
+    target: Any
+    """The target networks, under the names of the children that they follow; typed like the model."""
     hyper_class: ClassVar[type[Hyper]]
     model_class: ClassVar[type[Model]]
     steps: tuple[Step, ...]
@@ -120,6 +93,7 @@ class Algorithm(nn.Module):
     defaults: ClassVar[Mapping[str, Any]] = {}
     name: ClassVar[str]
     mode: ClassVar[Mode]
+    optimizers: dict[str, Any]
     obs_mean: Tensor
     obs_std: Tensor
     clock: Tensor
@@ -127,15 +101,17 @@ class Algorithm(nn.Module):
     online_share: Tensor
     """How much of the online phase is done, this update included; 0 before it has begun."""
 
-    def __init__(self, model: Model, **hyper: Any) -> None:
+    def __init__(self, model: Model, hyper: Hyper | None = None, /, **values: Any) -> None:
         super().__init__()
-        self.hyper: Any = bind(hyper, self.hyper_class, where=type(self).__name__)[0]
-        self.steps, self.needs = self.make_steps(self.hyper), self.make_needs(self.hyper)
-        self.model: Any = model
-        self.target: Any = nn.Module()
-        self.optimizers: Any = nn.ModuleDict()
+        self.hyper = bind(values, self.hyper_class, where=type(self).__name__)[0] if hyper is None else hyper
+        self.model = model
+        self.target = cast("Model", nn.Module())
+        self.optimizers = cast("dict[str, Any]", nn.ModuleDict())
         self.updates = 0
         self._tracked: dict[str, tuple[list[Tensor], list[Tensor]]] = {}
+        steps = [self._with_parameters(step) for step in self.make_steps(self.hyper)]
+        self.steps = tuple(step for step in steps if step is not None)
+        self.needs = self.make_needs(self.hyper)
         for step in self.steps:
             self._add_parts(step)
         self.register_buffer("obs_mean", torch.zeros(model.obs_dim))
@@ -143,6 +119,14 @@ class Algorithm(nn.Module):
         self.register_buffer("clock", torch.zeros((), dtype=torch.int64), persistent=False)
         self.register_buffer("online_share", torch.zeros(()), persistent=False)
         self._gradients: dict[str, GradientFunction] = {step.name: partial(self.gradient, step) for step in self.steps}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Read the classes of hyper-parameters and model from the annotations."""
+        super().__init_subclass__(**kwargs)
+        own = inspect.get_annotations(cls)
+        if "hyper" in own or "model" in own:
+            hints = get_type_hints(cls)
+            cls.hyper_class, cls.model_class = hints["hyper"], hints["model"]
 
     @classmethod
     def make_steps(cls, hyper: Any) -> tuple[Step, ...]:
@@ -154,18 +138,24 @@ class Algorithm(nn.Module):
         """The fields that a batch must have; a class whose hyper-parameters decide about them overrides this."""
         return cls.needs
 
-    def _add_parts(self, step: Step) -> None:
-        """The optimisers and lagged copies that a step asks for."""
+    def _with_parameters(self, step: Step) -> Step | None:
+        """The step without children that have no parameters, such as a fixed temperature; None if none is left."""
         missing = [child for child in (*step.children, *step.tracks) if not hasattr(self.model, child)]
         if missing:
             raise ValueError(f"step {step.name!r} of {type(self).__name__} names {missing[0]!r}, which the model lacks")
+        trained = tuple(child for child in step.children if list(getattr(self.model, child).parameters()))
+        if trained == step.children:
+            return step
+        return replace(step, trains=trained) if trained else None
+
+    def _add_parts(self, step: Step) -> None:
+        """The optimisers and target networks that a step asks for."""
         for child in step.children:
-            self.optimizers[child] = Adam(
+            self.optimizers[child] = step.optimizer(
                 getattr(self.model, child),
                 learning_rate=self.hyper.learning_rate_of(child),
                 max_grad_norm=self.hyper.max_grad_norm,
-                weight_decay=self.hyper.weight_decay_of(child),
-                beta1=self.hyper.beta1_of(child),
+                **self.hyper.optimizer_options(child),
             )
         for child in step.tracks:
             source = getattr(self.model, child)
@@ -177,10 +167,9 @@ class Algorithm(nn.Module):
     @classmethod
     def build(cls, spaces: SpaceSpec, hyper: Hyper) -> Self:
         """The algorithm with a fresh model; hyper-parameters that the model takes are passed on by name."""
-        values = {field.name: getattr(hyper, field.name) for field in fields(hyper)}
         accepted = inspect.signature(cls.model_class).parameters
-        shape = {name: value for name, value in values.items() if name in accepted}
-        return cls(cls.model_class(obs_dim=spaces.obs_dim, action_dim=spaces.action_dim, **shape), **values)
+        shape = {field.name: getattr(hyper, field.name) for field in fields(hyper) if field.name in accepted}
+        return cls(cls.model_class(obs_dim=spaces.obs_dim, action_dim=spaces.action_dim, **shape), hyper)
 
     def set_obs_statistics(self, mean: Tensor, std: Tensor) -> None:
         """Normalise observations with these statistics from here on; they are part of the state."""
@@ -188,7 +177,7 @@ class Algorithm(nn.Module):
         self.obs_std.copy_(std)
 
     def set_learning_rate_multiplier(self, multiplier: float, **own: float) -> None:
-        """Scale every optimiser's step size relative to its configured one; a child may have its own factor."""
+        """Scale every optimiser's learning rate relative to its configured one; a child may have its own factor."""
         for child, optimizer in self.optimizers.items():
             optimizer.learning_rate = own.get(child, multiplier) * optimizer.base_learning_rate
 
@@ -210,7 +199,7 @@ class Algorithm(nn.Module):
 
     @torch.no_grad()
     def lagged_values(self, obs: Tensor) -> Tensor:
-        """Values of raw observations by the lagged copy of the value, for sources that compute returns with them."""
+        """Values of raw observations by the target network of the value, for sources that compute returns with them."""
         values: Tensor = self.target.value(self.normalize(obs))
         return values
 
@@ -253,10 +242,10 @@ class Algorithm(nn.Module):
         return UpdateResult(report)
 
     def _take(self, step: Step, batch: Batch) -> Metrics:
-        metrics, gradients = self._gradients[step.name](batch)
-        for child in step.children:
-            self.optimizers[child].step(gradients[child], metrics[f"grad_norm_{child}"])
-        for name in step.carries:
+        metrics, gradients, norms = self._gradients[step.name](batch)
+        for child, group in gradients.items():
+            self.optimizers[child].step(group, norms[child])
+        for name in step.updates_buffers:
             getattr(self, name).copy_(metrics[name])
         return metrics
 
@@ -264,19 +253,26 @@ class Algorithm(nn.Module):
         """A number given as itself or as the name of a hyper-parameter."""
         return getattr(self.hyper, value) if isinstance(value, str) else value
 
-    def gradient(self, step: Step, batch: Batch) -> tuple[Metrics, Gradients]:
-        """Metrics and gradients of one step, compiled as one graph where compilation is on.
+    def gradient(self, step: Step, batch: Batch) -> tuple[Metrics, Gradients, dict[str, Tensor]]:
+        """Metrics, gradients and the norm that each child's are clipped by; one compiled graph, if that is on.
 
         Nothing changes but the running statistics of networks that normalise by the batch.
         """
-        metrics, gradients = self._loss(step, batch), {}
+        metrics = self._loss(step, batch)
+        sharing: dict[str, list[str]] = {}
         for child in step.children:
-            params = list(getattr(self.model, child).parameters())
+            sharing.setdefault(child if f"{child}_loss" in metrics else step.name, []).append(child)
+        report, gradients, norms = {name: value.detach() for name, value in metrics.items()}, {}, {}
+        for number, (name, children) in enumerate(sharing.items(), start=1):
+            params = [list(getattr(self.model, child).parameters()) for child in children]
             # Losses of one step may share a part of the graph.
-            keep = child != step.children[-1]
-            gradients[child] = list(torch.autograd.grad(metrics[f"{child}_loss"], params, retain_graph=keep))
-        norms = {f"grad_norm_{child}": gradient_norm(group) for child, group in gradients.items()}
-        return {name: value.detach() for name, value in metrics.items()} | norms, gradients
+            keep = number < len(sharing)
+            found = torch.autograd.grad(metrics[f"{name}_loss"], list(chain(*params)), retain_graph=keep)
+            report[f"grad_norm_{name}"] = norm = gradient_norm(list(found))
+            parts = iter(found)
+            for child, own in zip(children, params, strict=True):
+                gradients[child], norms[child] = list(islice(parts, len(own))), norm
+        return report, gradients, norms
 
     def _loss(self, step: Step, batch: Batch) -> Metrics:
         metrics: Metrics = getattr(self, f"{step.name}_loss")(batch)

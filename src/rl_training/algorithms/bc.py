@@ -48,8 +48,9 @@ def stochastic_bc_loss(*, log_probs: Tensor, log_stds: Tensor) -> Metrics:
 class BC(Algorithm):
     """Behaviour cloning."""
 
-    hyper_class = BCHyper
-    model_class = MLPBCModel
+    hyper: BCHyper
+    model: MLPBCModel
+    target: MLPBCModel
     steps = (Step("actor"),)
     needs = ("obs", "actions")
     defaults = {"normalize_obs": True}

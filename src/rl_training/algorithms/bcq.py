@@ -69,8 +69,9 @@ def bcq_loss(
 class BCQ(Algorithm):
     """Batch-constrained Q-learning."""
 
-    hyper_class = BCQHyper
-    model_class = MLPBCQModel
+    hyper: BCQHyper
+    model: MLPBCQModel
+    target: MLPBCQModel
     steps = (Step("vae"), Step("critic"), Step("actor", tracks=("actor", "critic")))
     defaults = {"batch_size": 100}
 

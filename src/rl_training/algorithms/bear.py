@@ -120,8 +120,9 @@ def actor_objective(
 class BEAR(Algorithm):
     """Bootstrapping error accumulation reduction."""
 
-    hyper_class = BEARHyper
-    model_class = MLPBEARModel
+    hyper: BEARHyper
+    model: MLPBEARModel
+    target: MLPBEARModel
     steps = (Step("vae"), Step("critic"), Step("actor", trains=("actor", "lagrange"), tracks=("critic",)))
 
     @classmethod

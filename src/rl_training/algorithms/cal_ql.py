@@ -16,7 +16,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from rl_training.algorithms.base import TRANSITION, Sizes, Step, register
+from rl_training.algorithms.base import TRANSITION, Sizes, register
 from rl_training.algorithms.cql import CQL, CQLHyper, cql_loss
 from rl_training.binding import options
 
@@ -49,8 +49,7 @@ cal_ql_loss = cql_loss
 class CalQL(CQL):
     """Calibrated Q-learning."""
 
-    hyper_class = CalQLHyper
-    steps = (Step("joint", trains=("temperature", "actor", "critic", "lagrange"), tracks=("critic",)),)
+    hyper: CalQLHyper
     needs = (*TRANSITION, "returns_to_go")
     defaults = {}
 

@@ -194,21 +194,11 @@ def lagrange_objective(
 class CQL(Algorithm):
     """Conservative Q-learning."""
 
-    hyper_class = CQLHyper
-    model_class = MLPCQLModel
-    steps = (Step("joint", trains=("temperature", "actor", "critic"), tracks=("critic",)),)
+    hyper: CQLHyper
+    model: MLPCQLModel
+    target: MLPCQLModel
+    steps = (Step("joint", trains=("temperature", "actor", "critic", "lagrange"), tracks=("critic",)),)
     defaults = {"normalize_obs": True}
-
-    @classmethod
-    def make_steps(cls, hyper: Any) -> tuple[Step, ...]:
-        """One step for all; temperature and multiplier are trained only if they are learned."""
-        learned = {
-            "temperature": hyper.alpha == "auto",
-            "actor": True,
-            "critic": True,
-            "lagrange": hyper.conservative_gap is not None,
-        }
-        return (Step("joint", trains=tuple(name for name, is_on in learned.items() if is_on), tracks=("critic",)),)
 
     @classmethod
     def make_needs(cls, hyper: Any) -> tuple[str, ...]:
@@ -229,7 +219,7 @@ class CQL(Algorithm):
             gain = torch.where(cloning, model.actor.log_prob(obs, batch["actions"]), gain)
         temperature = model.temperature().detach()
         metrics = {"actor_loss": (temperature * log_probs - gain).mean()}
-        if hyper.alpha != "auto":
+        if not model.temperature.learned:
             return metrics | {"temperature": temperature, "entropy": -log_probs.mean()}
         target = -actions.shape[-1] if hyper.target_entropy is None else hyper.target_entropy
         return metrics | temperature_objective(

@@ -107,8 +107,9 @@ def split(
 class CrossQ(SAC):
     """Soft actor-critic with batch-renormalised networks and no lagged copies."""
 
-    hyper_class = CrossQHyper
-    model_class = MLPCrossQModel
+    hyper: CrossQHyper  # type: ignore[assignment]
+    model: MLPCrossQModel  # type: ignore[assignment]
+    target: MLPCrossQModel  # type: ignore[assignment]
     steps = (Step("critic"), Step("actor", trains=("actor", "temperature"), every="policy_delay"))
 
     def critic_loss(self, batch: Batch) -> Metrics:

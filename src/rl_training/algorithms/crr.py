@@ -99,8 +99,9 @@ def actor_objective(
 class CRR(Algorithm):
     """Critic-regularised regression."""
 
-    hyper_class = CRRHyper
-    model_class = MLPCRRModel
+    hyper: CRRHyper
+    model: MLPCRRModel
+    target: MLPCRRModel
     steps = (
         Step("joint", trains=("critic", "actor"), tracks=("critic", "actor"), track_every="target_update_interval"),
     )

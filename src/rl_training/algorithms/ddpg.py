@@ -41,8 +41,9 @@ def ddpg_loss(*, q_values: Tensor, target_q_values: Tensor, policy_q_values: Ten
 class DDPG(Algorithm):
     """Deep deterministic policy gradient."""
 
-    hyper_class = DDPGHyper
-    model_class = MLPDDPGModel
+    hyper: DDPGHyper
+    model: MLPDDPGModel
+    target: MLPDDPGModel
     steps = (Step("critic"), Step("actor", tracks=("actor", "critic")))
     defaults = {"exploration_noise": 0.1, "learning_starts": 10_000}
 

@@ -69,7 +69,7 @@ def diversity_objective(action_gradients: Tensor) -> Metrics:
 class EDAC(SACN):
     """Ensemble-diversified actor-critic."""
 
-    hyper_class = EDACHyper
+    hyper: EDACHyper
 
     def critic_loss(self, batch: Batch) -> Metrics:
         """SAC-N's loss, and the agreement of the critics' gradients at the logged actions."""

@@ -35,7 +35,7 @@ her_loss = sac_loss
 class HER(SAC):
     """SAC with hindsight experience replay."""
 
-    hyper_class = HERHyper
+    hyper: HERHyper
     defaults = {"replay": "hindsight", "learning_starts": 1_000, "normalize_obs": True}
 
 

@@ -14,7 +14,7 @@ distance to the logged action takes the place of - log pi.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -98,8 +98,9 @@ def actor_objective(
 class IQL(Algorithm):
     """Implicit Q-learning."""
 
-    hyper_class: ClassVar[type[ImplicitHyper]] = IQLHyper
-    model_class = MLPIQLModel
+    hyper: IQLHyper
+    model: MLPIQLModel
+    target: MLPIQLModel
     steps = (Step("value"), Step("actor"), Step("critic", tracks=("critic",)))
     defaults = {
         "reward_normalize": "return_range",

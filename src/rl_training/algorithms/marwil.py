@@ -25,7 +25,7 @@ from torch import Tensor
 from rl_training.algorithms.base import Algorithm, Hyper, Step, register
 from rl_training.algorithms.losses import exp_weights, imitation_objective
 from rl_training.binding import options
-from rl_training.models import MLPMARWILModel, Model
+from rl_training.models import MLPMARWILModel
 from rl_training.models.policies import gaussian_log_prob
 from rl_training.types import Batch, Metrics
 
@@ -81,8 +81,9 @@ def moved_scale(scale: Tensor, advantages: Tensor, rate: float) -> Tensor:
 class MARWIL(Algorithm):
     """Monotonic advantage re-weighted imitation learning."""
 
-    hyper_class = MARWILHyper
-    model_class = MLPMARWILModel
+    hyper: MARWILHyper
+    model: MLPMARWILModel
+    target: MLPMARWILModel
     steps = (
         Step(
             "joint",
@@ -90,15 +91,15 @@ class MARWIL(Algorithm):
             tracks=("value",),
             tau=1.0,
             track_every="recompute_interval",
-            carries=("advantage_scale",),
+            updates_buffers=("advantage_scale",),
         ),
     )
     needs = ("obs", "actions", "lambda_returns")
     defaults = {"batch_size": 2000}
     advantage_scale: Tensor
 
-    def __init__(self, model: Model, **hyper: Any) -> None:
-        super().__init__(model, **hyper)
+    def __init__(self, *parts: Any, **values: Any) -> None:
+        super().__init__(*parts, **values)
         self.register_buffer("advantage_scale", torch.tensor(self.hyper.scale_start or 0.0))
 
     def joint_loss(self, batch: Batch) -> Metrics:

@@ -1,48 +1,55 @@
-"""What changes parameters: Adam as part of the state tree, Polyak averaging, gradient clipping."""
+"""What changes parameters: optimisers whose state is part of the state tree, and Polyak averaging."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 
-class Adam(nn.Module):
-    """Adam for the parameters of one module; moments and count are parameters too, so a state dict holds them.
+class Optimizer(nn.Module):
+    """What moves the parameters of one module; its state consists of parameters, so that a state dict holds it."""
 
-    The moments mirror the module they belong to, so their names in a checkpoint are the module's own.
-    """
-
-    def __init__(
-        self,
-        module: nn.Module,
-        *,
-        learning_rate: float,
-        max_grad_norm: float | None = None,
-        weight_decay: float = 0.0,
-        beta1: float = 0.9,
-    ) -> None:
+    def __init__(self, module: nn.Module, *, learning_rate: float, max_grad_norm: float | None = None) -> None:
         super().__init__()
         self.base_learning_rate = learning_rate
         self.learning_rate = learning_rate
         self.max_grad_norm = max_grad_norm
+        self._constrain: Callable[[], None] | None = getattr(module, "constrain", None)
+        self._params: list[Tensor] = list(module.parameters())
+
+    @torch.no_grad()
+    def step(self, gradients: list[Tensor], norm: Tensor) -> None:
+        """Move the parameters against their gradients, clipped by `norm`, and back into the module's constraint."""
+        if self.max_grad_norm is not None:
+            scale = (self.max_grad_norm / (norm + 1e-6)).clamp_max(1.0)
+            gradients = list(torch._foreach_mul(gradients, scale))
+        self.move(gradients)
+        if self._constrain is not None:
+            self._constrain()
+
+    def move(self, gradients: list[Tensor]) -> None:
+        """Move the parameters against their gradients."""
+        raise NotImplementedError
+
+
+class Adam(Optimizer):
+    """Adam. The moments mirror the module they belong to, so their names in a checkpoint are the module's own."""
+
+    def __init__(self, module: nn.Module, *, weight_decay: float = 0.0, beta1: float = 0.9, **options: Any) -> None:
+        super().__init__(module, **options)
         self.weight_decay = weight_decay
         self.beta1 = beta1
-        self._constrain: Callable[[], None] | None = getattr(module, "constrain", None)
         self.exp_avg, self.exp_avg_sq = _zeros(module), _zeros(module)
-        self._params: list[Tensor] = list(module.parameters())
         self._averages: list[Tensor] = list(self.exp_avg.parameters())
         self._squares: list[Tensor] = list(self.exp_avg_sq.parameters())
         self.count = nn.Parameter(torch.zeros(()), requires_grad=False)
 
-    @torch.no_grad()
-    def step(self, gradients: list[Tensor], norm: Tensor) -> None:
-        """Move the parameters against their gradients, whose joint norm is `norm`."""
-        if self.max_grad_norm is not None:
-            scale = (self.max_grad_norm / (norm + 1e-6)).clamp_max(1.0)
-            gradients = list(torch._foreach_mul(gradients, scale))
+    def move(self, gradients: list[Tensor]) -> None:
+        """One step of Adam."""
         self.count.add_(1)
         # The kernel behind torch.optim.Adam(fused=True); going through torch.optim costs 0.3 ms of Python per step.
         torch._fused_adam_(
@@ -60,12 +67,13 @@ class Adam(nn.Module):
             amsgrad=False,
             maximize=False,
         )
-        if self._constrain is not None:
-            self._constrain()
 
 
 def _zeros(module: nn.Module) -> nn.Module:
+    """A module of the same parameters, all zero; it has no buffers, since only parameters have moments."""
     zeros = copy.deepcopy(module).requires_grad_(False)
+    for part in zeros.modules():
+        part._buffers.clear()
     for parameter in zeros.parameters():
         parameter.zero_()
     return zeros

@@ -104,8 +104,9 @@ def actor_objective(
 class ReBRAC(Algorithm):
     """TD3 with penalties on leaving the data, in the actor and in the critic."""
 
-    hyper_class = ReBRACHyper
-    model_class = MLPReBRACModel
+    hyper: ReBRACHyper
+    model: MLPReBRACModel
+    target: MLPReBRACModel
     steps = (Step("critic"), Step("actor", every="policy_delay", tracks=("actor", "critic")))
     needs = (*TRANSITION, "next_actions")
     defaults = {"batch_size": 1024}

@@ -92,8 +92,9 @@ def smallest(values: Tensor, number: float) -> Tensor:
 class REDQ(SAC):
     """Randomized ensembled double Q-learning."""
 
-    hyper_class = REDQHyper
-    model_class = MLPREDQModel
+    hyper: REDQHyper
+    model: MLPREDQModel  # type: ignore[assignment]
+    target: MLPREDQModel  # type: ignore[assignment]
     steps = (
         Step("critic", tracks=("critic",)),
         Step("actor", trains=("actor", "temperature"), every="policy_delay"),

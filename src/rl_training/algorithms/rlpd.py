@@ -40,7 +40,7 @@ rlpd_loss = redq_loss
 class RLPD(REDQ):
     """Reinforcement learning with prior data."""
 
-    hyper_class = RLPDHyper
+    hyper: RLPDHyper
     defaults = {**REDQ.defaults, "offline_batch_ratio": 0.5}
 
     def entropy_bonus(self, log_probs: Tensor) -> Tensor:

@@ -14,14 +14,11 @@ Differs from the paper: the temperature's gradient is that of log(alpha), as in 
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any, ClassVar
-
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, Alpha, Hyper, Step, ValueHyper, register
+from rl_training.algorithms.base import Algorithm, Alpha, Step, ValueHyper, register
 from rl_training.algorithms.losses import (
     bellman,
     critic_objective,
@@ -31,7 +28,7 @@ from rl_training.algorithms.losses import (
     temperature_objective,
 )
 from rl_training.binding import options, refuse_unused
-from rl_training.models import MLPSACModel, Model
+from rl_training.models import MLPSACModel
 from rl_training.types import Batch, Metrics
 
 
@@ -81,19 +78,11 @@ def critic_half(*, q_values: Tensor, target_q_values: Tensor) -> Metrics:
 class SAC(Algorithm):
     """Soft actor-critic with a learned temperature."""
 
-    hyper_class: ClassVar[type[Hyper]] = SACHyper
-    model_class: ClassVar[type[Model]] = MLPSACModel
+    hyper: SACHyper
+    model: MLPSACModel
+    target: MLPSACModel
     steps = (Step("critic", tracks=("critic",)), Step("actor", trains=("actor", "temperature")))
     defaults = {"learning_starts": 5_000}
-
-    @classmethod
-    def make_steps(cls, hyper: Any) -> tuple[Step, ...]:
-        """The temperature is trained only if it is learned."""
-        if hyper.alpha == "auto":
-            return cls.steps
-        return tuple(
-            replace(step, trains=tuple(child for child in step.trains if child != "temperature")) for step in cls.steps
-        )
 
     @property
     def target_entropy(self) -> float:
@@ -122,7 +111,7 @@ class SAC(Algorithm):
             values=self.policy_values(batch["obs"], actions), log_probs=log_probs, temperature=temperature()
         )
         metrics |= {"action_saturation": saturation(actions), "log_std_mean": log_std.mean()}
-        if self.hyper.alpha != "auto":
+        if not temperature.learned:
             return metrics
         return metrics | temperature_objective(
             log_temperature=temperature.log_value, log_probs=log_probs, target_entropy=self.target_entropy

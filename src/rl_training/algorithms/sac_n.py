@@ -14,8 +14,6 @@ Differs from the authors' code: the order of steps is CORL's; lagged copies star
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -65,14 +63,10 @@ def actor_objective(*, policy_q_values: Tensor, policy_log_probs: Tensor, temper
 class SACN(Algorithm):
     """SAC with an ensemble of critics."""
 
-    hyper_class = SACNHyper
-    model_class = MLPSACNModel
+    hyper: SACNHyper
+    model: MLPSACNModel
+    target: MLPSACNModel
     steps = (Step("temperature"), Step("actor"), Step("critic", tracks=("critic",)))
-
-    @classmethod
-    def make_steps(cls, hyper: Any) -> tuple[Step, ...]:
-        """The temperature has a step only if it is learned."""
-        return cls.steps if hyper.alpha == "auto" else cls.steps[1:]
 
     def temperature_loss(self, batch: Batch) -> Metrics:
         """The temperature, by the entropy of the policy."""

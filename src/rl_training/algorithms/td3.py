@@ -42,8 +42,9 @@ def td3_loss(*, q_values: Tensor, target_q_values: Tensor, policy_q_values: Tens
 class TD3(Algorithm):
     """Twin delayed deterministic policy gradient."""
 
-    hyper_class = TD3Hyper
-    model_class = MLPTD3Model
+    hyper: TD3Hyper
+    model: MLPTD3Model
+    target: MLPTD3Model
     steps = (Step("critic"), Step("actor", every="policy_delay", tracks=("actor", "critic")))
     defaults = {"exploration_noise": 0.1, "learning_starts": 25_000}
 

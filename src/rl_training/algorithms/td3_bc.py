@@ -60,7 +60,7 @@ def actor_objective(*, policy_q_values: Tensor, policy_actions: Tensor, actions:
 class TD3BC(TD3):
     """TD3 with a behaviour-cloning term."""
 
-    hyper_class = TD3BCHyper
+    hyper: TD3BCHyper
     defaults = {"normalize_obs": True, "exploration_noise": 0.1}
 
     def actor_loss(self, batch: Batch) -> Metrics:

@@ -102,8 +102,9 @@ def quantile_spread(quantiles: Tensor) -> Tensor:
 class TQC(SAC):
     """Truncated quantile critics."""
 
-    hyper_class = TQCHyper
-    model_class = MLPTQCModel
+    hyper: TQCHyper
+    model: MLPTQCModel  # type: ignore[assignment]
+    target: MLPTQCModel  # type: ignore[assignment]
 
     def critic_loss(self, batch: Batch) -> Metrics:
         """All critics' quantiles against the atoms that are left."""

@@ -95,7 +95,7 @@ def value_objective(
 class XQL(IQL):
     """Extreme Q-learning."""
 
-    hyper_class = XQLHyper
+    hyper: XQLHyper  # type: ignore[assignment]
     steps = (Step("value", repeat="value_updates"), Step("actor"), Step("critic", tracks=("critic",)))
 
     def value_loss(self, batch: Batch) -> Metrics:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import islice, pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -109,7 +109,8 @@ class EnsembleMLP(nn.Module):
     ) -> None:
         super().__init__()
         fans = list(pairwise([input_size, *hidden_sizes, output_size]))
-        self.layers = nn.ModuleList(
+        # Typed as Any, for a module list forgets what it holds.
+        self.layers: Any = nn.ModuleList(
             EnsembleLinear(size, *fan, init=init, last=number == len(fans)) for number, fan in enumerate(fans, start=1)
         )
         self.norms = nn.ModuleList(EnsembleNorm(size, width) for width in hidden_sizes if norm != "none")
@@ -234,12 +235,19 @@ class ValueNetwork(nn.Module):
 
 
 class Multiplier(nn.Module):
-    """A positive number that is learned through its logarithm: a temperature, a Lagrange multiplier."""
+    """A positive number, learned through its logarithm unless it is fixed: a temperature, a Lagrange multiplier."""
 
-    def __init__(self, log_value: float = 0.0, *, bounds: tuple[float, float] | None = None) -> None:
+    log_value: Tensor
+
+    def __init__(
+        self, log_value: float = 0.0, *, bounds: tuple[float, float] | None = None, learned: bool = True
+    ) -> None:
         super().__init__()
-        self.log_value = nn.Parameter(torch.tensor(log_value))
-        self.bounds = bounds
+        if learned:
+            self.log_value = nn.Parameter(torch.tensor(log_value))
+        else:
+            self.register_buffer("log_value", torch.tensor(log_value))
+        self.learned, self.bounds = learned, bounds
 
     def forward(self) -> Tensor:
         """The number itself."""

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from rl_training.models.batch_renorm import BatchRenorm
 from rl_training.models.bundle import Model
 from rl_training.models.init import Init, uniform
-from rl_training.models.layers import EnsembleLinear, Multiplier, join
-from rl_training.models.mlp_sac import WIDE, log_temperature
+from rl_training.models.layers import EnsembleLinear, join
+from rl_training.models.mlp_sac import WIDE, temperature
 from rl_training.models.policies import TanhGaussianActor
 
 
@@ -116,4 +116,4 @@ class MLPCrossQModel(Model):
         self.critic = RenormCritic(
             obs_dim, action_dim, hidden_sizes=critic_hidden_sizes or hidden_sizes, size=num_critics, **norm
         )
-        self.temperature = Multiplier(log_temperature(alpha))
+        self.temperature = temperature(alpha)

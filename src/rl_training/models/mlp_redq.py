@@ -7,8 +7,8 @@ from typing import Literal
 
 from rl_training.models.bundle import Model
 from rl_training.models.init import xavier
-from rl_training.models.layers import Multiplier, QEnsemble
-from rl_training.models.mlp_sac import WIDE, log_temperature
+from rl_training.models.layers import QEnsemble
+from rl_training.models.mlp_sac import WIDE, temperature
 from rl_training.models.policies import TanhGaussianActor
 
 
@@ -41,4 +41,4 @@ class MLPREDQModel(Model):
             norm="before" if critic_layer_norm else "none",
             dropout=critic_dropout,
         )
-        self.temperature = Multiplier(log_temperature(alpha))
+        self.temperature = temperature(alpha)

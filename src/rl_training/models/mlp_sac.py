@@ -43,7 +43,7 @@ class MLPSACModel(Model):
             size=num_critics,
             **self.critic_recipe,
         )
-        self.temperature = Multiplier(log_temperature(alpha))
+        self.temperature = temperature(alpha)
 
 
 class MLPSACNModel(MLPSACModel):
@@ -66,6 +66,7 @@ class MLPCQLModel(Model):
         critic_hidden_sizes: Sequence[int] | None = None,
         orthogonal_actor: bool = False,
         alpha: float | Literal["auto"] = "auto",
+        conservative_gap: float | None = None,
         initial_log_lagrange: float = 1.0,
     ) -> None:
         super().__init__(obs_dim=obs_dim, action_dim=action_dim)
@@ -80,12 +81,12 @@ class MLPCQLModel(Model):
         self.critic = QEnsemble(
             obs_dim, action_dim, hidden_sizes=critic_hidden_sizes or hidden_sizes, init=orthogonal_small_last
         )
-        self.temperature = Multiplier(log_temperature(alpha))
-        self.lagrange = Multiplier(initial_log_lagrange)
+        self.temperature = temperature(alpha)
+        self.lagrange = Multiplier(initial_log_lagrange, learned=conservative_gap is not None)
 
 
-def log_temperature(alpha: float | Literal["auto"]) -> float:
-    """Where the temperature starts: at 1 if it is learned, else where it is to stay."""
+def temperature(alpha: float | Literal["auto"]) -> Multiplier:
+    """The temperature of the entropy: learned from 1 on, or fixed at a number."""
     if alpha == "auto":
-        return 0.0
-    return math.log(alpha) if alpha > 0 else -math.inf
+        return Multiplier()
+    return Multiplier(math.log(alpha) if alpha > 0 else -math.inf, learned=False)

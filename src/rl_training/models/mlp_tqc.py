@@ -8,8 +8,8 @@ from typing import Literal
 from torch import Tensor, nn
 
 from rl_training.models.bundle import Model
-from rl_training.models.layers import EnsembleMLP, Multiplier, join
-from rl_training.models.mlp_sac import WIDE, log_temperature
+from rl_training.models.layers import EnsembleMLP, join
+from rl_training.models.mlp_sac import WIDE, temperature
 from rl_training.models.policies import TanhGaussianActor
 
 
@@ -58,4 +58,4 @@ class MLPTQCModel(Model):
             size=num_critics,
             num_quantiles=num_quantiles,
         )
-        self.temperature = Multiplier(log_temperature(alpha))
+        self.temperature = temperature(alpha)

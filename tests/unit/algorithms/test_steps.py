@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from rl_training.algorithms.base import Algorithm, Hyper, Step
+from rl_training.algorithms.optim import Optimizer
 from rl_training.binding import options
 from rl_training.config import TrainConfig
 from rl_training.models import Model, Multiplier
@@ -172,7 +174,7 @@ def test_lagged_copies_move_once_after_a_step_that_is_repeated() -> None:
 class _Remembering(Toy):
     """Keeps a running mean of the observations."""
 
-    steps = (Step("actor", carries=("memory",)),)
+    steps = (Step("actor", updates_buffers=("memory",)),)
     memory: Tensor
 
     def __init__(self, model: Model, **hyper: Any) -> None:
@@ -427,3 +429,85 @@ def test_a_schedule_of_the_actors_own_stands_beside_one_for_all(tiny_config: Cal
     rows = [row for row in read_metrics(train(config).run_dir) if row["kind"] == "train"]
     assert [row["learning_rate"] for row in rows] == pytest.approx([0.1, 0.075, 0.05, 0.025])
     assert [row["actor_learning_rate"] for row in rows] == pytest.approx([0.2] * 4)
+
+
+class _Shared(Toy):
+    """Two numbers under one loss."""
+
+    def joint_loss(self, batch: Batch) -> Metrics:
+        actor, critic = self.model.actor.value, self.model.critic.value
+        return {"joint_loss": 3 * actor + 4 * critic + batch["obs"].mean()}
+
+
+def test_children_without_a_loss_of_their_own_share_the_steps() -> None:
+    algorithm = _toy(Step("joint", trains=("actor", "critic")), base=_Shared)
+    metrics = algorithm.update(BATCH).metrics
+    assert _numbers(algorithm, "actor", "critic") == pytest.approx([1 - RATE, 2 - RATE])
+    # One norm for both, by which both are clipped: 5 = |(3, 4)|.
+    assert metrics.keys() == {"joint_loss", "grad_norm_joint"}
+    assert float(metrics["grad_norm_joint"]) == pytest.approx(5.0)
+
+
+def test_a_shared_loss_takes_one_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    grad = Mock(wraps=torch.autograd.grad)
+    monkeypatch.setattr(torch.autograd, "grad", grad)
+    _toy(Step("joint", trains=("actor", "critic")), base=_Shared).update(BATCH)
+    assert grad.call_count == 1
+
+
+def test_gradients_of_a_shared_loss_are_clipped_by_their_common_norm() -> None:
+    class Plain(Optimizer):
+        """Gradient descent."""
+
+        def __init__(self, module: nn.Module, *, weight_decay: float = 0.0, **options: Any) -> None:
+            super().__init__(module, **options)
+
+        def move(self, gradients: list[Tensor]) -> None:
+            torch._foreach_add_(self._params, gradients, alpha=-self.learning_rate)
+
+    step = Step("joint", trains=("actor", "critic"), optimizer=Plain)
+    algorithm = _toy(step, base=_Shared, max_grad_norm=2.5)
+    algorithm.update(BATCH)
+    # Halved: the norm is 5.
+    assert _numbers(algorithm, "actor", "critic") == pytest.approx([1 - 1.5 * RATE, 2 - 2 * RATE], rel=1e-6)
+
+
+def test_a_child_without_parameters_is_not_trained() -> None:
+    class Fixed(ToyModel):
+        """A multiplier that is not learned."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.lagrange = Multiplier(0.5, learned=False)
+
+    both, alone = Step("actor", trains=("actor", "lagrange")), Step("lagrange")
+    algorithm = type("Stepped", (Toy,), {"steps": (both, alone)})(Fixed())
+    assert [step.children for step in algorithm.steps] == [("actor",)]
+    assert list(algorithm.optimizers) == ["actor"]
+    algorithm.update(BATCH)
+    assert float(algorithm.model.lagrange()) == pytest.approx(math.exp(0.5))
+
+
+def test_moments_are_kept_for_parameters_only() -> None:
+    class Counting(ToyModel):
+        """A critic with a buffer, such as running statistics."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.critic.register_buffer("seen", torch.tensor(3.0))
+
+    algorithm = type("Stepped", (Toy,), {"steps": (Step("critic"),)})(Counting())
+    assert not [name for name in algorithm.optimizers["critic"].state_dict() if "seen" in name]
+    assert float(algorithm.model.critic.seen) == 3
+
+
+def test_hyper_parameters_and_model_are_read_from_annotations() -> None:
+    assert (Annotated.hyper_class, Annotated.model_class) == (ToyHyper, ToyModel)
+
+
+class Annotated(Algorithm):
+    """Says by annotation what it is made of."""
+
+    hyper: ToyHyper
+    model: ToyModel
+    steps = ()
