@@ -94,6 +94,7 @@ def _with_row(array: NDArray[Any], row: int, value: float) -> NDArray[Any]:
         (["env_id=Pendulun-v1"], "unknown env_id 'Pendulun-v1'; did you mean 'Pendulum-v1'?"),
         (["env_id=CartPole-v1"], "CartPole-v1 has the action space Discrete(2)"),
         (["env_kwargs.gravity=1"], "env_kwargs: "),
+        (["env_kwargs.g=heavy"], "Pendulum-v1 with env_kwargs g='heavy' cannot take a step: "),
         (["env_kwargs.wrappers.reward=clip_1"], "env_kwargs.wrappers.reward must be a mapping"),
         (["env_id=null"], "dataset_kind 'random' needs an environment to act in: set env_id"),
         (["algo_kwargs.dataset_kind=null", "algo_kwargs.dataset_size=null"], "no dataset is named: set dataset_path"),

@@ -37,7 +37,7 @@ def lambda_returns(rows: Batch, ends: Tensor, values: Values, *, gamma: float, t
     goes_on = torch.ones_like(state_values)
     goes_on[ends] = 0
     terms = rows["rewards"] + gamma * (1 - td_lambda * goes_on) * next_values
-    returns = backward_recursion(terms, gamma * td_lambda * goes_on.double())
+    returns = backward_recursion(terms, gamma * td_lambda, goes_on == 0)
     return {"lambda_returns": returns, "advantages": returns - state_values}
 
 

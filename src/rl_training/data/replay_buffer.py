@@ -251,13 +251,14 @@ class EpisodeReplayBuffer(ReplayBuffer):
     def _take(self, rows: Batch) -> None:
         # Copied, since the caller may write into its arrays before the episode ends.
         rows = {name: value.clone() for name, value in rows.items()}
-        for row in range(len(rows["streams"])):
-            parts = {name: value[row : row + 1] for name, value in rows.items()}
-            stream = self.pending[int(parts["streams"]) % self.num_envs]
-            stream.append(parts)
+        # Read once for all rows: from another device, each read waits for all that it has to do.
+        streams, ends = rows["streams"].tolist(), (rows["dones"] + rows["truncations"]).tolist()
+        for row, (number, ended) in enumerate(zip(streams, ends, strict=True)):
+            stream = self.pending[number % self.num_envs]
+            stream.append({name: value[row : row + 1] for name, value in rows.items()})
             if len(stream) > self.capacity:
                 raise ConfigError(f"an episode is longer than buffer_capacity ({self.capacity}) rows")
-            if bool(parts["dones"] + parts["truncations"]):
+            if ended:
                 episode = self._complete({name: torch.cat([part[name] for part in stream]) for name in stream[0]})
                 stream.clear()
                 self._write(episode)
@@ -277,7 +278,8 @@ class EpisodeReplayBuffer(ReplayBuffer):
     def _returns(self, rewards: Tensor) -> Tensor:
         if self.failure_reward is not None and bool((rewards == self.failure_reward).all()):
             return torch.full_like(rewards, self.failure_reward / (1 - self.gamma))
-        return backward_recursion(rewards.double(), torch.full_like(rewards, self.gamma, dtype=torch.float64)).float()
+        ends = torch.zeros(len(rewards), dtype=torch.bool)
+        return backward_recursion(rewards, self.gamma, ends)
 
     def break_streams(self) -> None:
         """What comes next does not follow what came last; rows of episodes that will not end are dropped."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,15 +19,13 @@ def returns_to_go(dataset: TransitionDataset, *, gamma: float, failure_reward: f
 
     An episode all of whose rewards equal `failure_reward` counts as if it went on like that for ever.
     """
-    rewards = dataset.rewards.double()
-    if dataset.tail_rewards is not None:
-        rewards = rewards + gamma * dataset.tail_rewards.nan_to_num()
-    returns = backward_recursion(rewards, gamma * (~dataset.episode_ends).double())
+    tails = None if dataset.tail_rewards is None else gamma * dataset.tail_rewards.nan_to_num()
+    returns = backward_recursion(dataset.rewards, gamma, dataset.episode_ends, tails)
     if failure_reward is not None:
         if gamma >= 1:
             raise DatasetError("failure_reward needs gamma < 1: the return of an endless failure is infinite")
         returns = torch.where(_rows_of_failures(dataset, failure_reward), failure_reward / (1 - gamma), returns)
-    return returns.float()
+    return returns
 
 
 def _rows_of_failures(dataset: TransitionDataset, reward: float) -> Tensor:
@@ -39,10 +38,16 @@ def _rows_of_failures(dataset: TransitionDataset, reward: float) -> Tensor:
     return (counts[stop] == counts[first]).repeat_interleave(stop - first)
 
 
-def backward_recursion(terms: Tensor, factors: Tensor) -> Tensor:
-    """sums[t] = terms[t] + factors[t] * sums[t + 1], from the last row to the first; a factor of 0 starts anew."""
+def backward_recursion(terms: Tensor, factor: float, ends: Tensor, more: Tensor | None = None) -> Tensor:
+    """sums[t] = terms[t] + more[t] + factor * sums[t + 1], from the last row to the first, starting anew at each end.
+
+    Computed in double precision outside of torch, since not every device has it.
+    """
+    values = terms.numpy(force=True).astype(np.float64)
+    if more is not None:
+        values += more.numpy(force=True)
     sums, running = [], 0.0
-    for term, factor in zip(reversed(terms.tolist()), reversed(factors.tolist()), strict=True):
-        running = term + factor * running
+    for value, end in zip(reversed(values.tolist()), reversed(ends.tolist()), strict=True):
+        running = value if end else value + factor * running
         sums.append(running)
     return torch.tensor(sums[::-1], dtype=terms.dtype, device=terms.device)

@@ -2,7 +2,7 @@
 
 from gymnasium.vector import AutoresetMode
 
-from rl_training.envs.factory import make_env, make_native_env, make_vector_env, reward_transform, space_spec
+from rl_training.envs.factory import make_env, make_native_env, make_vector_env, reward_transform, space_spec, try_out
 from rl_training.envs.goals import GoalTask, goal_task
 from rl_training.envs.rewards import (
     RewardClipWrapper,
@@ -26,4 +26,5 @@ __all__ = [
     "make_vector_env",
     "reward_transform",
     "space_spec",
+    "try_out",
 ]

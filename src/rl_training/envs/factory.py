@@ -107,6 +107,18 @@ def space_spec(env: gym.Env[Any, Any]) -> SpaceSpec:
     )
 
 
+def try_out(env: gym.Env[Any, Any], env_id: str, env_kwargs: Mapping[str, Any]) -> None:
+    """Take one step, so that arguments which the environment takes but cannot use are refused before a run begins."""
+    try:
+        env.action_space.seed(0)
+        env.reset(seed=0)
+        env.step(env.action_space.sample())
+    except Exception as error:
+        kwargs = ", ".join(f"{name}={value!r}" for name, value in env_kwargs.items() if name != "wrappers")
+        made = f"{env_id} with env_kwargs {kwargs}" if kwargs else env_id
+        raise ConfigError(f"{made} cannot take a step: {type(error).__name__}: {error}") from None
+
+
 def _make(env_id: str, kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
     if env_id.startswith(ROBOTICS):
         _register_robotics(env_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any
@@ -81,7 +82,8 @@ def open_session(
     rewards = [each.resolve() for each in _reward_transforms(config, options, data)]
     if options.online.initial_checkpoint is not None and tree is None:
         begin_with_checkpoint(algorithm, spaces, config, options, rewards)
-    feed = _make_feed(config, options, algorithm, data, device)
+    resources = ExitStack()
+    feed = _make_feed(config, options, algorithm, data, device, resources=resources)
     plan, updates_per_epoch = _make_plan(config, options, feed.rows)
     notes = feed.notes if plan.updates else (*feed.notes, "no update will be made: the run ends before learning starts")
     saved = None if tree is None else tree["machine"]["compiled"]
@@ -121,6 +123,7 @@ def open_session(
         saves_replay=options.online.save_replay,
         fine_tuning=_fine_tuning(options),
         callbacks=callbacks,
+        resources=resources,
     )
     if tree is not None:
         session.load_tree(tree)
@@ -139,7 +142,13 @@ def _build(options: RunOptions, spaces: SpaceSpec, data: Data | None, device: to
 
 
 def _make_feed(
-    config: TrainConfig, options: RunOptions, algorithm: Algorithm, data: Data | None, device: torch.device
+    config: TrainConfig,
+    options: RunOptions,
+    algorithm: Algorithm,
+    data: Data | None,
+    device: torch.device,
+    *,
+    resources: ExitStack,
 ) -> Feed:
     loop = options.loop
     seed = config.seed if options.mode == "offline" else config.seed + PRIOR_STREAM
@@ -151,7 +160,7 @@ def _make_feed(
         if feed.rows < loop.min_buffer_size:
             raise DatasetError(f"the data has {feed.rows} transitions, min_buffer_size is {loop.min_buffer_size}")
         return feed
-    buffer = _make_buffer(config, options, algorithm, data, device)
+    buffer = _make_buffer(config, options, algorithm, data, device, resources=resources)
     return make_feed(algorithm, dataset, buffer, options.online.offline_batch_ratio)
 
 
@@ -197,7 +206,13 @@ def _sampled(dataset: TransitionDataset, algorithm: Algorithm) -> TransitionData
 
 
 def _make_buffer(
-    config: TrainConfig, options: RunOptions, algorithm: Algorithm, data: Data | None, device: torch.device
+    config: TrainConfig,
+    options: RunOptions,
+    algorithm: Algorithm,
+    data: Data | None,
+    device: torch.device,
+    *,
+    resources: ExitStack,
 ) -> ReplayBuffer:
     hyper, online = algorithm.hyper, options.online
     parts: dict[str, Any] = {
@@ -213,7 +228,10 @@ def _make_buffer(
     }
     whole: dict[str, Any] = {"needs": algorithm.needs, "failure_reward": getattr(hyper, "failure_reward", None)}
     if online.replay == "hindsight":
-        task = goal_task(make_env(str(config.env_id), config.env_kwargs, raw_rewards=True, with_achieved=True))
+        # Its functions of goals are used as long as the run lasts.
+        env = make_env(str(config.env_id), config.env_kwargs, raw_rewards=True, with_achieved=True)
+        resources.callback(env.close)
+        task = goal_task(env)
         return HindsightReplayBuffer(
             goal_dim=task.goal_dim,
             compute_reward=task.compute_reward,

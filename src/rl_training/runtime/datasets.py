@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rl_training.config import TrainConfig
 from rl_training.data import DataOptions, TransitionDataset, load_transition_dataset
-from rl_training.envs import make_native_env, reward_transform, space_spec
+from rl_training.envs import make_native_env, reward_transform, space_spec, try_out
 from rl_training.runtime.options import RunOptions
 from rl_training.types import ConfigError, DatasetError, SpaceSpec
 
@@ -63,6 +63,7 @@ def find_spaces(config: TrainConfig) -> SpaceSpec | None:
         return None
     env = make_native_env(config.env_id, config.env_kwargs, raw_rewards=True)
     try:
+        try_out(env, config.env_id, config.env_kwargs)
         return space_spec(env)
     finally:
         env.close()

@@ -9,6 +9,7 @@ import torch
 
 from rl_training.algorithms import Algorithm
 from rl_training.data import TransitionDataset
+from rl_training.runtime.randomness import forked
 from rl_training.types import Batch, Metrics
 
 CHUNK = 512
@@ -21,8 +22,7 @@ def diagnose(algorithm: Algorithm, dataset: TransitionDataset, *, seed: int = 0)
     Values are the smallest of the critics at the policy's own action; `td_error` is the mean square of their
     one-step inconsistency. They predict discounted return of transformed rewards and are no substitute for a rollout.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with forked(seed, dataset.device):
         # Rows without a field that the losses need, such as a next action, count in the measures only.
         metrics = _average(algorithm.losses, dataset.requiring(*algorithm.needs))
         metrics |= _average(partial(_measure, algorithm), dataset)

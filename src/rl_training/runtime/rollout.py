@@ -14,6 +14,7 @@ from torch import Tensor
 from rl_training.algorithms import Algorithm
 from rl_training.data import ReplayBuffer
 from rl_training.envs import AutoresetMode, make_vector_env
+from rl_training.runtime.randomness import forked
 from rl_training.runtime.scores import normalized_score
 
 EVAL_SEED = 10_000
@@ -70,8 +71,7 @@ def evaluate_policy(
     running = np.arange(count)
     started = count
     try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with forked(seed, device):
             obs, _ = envs.reset(seed=[seed + int(k) for k in running])
             while (running >= 0).any():
                 actions = act(torch.as_tensor(obs, dtype=torch.float32, device=device)).cpu().numpy()

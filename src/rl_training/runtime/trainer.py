@@ -1,10 +1,11 @@
-"""One run: the loop, and what happens between its blocks."""
+"""One run: its parts, and what happens between two blocks of the loop."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from rl_training.algorithms import Algorithm
 from rl_training.config import TrainConfig
 from rl_training.data import Source
-from rl_training.runtime.artifacts import MetricWindow, RunDirectory, write_json
+from rl_training.runtime.artifacts import MetricWindow, RunDirectory
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpointing import link_checkpoint, save_checkpoint
 from rl_training.runtime.controls import ControlOptions
@@ -25,7 +26,7 @@ from rl_training.runtime.schedules import resolve_schedule_value
 from rl_training.runtime.state import TrainerState, TrainResult
 from rl_training.types import CheckpointError, SpaceSpec, TrainingError
 
-__all__ = ["LoopOptions", "Plan", "Session", "TrainResult", "TrainerState", "run_loop", "train_session"]
+__all__ = ["LoopOptions", "Plan", "Session", "TrainResult", "TrainerState"]
 
 
 @dataclass
@@ -59,6 +60,8 @@ class Session:
     """Whether the buffer is kept as a dataset when the run has ended."""
     fine_tuning: FineTuning | None = None
     callbacks: Sequence[Callback] = ()
+    resources: ExitStack = field(default_factory=ExitStack)
+    """What else is closed with the run."""
     window: MetricWindow = field(default_factory=MetricWindow)
     last_metrics: dict[str, float] = field(default_factory=dict)
     best_metrics: dict[str, float] = field(default_factory=dict)
@@ -265,6 +268,7 @@ class Session:
     def close(self) -> None:
         """Let go of files and environments."""
         self.run.close()
+        self.resources.close()
         if self.collector is not None:
             self.collector.close()
 
@@ -339,61 +343,3 @@ class Session:
         torch.set_rng_state(tree["random"]["torch"])
         if torch.cuda.is_available() and tree["random"]["cuda"]:
             torch.cuda.set_rng_state_all(tree["random"]["cuda"])
-
-
-def train_session(session: Session) -> TrainResult:
-    """One run to its end; whatever ends it, display and log files are closed."""
-    try:
-        run_loop(session)
-        return finish(session)
-    finally:
-        for callback in session.callbacks:
-            callback.close()
-        session.close()
-
-
-def run_loop(session: Session) -> None:
-    """The training loop: learn while updates are due, else act."""
-    state, plan = session.state, session.plan
-    for callback in session.callbacks:
-        callback.on_train_start(state)
-    session.start()
-    while not state.should_stop and not plan.is_over(state):
-        updates = session.next_updates()
-        if not updates:
-            session.collect()
-            updates = session.next_updates()
-        session.learn(updates)
-        session.after_block()
-    session.save_rest()
-
-
-def finish(session: Session) -> TrainResult:
-    """Write the result and say goodbye."""
-    state, run = session.state, session.run
-    result = TrainResult(
-        run_dir=run.path,
-        checkpoint_path=run.checkpoints / "latest.pt",
-        metrics=session.last_metrics,
-        stop_reason=state.stop_reason,
-        interrupted=state.interrupted,
-        best_metrics=session.best_metrics,
-        data_return=session.data_return,
-        fine_tuning={} if session.fine_tuning is None else session.fine_tuning.summary(),
-    )
-    write_json(
-        run.path / "result.json",
-        {
-            **session.counters(),
-            "metrics": result.metrics,
-            "best_metrics": result.best_metrics,
-            "best_step": state.best_step,
-            "data_return": result.data_return,
-            **({"fine_tuning": result.fine_tuning} if result.fine_tuning else {}),
-            "stop_reason": state.stop_reason,
-        },
-    )
-    session.save_replay()
-    for callback in session.callbacks:
-        callback.on_train_end(state)
-    return result

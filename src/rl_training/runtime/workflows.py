@@ -25,11 +25,13 @@ from rl_training.runtime.artifacts import RunDirectory
 from rl_training.runtime.assembly import open_session
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpointing import find_checkpoint, load_checkpoint, save_checkpoint
+from rl_training.runtime.loop import train_session
 from rl_training.runtime.options import ConfigSource, bind_options, find_algorithm, merge, read_options
 from rl_training.runtime.performance import configure_machine
 from rl_training.runtime.policy import Policy
+from rl_training.runtime.randomness import forked
 from rl_training.runtime.rollout import EVAL_SEED, EvaluationResult, evaluate_policy
-from rl_training.runtime.trainer import Session, TrainResult, train_session
+from rl_training.runtime.trainer import Session, TrainResult
 from rl_training.types import CheckpointError, ConfigError, SpaceSpec
 
 KEPT = ("algo", "env_id", "env_kwargs", "seed", "output_dir", "normalize_obs", "mode")
@@ -191,8 +193,7 @@ class SavedPolicy:
         rows, width = np.asarray(obs, dtype=np.float32), self.spaces.obs_dim
         if rows.ndim not in (1, 2) or rows.shape[-1] != width:
             raise ConfigError(f"obs must have shape ({width},) or (batch, {width}), got {rows.shape}")
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            torch.manual_seed(self.config.seed)
+        with forked(self.config.seed), torch.no_grad():
             chunks = torch.split(torch.from_numpy(np.atleast_2d(rows)), CHUNK)
             actions = torch.cat([self.policy.act(chunk, deterministic=deterministic) for chunk in chunks]).numpy()
         return actions if rows.ndim == 2 else actions[0]
@@ -204,7 +205,9 @@ def load_policy(path: str | Path, *, algo: str | None = None) -> SavedPolicy:
     tree = load_checkpoint(checkpoint)
     config, spaces = TrainConfig(**tree["config"]), SpaceSpec.from_plain(tree["spaces"])
     _check_algo(checkpoint, config, algo)
-    algorithm = find_algorithm(config.algo).build(spaces, bind_options(config).hyper)
+    # Initial weights are drawn, and then replaced by those of the checkpoint.
+    with forked(config.seed):
+        algorithm = find_algorithm(config.algo).build(spaces, bind_options(config).hyper)
     algorithm.load_state_dict(tree["algorithm"])
     return SavedPolicy(algorithm, Policy.of(algorithm, spaces), spaces, config, tree)
 
@@ -244,8 +247,7 @@ def collect(
     if saved is not None and space_spec(stage) != saved.spaces:
         raise ConfigError(f"the policy was trained for other observations or actions than those of {env_id}")
     act = None if saved is None else partial(_act, saved.policy, deterministic=not stochastic)
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(seed)
+    with forked(seed), torch.no_grad():
         dataset = collect_dataset(make, act=act, size=steps, episodes=episodes, seed=seed)
     policy = "random" if saved is None else saved.config.algo
     write_dataset(dataset, out, env=stage, policy=policy)

@@ -13,6 +13,7 @@ import pytest
 import torch
 from experience import SIZES, add, add_episode, assert_equal_batches, column, drawn, held, numbers, revive
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from rl_training.data import (
     EpisodeReplayBuffer,
@@ -435,3 +436,20 @@ def test_an_episode_whose_last_row_is_left_out_does_not_go_on_in_the_next() -> N
         11: (11, 0.5, 11.5),
     }
     assert episodes_of(buffer.to_dataset()) == [([0, 1], "C"), ([10, 11], "T")]
+
+
+class _NoReads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its subclass hook untyped
+    """Fails on any operation that reads one number."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert func is not torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+def test_rows_that_wait_for_their_episodes_end_are_not_read_one_by_one() -> None:
+    buffer = EpisodeReplayBuffer(capacity=64, num_envs=4, **SIZES)
+    mode: Any = _NoReads
+    with mode():
+        add(buffer, [0, 1, 2, 3])
+        add(buffer, [4, 5, 6, 7], "-T-C")
+    assert held(buffer) == [1, 5, 3, 7]

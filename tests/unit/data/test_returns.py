@@ -11,11 +11,13 @@ import pytest
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from rl_training.config import TrainConfig
 from rl_training.data import LambdaReturnSource, TransitionDataset, load_transition_dataset, with_lambda_returns
 from rl_training.data.lambda_returns import CHUNK
-from rl_training.data.returns import backward_recursion
+from rl_training.data.replay_buffer import EpisodeReplayBuffer
+from rl_training.data.returns import backward_recursion, returns_to_go
 from rl_training.data.sampling import BLOCK, BlockSampler
 from rl_training.experiment import get_algorithm_spec
 from rl_training.runtime.checkpointing import load_checkpoint
@@ -170,12 +172,35 @@ def test_no_graph_is_kept_of_the_values() -> None:
     assert not dataset.advantages.requires_grad
 
 
-def test_a_recursion_runs_backwards_and_starts_anew_where_its_factor_is_zero() -> None:
-    # From the last row: 4; 3 + 0 * 4; 2 + 0.5 * 3; 1 + 2 * 3.5.
-    sums = backward_recursion(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([2.0, 0.5, 0.0, 7.0]))
-    assert sums.tolist() == [8.0, 3.5, 3.0, 4.0]
+def test_a_recursion_runs_backwards_and_starts_anew_at_each_end() -> None:
+    # From the last row: 4; 3, which is an end; 2 + 0.5 * 3; 1 + 0.5 * 3.5.
+    ends = torch.tensor([False, False, True, True])
+    sums = backward_recursion(torch.tensor([1.0, 2.0, 3.0, 4.0]), 0.5, ends)
+    assert sums.tolist() == [2.75, 3.5, 3.0, 4.0]
     assert sums.dtype == torch.float32
-    assert backward_recursion(torch.ones(2).double(), torch.zeros(2)).dtype == torch.float64
+    assert backward_recursion(torch.ones(2).double(), 0.5, torch.zeros(2, dtype=torch.bool)).dtype == torch.float64
+
+
+class _NoDoubles(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its subclass hook untyped
+    """Fails on any operation that makes a float64 tensor, which Apple's devices do not have."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        assert getattr(result, "dtype", None) != torch.float64, func
+        return result
+
+
+def test_returns_need_no_double_precision_of_the_device() -> None:
+    dataset = chain([1.0, 2.0, 3.0], {2: "cut"})
+    mode: Any = _NoDoubles
+    with mode():
+        returns_to_go(dataset, gamma=0.9, failure_reward=-1.0)
+        with_lambda_returns(dataset, lambda obs: obs[:, 0], gamma=0.9, td_lambda=0.5)
+        buffer = EpisodeReplayBuffer(capacity=8, obs_dim=1, action_dim=1, needs=("returns_to_go",))
+        row, flag = np.ones((1, 1), dtype=np.float32), np.ones(1, dtype=bool)
+        rows: dict[str, Any] = {"obs": row, "actions": row, "rewards": row[0], "next_obs": row}
+        buffer.add(**rows, terminations=flag, truncations=~flag)
+    assert len(buffer) == 1
 
 
 def test_long_sums_are_added_up_in_double_precision() -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from rl_training.config import TrainConfig
+from rl_training.envs.goals import PointGoal
 from rl_training.runtime import resume, train
 from rl_training.runtime.checkpointing import load_checkpoint
 from rl_training.types import ConfigError, TrainingError
@@ -127,3 +128,20 @@ def test_options_on_resume_that_are_no_mapping_are_refused(tiny_config: MakeConf
     result = train(tiny_config("bc"))
     with pytest.raises(ConfigError, match="algo_kwargs must be a mapping, got 3"):
         resume(result.run_dir, algo_kwargs=3)
+
+
+def test_the_environment_that_hindsight_computes_rewards_with_is_closed(
+    tiny_config: Callable[..., TrainConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[PointGoal] = []
+    closed: list[PointGoal] = []
+    init = PointGoal.__init__
+
+    def remember(env: PointGoal) -> None:
+        init(env)
+        made.append(env)
+
+    monkeypatch.setattr(PointGoal, "__init__", remember)
+    monkeypatch.setattr(PointGoal, "close", lambda env: closed.append(env))  # noqa: PLW0108 - bound to what is closed
+    train(tiny_config("her"))
+    assert {id(env) for env in closed} == {id(env) for env in made}
