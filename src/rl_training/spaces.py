@@ -1,0 +1,240 @@
+"""What observations and actions are: the one place that relates an environment's units to what networks see."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+from typing_extensions import Self
+
+from rl_training.types import ConfigError, DatasetError, nearest
+
+TOLERANCE = 1e-5
+"""How far a logged action may stand outside its bounds, relative to their distance, and count as rounding."""
+
+ActionKind: TypeAlias = Literal["continuous", "discrete"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """Shape and type of one column of rows: float32 vectors, int64 choices, uint8 images."""
+
+    shape: tuple[int, ...] = ()
+    dtype: Literal["float32", "int64", "uint8"] = "float32"
+
+    @property
+    def size(self) -> int:
+        """Numbers in one row."""
+        return math.prod(self.shape)
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The type as torch names it."""
+        found: torch.dtype = getattr(torch, self.dtype)
+        return found
+
+
+@dataclass(frozen=True)
+class BoxActions:
+    """Continuous actions: vectors between bounds, which networks see in [-1, 1]."""
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    kind = "continuous"
+
+    @property
+    def size(self) -> int:
+        """Dimensions of an action."""
+        return len(self.low)
+
+    @property
+    def column(self) -> Column:
+        """How an action is stored."""
+        return Column((self.size,))
+
+    def encode(self, native: Tensor) -> Tensor:
+        """Actions in the environment's units as networks see them."""
+        if self._is_unit:
+            return native
+        low, high = native.new_tensor(self.low), native.new_tensor(self.high)
+        return 2 * (native - low) / (high - low) - 1
+
+    def decode(self, actions: Tensor) -> Tensor:
+        """Actions of a network in the environment's units."""
+        if self._is_unit:
+            return actions
+        centre, half = self._affine
+        return centre.to(actions) + half.to(actions) * actions
+
+    def clip(self, actions: Tensor) -> Tensor:
+        """Actions of a network brought into [-1, 1]."""
+        return actions.clamp(-1, 1)
+
+    def sample(self, count: int) -> Tensor:
+        """Uniform actions, as networks see them."""
+        return 2 * torch.rand(count, self.size) - 1
+
+    def perturb(self, actions: Tensor, noise: float) -> Tensor:
+        """Actions with Gaussian noise of this standard deviation, kept in [-1, 1]."""
+        return (actions + noise * torch.randn_like(actions)).clamp(-1, 1) if noise else actions
+
+    def check(self, native: Tensor, *, name: str, origin: str, ignored: Tensor | None = None) -> None:
+        """Refuse logged actions outside the bounds; `origin` says whose they are, `ignored` rows may hold anything."""
+        low, high = native.new_tensor(self.low), native.new_tensor(self.high)
+        slack = TOLERANCE * (high - low)
+        outside = (native < low - slack) | (native > high + slack)
+        if ignored is not None:
+            outside &= ~ignored[:, None]
+        if not bool(outside.any()):
+            return
+        row, column = outside.nonzero()[0].tolist()
+        raise DatasetError(
+            f"{int(outside.any(1).sum())} rows have {name} outside the bounds of {origin}: row {row}, column {column} "
+            f"is {float(native[row, column]):g}, expected [{self.low[column]:g}, {self.high[column]:g}]; "
+            "set clip_actions: true to clip them"
+        )
+
+    def to_plain(self) -> dict[str, Any]:
+        """Numbers and lists only, as a checkpoint stores them."""
+        return {"low": list(self.low), "high": list(self.high)}
+
+    def __str__(self) -> str:
+        return f"continuous actions in {self.size} dimensions"
+
+    @property
+    def _is_unit(self) -> bool:
+        return all(low == -1 for low in self.low) and all(high == 1 for high in self.high)
+
+    @cached_property
+    def _affine(self) -> tuple[Tensor, Tensor]:
+        low, high = torch.tensor(self.low, dtype=torch.float64), torch.tensor(self.high, dtype=torch.float64)
+        return (low + high) / 2, (high - low) / 2
+
+
+@dataclass(frozen=True)
+class DiscreteActions:
+    """One of several choices, numbered from 0; networks see the number."""
+
+    count: int
+    kind = "discrete"
+
+    @property
+    def size(self) -> int:
+        """How many choices there are."""
+        return self.count
+
+    @property
+    def column(self) -> Column:
+        """How an action is stored."""
+        return Column((), "int64")
+
+    def encode(self, native: Tensor) -> Tensor:
+        """Choices as networks see them: as they are."""
+        return native
+
+    def decode(self, actions: Tensor) -> Tensor:
+        """Choices of a network in the environment's units: as they are."""
+        return actions
+
+    def clip(self, actions: Tensor) -> Tensor:
+        """Choices as they are: a network cannot leave them."""
+        return actions
+
+    def sample(self, count: int) -> Tensor:
+        """Uniform choices."""
+        return torch.randint(self.count, (count,))
+
+    def perturb(self, actions: Tensor, noise: float) -> Tensor:
+        """Epsilon-greedy: each choice replaced, with probability `noise`, by a uniform one."""
+        if not noise:
+            return actions
+        is_random = torch.rand(actions.shape, device=actions.device) < noise
+        return torch.where(is_random, torch.randint_like(actions, self.count), actions)
+
+    def check(self, native: Tensor, *, name: str, origin: str, ignored: Tensor | None = None) -> None:
+        """Refuse logged actions that are none of the choices; `ignored` rows may hold anything."""
+        outside = (native < 0) | (native >= self.count)
+        if ignored is not None:
+            outside &= ~ignored
+        if bool(outside.any()):
+            row = int(outside.nonzero()[0])
+            raise DatasetError(
+                f"{int(outside.sum())} rows have {name} that {origin} does not know: row {row} is {int(native[row])}, "
+                f"expected 0 to {self.count - 1}"
+            )
+
+    def to_plain(self) -> dict[str, Any]:
+        """Numbers only, as a checkpoint stores them."""
+        return {"count": self.count}
+
+    def __str__(self) -> str:
+        return f"{self.count} choices"
+
+
+ActionSpace: TypeAlias = "BoxActions | DiscreteActions"
+
+
+@dataclass(frozen=True)
+class SpaceSpec:
+    """What an algorithm needs to know about an environment; stored in checkpoints, so predict needs no environment."""
+
+    obs: Mapping[str, Column]
+    """The parts of an observation in the order in which networks see them; one called `obs` where it is no mapping."""
+    action: ActionSpace
+
+    @classmethod
+    def vector(cls, obs_dim: int, action: ActionSpace) -> Self:
+        """Spaces whose observations are vectors."""
+        return cls({"obs": Column((obs_dim,))}, action)
+
+    @property
+    def obs_dim(self) -> int:
+        """Length of an observation as networks see it."""
+        return sum(part.size for part in self.obs.values())
+
+    @property
+    def action_dim(self) -> int:
+        """Dimensions of an action, or how many choices there are."""
+        return self.action.size
+
+    def flatten(self, obs: ArrayLike | Mapping[str, ArrayLike]) -> NDArray[np.float32]:
+        """One observation or a batch, as the environment gives it, as vectors: (obs_dim,) or (batch, obs_dim)."""
+        if not isinstance(obs, Mapping):
+            return self._checked(np.asarray(obs, dtype=np.float32))
+        missing = [name for name in self.obs if name not in obs]
+        if missing:
+            names = ", ".join(map(repr, self.obs))
+            hint = nearest(missing[0], obs) or f"; got {', '.join(map(repr, obs)) or 'nothing'}"
+            raise ConfigError(f"obs has no {missing[0]!r}: the policy sees {names}{hint}")
+        parts = [
+            np.asarray(obs[name], dtype=np.float32).reshape(*np.shape(obs[name])[: -len(part.shape) or None], -1)
+            for name, part in self.obs.items()
+        ]
+        return self._checked(np.concatenate(parts, axis=-1))
+
+    def _checked(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        width = self.obs_dim
+        if rows.ndim not in (1, 2) or rows.shape[-1] != width:
+            raise ConfigError(f"obs must have shape ({width},) or (batch, {width}), got {rows.shape}")
+        return rows
+
+    def to_plain(self) -> dict[str, Any]:
+        """Numbers and lists only, as a checkpoint stores them."""
+        parts = {name: {"shape": list(part.shape), "dtype": part.dtype} for name, part in self.obs.items()}
+        return {"obs": parts, "action": self.action.to_plain()}
+
+    @classmethod
+    def from_plain(cls, values: Mapping[str, Any]) -> Self:
+        """The inverse of `to_plain`."""
+        parts = {name: Column(tuple(part["shape"]), part["dtype"]) for name, part in values["obs"].items()}
+        action = values["action"]
+        if "count" in action:
+            return cls(parts, DiscreteActions(action["count"]))
+        return cls(parts, BoxActions(tuple(action["low"]), tuple(action["high"])))
