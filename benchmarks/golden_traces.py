@@ -1,7 +1,7 @@
 """Does every packaged config still train to the same numbers? Compares this checkout with an earlier commit.
 
 Both versions run on this machine, one thread each, eager: a short run of every packaged config and of some variants.
-Parameters, target networks, actions on fixed observations and all metrics must be equal bit for bit.
+Parameters, target networks and all metrics must be equal bit for bit, actions on fixed observations to 1e-6.
 
     python benchmarks/golden_traces.py                    # against the commit before the redesign
     python benchmarks/golden_traces.py --only 'sac/*'     # some configs
@@ -138,7 +138,8 @@ def compare(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
             if after["state"].get(key) != value:
                 found.append(f"{name}: {key}")
         for one, other in zip(after["actions"], before["actions"], strict=True):
-            if not torch.equal(one, other):
+            # Bounds are mapped by another formula, the one that environments were stepped with: rounding differs.
+            if not torch.allclose(one, other, rtol=0, atol=1e-6):
                 found.append(f"{name}: actions, by up to {(one - other).abs().max():g}")
         if before["metrics"] != after["metrics"]:
             found.append(f"{name}: metrics {_first_difference(before['metrics'], after['metrics'])}")

@@ -26,7 +26,7 @@ from rl_training.algorithms import ALGORITHMS
 from rl_training.runtime.assembly import open_session
 from rl_training.runtime.options import read_options
 from rl_training.runtime.performance import configure_machine
-from rl_training.types import SpaceSpec
+from rl_training.spaces import BoxActions, SpaceSpec
 
 OBS_DIM, ACTION_DIM, BATCH, WIDTH, CRITICS = 17, 6, 256, 256, 10
 WARM_UP = 600
@@ -102,7 +102,7 @@ def batch() -> dict[str, Tensor]:
 def our_updates(algo: str, *, compiled: bool) -> Work:
     """Updates of ours in which only the critics move."""
     cls = ALGORITHMS[algo]
-    spaces = SpaceSpec(OBS_DIM, ACTION_DIM, (-1.0,) * ACTION_DIM, (1.0,) * ACTION_DIM)
+    spaces = SpaceSpec.vector(OBS_DIM, BoxActions((-1.0,) * ACTION_DIM, (1.0,) * ACTION_DIM))
     algorithm = cls.build(spaces, cls.hyper_class(policy_delay=10**9))  # type: ignore[call-arg]  # REDQ's family has it
     if compiled:
         algorithm.compile_steps()

@@ -27,10 +27,10 @@ from rl_training.data import TransitionDataset
 from rl_training.runtime.artifacts import MetricWindow
 from rl_training.runtime.assembly import make_feed
 from rl_training.runtime.performance import configure_machine
-from rl_training.types import SpaceSpec
+from rl_training.spaces import BoxActions, SpaceSpec
 
 OBS_DIM, ACTION_DIM, ROWS, EPISODE = 17, 6, 100_000, 1000
-SPACES = SpaceSpec(OBS_DIM, ACTION_DIM, (-1.0,) * ACTION_DIM, (1.0,) * ACTION_DIM)
+SPACES = SpaceSpec.vector(OBS_DIM, BoxActions((-1.0,) * ACTION_DIM, (1.0,) * ACTION_DIM))
 WARM_UP = 1.0
 """Seconds of updates before the first that counts."""
 

@@ -56,10 +56,14 @@ def tiny_config(tmp_path: Path) -> Callable[..., TrainConfig]:
             tiny.append("algo_kwargs.dataset_size=400")
         if ALGORITHMS[algo].mode != "offline":
             tiny += ["algo_kwargs.learning_starts=5", "algo_kwargs.update_to_data=1", "env_kwargs.max_episode_steps=5"]
-        name = "her/point_goal" if algo == "her" else f"{algo}/pendulum"
-        return load_config(name, overrides=[*tiny, *overrides])
+        return load_config(packaged(algo), overrides=[*tiny, *overrides])
 
     return make
+
+
+def packaged(algo: str) -> str:
+    """The smallest config that is shipped for an algorithm."""
+    return {"her": "her/point_goal", "dqn": "dqn/cartpole"}.get(algo, f"{algo}/pendulum")
 
 
 def transitions(rows: int = 60, *, episode: int = 20, obs_dim: int = 3, seed: int = 0) -> dict[str, NDArray[Any]]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import probe as _probe  # noqa: F401  registers its environments
 import torch
+from conftest import packaged
 
 from rl_training.config import TrainConfig, load_config
 
@@ -35,8 +36,7 @@ PRIOR = (
 
 def online_config(output: Path, algo: str = "sac", *overrides: str) -> TrainConfig:
     """The packaged config of an algorithm, made small."""
-    name = "her/point_goal" if algo == "her" else f"{algo}/pendulum"
-    return load_config(name, overrides=[*SMALL, f"output_dir={output}", *overrides])
+    return load_config(packaged(algo), overrides=[*SMALL, f"output_dir={output}", *overrides])
 
 
 def differences(ours: Any, theirs: Any, where: str = "") -> list[str]:

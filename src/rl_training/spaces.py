@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from typing_extensions import Self
 
-from rl_training.types import ConfigError, DatasetError, nearest
+from rl_training.types import ConfigError, DatasetError, Metrics, nearest
 
 TOLERANCE = 1e-5
 """How far a logged action may stand outside its bounds, relative to their distance, and count as rounding."""
@@ -101,6 +101,10 @@ class BoxActions:
             "set clip_actions: true to clip them"
         )
 
+    def compare(self, actions: Tensor, logged: Tensor) -> Metrics:
+        """How far a policy's actions are from logged ones."""
+        return {"action_mse": (actions - logged).square().mean()}
+
     def to_plain(self) -> dict[str, Any]:
         """Numbers and lists only, as a checkpoint stores them."""
         return {"low": list(self.low), "high": list(self.high)}
@@ -120,9 +124,10 @@ class BoxActions:
 
 @dataclass(frozen=True)
 class DiscreteActions:
-    """One of several choices, numbered from 0; networks see the number."""
+    """One of several choices. Networks number them from 0, the environment from `start`."""
 
     count: int
+    start: int = 0
     kind = "discrete"
 
     @property
@@ -136,12 +141,12 @@ class DiscreteActions:
         return Column((), "int64")
 
     def encode(self, native: Tensor) -> Tensor:
-        """Choices as networks see them: as they are."""
-        return native
+        """Choices of the environment as networks number them."""
+        return native - self.start if self.start else native
 
     def decode(self, actions: Tensor) -> Tensor:
-        """Choices of a network in the environment's units: as they are."""
-        return actions
+        """Choices of a network as the environment numbers them."""
+        return actions + self.start if self.start else actions
 
     def clip(self, actions: Tensor) -> Tensor:
         """Choices as they are: a network cannot leave them."""
@@ -160,19 +165,23 @@ class DiscreteActions:
 
     def check(self, native: Tensor, *, name: str, origin: str, ignored: Tensor | None = None) -> None:
         """Refuse logged actions that are none of the choices; `ignored` rows may hold anything."""
-        outside = (native < 0) | (native >= self.count)
+        outside = (native < self.start) | (native >= self.start + self.count)
         if ignored is not None:
             outside &= ~ignored
         if bool(outside.any()):
             row = int(outside.nonzero()[0])
             raise DatasetError(
                 f"{int(outside.sum())} rows have {name} that {origin} does not know: row {row} is {int(native[row])}, "
-                f"expected 0 to {self.count - 1}"
+                f"expected {self.start} to {self.start + self.count - 1}"
             )
+
+    def compare(self, actions: Tensor, logged: Tensor) -> Metrics:
+        """How often a policy's choices are the logged ones."""
+        return {"action_agreement": (actions == logged).float().mean()}
 
     def to_plain(self) -> dict[str, Any]:
         """Numbers only, as a checkpoint stores them."""
-        return {"count": self.count}
+        return {"count": self.count, "start": self.start}
 
     def __str__(self) -> str:
         return f"{self.count} choices"
@@ -236,5 +245,5 @@ class SpaceSpec:
         parts = {name: Column(tuple(part["shape"]), part["dtype"]) for name, part in values["obs"].items()}
         action = values["action"]
         if "count" in action:
-            return cls(parts, DiscreteActions(action["count"]))
+            return cls(parts, DiscreteActions(action["count"], action["start"]))
         return cls(parts, BoxActions(tuple(action["low"]), tuple(action["high"])))

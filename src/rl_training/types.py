@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
-
-from typing_extensions import Self
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,31 +14,6 @@ Batch: TypeAlias = "dict[str, Tensor]"
 
 Metrics: TypeAlias = "dict[str, Tensor]"
 """Named 0-d tensors."""
-
-
-@dataclass(frozen=True)
-class SpaceSpec:
-    """What an algorithm needs to know about an environment; stored in checkpoints, so predict needs no environment."""
-
-    obs_dim: int
-    action_dim: int
-    action_low: tuple[float, ...]
-    action_high: tuple[float, ...]
-
-    def to_native(self, actions: Any) -> Any:
-        """A tensor of actions in [-1, 1] in the environment's own units."""
-        low, high = actions.new_tensor(self.action_low), actions.new_tensor(self.action_high)
-        return low + (actions + 1) / 2 * (high - low)
-
-    def to_plain(self) -> dict[str, Any]:
-        """Numbers and lists only, as a checkpoint stores them."""
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
-
-    @classmethod
-    def from_plain(cls, values: dict[str, Any]) -> Self:
-        """The inverse of `to_plain`."""
-        bounds = {name: tuple(values[name]) for name in ("action_low", "action_high")}
-        return cls(obs_dim=values["obs_dim"], action_dim=values["action_dim"], **bounds)
 
 
 class UserError(Exception):

@@ -19,10 +19,11 @@ from rl_training.config import TrainConfig
 from rl_training.experiment import get_algorithm_spec, list_algorithms
 from rl_training.runtime.checkpointing import load_checkpoint
 from rl_training.runtime.options import bind_options, option_groups
-from rl_training.types import Batch, ConfigError, SpaceSpec
+from rl_training.spaces import BoxActions, DiscreteActions, SpaceSpec
+from rl_training.types import Batch, ConfigError
 
 NAMES = [spec.name for spec in list_algorithms()]
-SPACES = SpaceSpec(4, 2, (-1.0, -1.0), (1.0, 1.0))
+SPACES = SpaceSpec.vector(4, BoxActions((-1.0, -1.0), (1.0, 1.0)))
 UPDATES = 4
 """Enough for a step that is due on every second update to happen twice."""
 
@@ -35,13 +36,15 @@ MakeConfig = Callable[..., TrainConfig]
 def _build(name: str, **hyper: Any) -> Algorithm:
     torch.manual_seed(0)
     cls = ALGORITHMS[name]
+    spaces = SPACES if "continuous" in cls.action_kinds else SpaceSpec.vector(4, DiscreteActions(2))
     small: dict[str, Any] = {"hidden_sizes": (16, 16), "critic_hidden_sizes": None, "policy_delay": 2}
     known = {field: value for field, value in small.items() if field in cls.hyper_class.__dataclass_fields__}
-    return cls.build(SPACES, cls.hyper_class(**known | hyper))
+    return cls.build(spaces, cls.hyper_class(**known | hyper))
 
 
 def _batches(name: str, count: int = UPDATES, size: int = 32) -> list[Batch]:
     generator = torch.Generator().manual_seed(1)
+    is_discrete = "continuous" not in ALGORITHMS[name].action_kinds
     shapes = {"obs": (size, 4), "actions": (size, 2), "rewards": (size,), "next_obs": (size, 4), "dones": (size,)}
     shapes |= {"next_actions": (size, 2), "returns_to_go": (size,), "lambda_returns": (size,), "advantages": (size,)}
 
@@ -49,7 +52,9 @@ def _batches(name: str, count: int = UPDATES, size: int = 32) -> list[Batch]:
         values = torch.randn(shapes[field], generator=generator)
         if field == "dones":
             return (values > 1).float()
-        return values.tanh() if "actions" in field else values
+        if "actions" in field:
+            return (values[:, 0] > 0).long() if is_discrete else values.tanh()
+        return values
 
     return [{field: draw(field) for field in ALGORITHMS[name].needs} for _ in range(count)]
 
@@ -154,7 +159,9 @@ def _compare_with_eager(name: str, backend: str) -> None:
     for algorithm in (eager, compiled):
         torch.manual_seed(5)
         for batch in _batches(name):
-            algorithm.update({field: values.to(dtype) for field, values in batch.items()})
+            algorithm.update(
+                {field: values.to(dtype) if values.is_floating_point() else values for field, values in batch.items()}
+            )
     assert eager.state_dict().keys() == compiled.state_dict().keys()
     for mine, other in zip(_tensors(eager), _tensors(compiled), strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-6)
@@ -173,8 +180,8 @@ def test_train_evaluate_predict_and_resume_through_the_registry(name: str, tiny_
     assert len(evaluation["returns"]) == len(evaluation["lengths"]) == 2
     spaces = SpaceSpec.from_plain(load_checkpoint(result.checkpoint_path)["spaces"])
     action = spec.predict(result.run_dir, [0.5] * spaces.obs_dim)
-    assert action.shape == (spaces.action_dim,)
-    assert abs(float(action[0])) <= spaces.action_high[0]
+    assert action.shape == spaces.action.column.shape
+    spaces.action.check(torch.as_tensor(action)[None], name="actions", origin="the task")
     resumed = spec.resume(result.run_dir, total_timesteps=30)
     state = load_checkpoint(resumed.checkpoint_path)["trainer"]["state"]
     assert state["global_step"] == 30

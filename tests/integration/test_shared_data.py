@@ -59,6 +59,8 @@ FILES = {
     # Ends are in `episode_terminals`: 500 episodes of 199 rows, each of which loses its last.
     "pendulum/pendulum_replay_v1.1.0.h5": Expected(99_500 - 500, (3, 1), 500, truncations=500),
     "pendulum/pendulum_random_v1.1.0.h5": Expected(99_500 - 500, (3, 1), 500, truncations=500),
+    # `terminals` is 1 on the last two rows of an ended episode, and counts on the last one only.
+    "cartpole/cartpole_replay_v1.1.0.h5": Expected(99_866 - 134, (4, 1), 134, terminations=1448, truncations=134),
     "pendulum/pendulum_medium_sac.npz": Expected(10_000, (3, 1), truncations=50),
     "pendulum/pendulum_expert_sac.npz": Expected(10_000, (3, 1), truncations=50),
     "cs285_expert/Ant-v4_expert.npz": Expected(2000, (27, 8), truncations=2, returns=(4713, 4651)),
@@ -67,10 +69,9 @@ FILES = {
 }
 
 REFUSED = {
-    "cartpole/cartpole_replay_v1.1.0.h5": "actions are discrete; only continuous actions are supported",
     "icu_sepsis/dynamics.npz": "field 'obs' is missing",
 }
-"""Files that hold no transitions with continuous actions, and what is said about them."""
+"""Files that hold no transitions, and what is said about them."""
 
 MINARI = "D4RL/door/human-v2"
 

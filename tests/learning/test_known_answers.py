@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from rl_training.algorithms import ALGORITHMS, Algorithm
 from rl_training.data import TransitionDataset, with_lambda_returns
-from rl_training.types import SpaceSpec
+from rl_training.spaces import BoxActions, SpaceSpec
 
 GAMMA = 0.9
 SMALL: dict[str, Any] = {
@@ -42,7 +42,7 @@ def _build(name: str, obs_dim: int, **hyper: Any) -> Algorithm:
     torch.manual_seed(0)
     cls = ALGORITHMS[name]
     small = {key: value for key, value in SMALL.items() if key in cls.hyper_class.__dataclass_fields__}
-    return cls.build(SpaceSpec(obs_dim, 1, (-1.0,), (1.0,)), cls.hyper_class(**{**small, **hyper}))
+    return cls.build(SpaceSpec.vector(obs_dim, BoxActions((-1.0,), (1.0,))), cls.hyper_class(**{**small, **hyper}))
 
 
 def _learn(name: str, dataset: TransitionDataset, *, updates: int, **hyper: Any) -> Algorithm:

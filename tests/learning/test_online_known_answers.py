@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms import ALGORITHMS, Algorithm
-from rl_training.types import Batch, SpaceSpec
+from rl_training.spaces import BoxActions, SpaceSpec
+from rl_training.types import Batch
 
 GAMMA = 0.9
 NAMES = ("ddpg", "td3", "sac")
@@ -23,7 +24,7 @@ def _learn(name: str, batch: Batch, *, updates: int, **hyper: Any) -> Algorithm:
     torch.manual_seed(0)
     cls = ALGORITHMS[name]
     obs_dim, action_dim = batch["obs"].shape[-1], batch["actions"].shape[-1]
-    spaces = SpaceSpec(obs_dim, action_dim, (-1.0,) * action_dim, (1.0,) * action_dim)
+    spaces = SpaceSpec.vector(obs_dim, BoxActions((-1.0,) * action_dim, (1.0,) * action_dim))
     algorithm = cls.build(spaces, cls.hyper_class(**{"hidden_sizes": (64, 64), "gamma": GAMMA, **hyper}))
     for update in range(updates):
         # A falling step size, since at a constant one the answer would keep trembling.

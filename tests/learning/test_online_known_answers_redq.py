@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from rl_training.algorithms import ALGORITHMS, Algorithm
-from rl_training.types import Batch, SpaceSpec
+from rl_training.spaces import BoxActions, SpaceSpec
+from rl_training.types import Batch
 
 GAMMA = 0.9
 FEW: dict[str, Any] = {"num_critics": 4, "policy_delay": 2}
@@ -35,7 +36,7 @@ def _learn(name: str, batch: Batch, *, updates: int, **hyper: Any) -> Algorithm:
     cls = ALGORITHMS[name]
     small = {"hidden_sizes": (32, 32), "learning_rate": 5e-3, "gamma": GAMMA, "tau": 0.1}
     obs_dim = batch["obs"].shape[1]
-    algorithm = cls.build(SpaceSpec(obs_dim, 1, (-1.0,), (1.0,)), cls.hyper_class(**{**small, **hyper}))
+    algorithm = cls.build(SpaceSpec.vector(obs_dim, BoxActions((-1.0,), (1.0,))), cls.hyper_class(**{**small, **hyper}))
     for update in range(updates):
         # A falling step size, since at a constant one the answer would keep trembling.
         algorithm.set_learning_rate_multiplier(1 - update / updates)

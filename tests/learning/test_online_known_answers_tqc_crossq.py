@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms import ALGORITHMS, Algorithm
-from rl_training.types import Batch, SpaceSpec
+from rl_training.spaces import BoxActions, SpaceSpec
+from rl_training.types import Batch
 
 GAMMA = 0.9
 HYPER: dict[str, dict[str, Any]] = {
@@ -23,7 +24,7 @@ def _learn(name: str, data: Batch, *, updates: int, **hyper: Any) -> Algorithm:
     torch.manual_seed(0)
     cls = ALGORITHMS[name]
     options = {"learning_rate": 5e-3, "gamma": GAMMA, **HYPER[name], **hyper}
-    spaces = SpaceSpec(data["obs"].shape[-1], 1, (-1.0,), (1.0,))
+    spaces = SpaceSpec.vector(data["obs"].shape[-1], BoxActions((-1.0,), (1.0,)))
     algorithm = cls.build(spaces, cls.hyper_class(**options))
     for update in range(updates):
         # A falling step size, since at a constant one the answer would keep trembling.

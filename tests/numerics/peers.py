@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.algorithms import ALGORITHMS, Algorithm
-from rl_training.types import Batch, SpaceSpec
+from rl_training.spaces import BoxActions, SpaceSpec
+from rl_training.types import Batch
 
 OBS_DIM, ACTION_DIM = 5, 3
-SPACES = SpaceSpec(OBS_DIM, ACTION_DIM, (-1.0,) * ACTION_DIM, (1.0,) * ACTION_DIM)
+SPACES = SpaceSpec.vector(OBS_DIM, BoxActions((-1.0,) * ACTION_DIM, (1.0,) * ACTION_DIM))
 
 
 def build(name: str, **hyper: Any) -> Algorithm:

@@ -9,8 +9,9 @@ import pytest
 import torch
 from peers import batches, build
 
-from rl_training.algorithms.bc import bc_loss, stochastic_bc_loss
+from rl_training.algorithms.bc import BC, bc_loss, discrete_bc_loss, stochastic_bc_loss
 from rl_training.models.policies import LOG_STD_RANGE, gaussian_log_prob
+from rl_training.spaces import DiscreteActions, SpaceSpec
 from rl_training.types import ConfigError
 
 
@@ -70,3 +71,26 @@ def test_stochastic_policy_learns_the_spread_of_the_data() -> None:
 def test_an_unknown_policy_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(ConfigError, match="did you mean 'stochastic'"):
         build("bc", policy="stochastick")
+
+
+def test_the_likelihood_of_choices_has_the_numbers_worked_out_by_hand() -> None:
+    logits = torch.tensor([[0.0, math.log(3)]])
+    metrics = discrete_bc_loss(log_probs=logits.log_softmax(-1), actions=torch.tensor([1]))
+    assert float(metrics["actor_loss"]) == pytest.approx(0.287682, abs=1e-6)
+    assert float(metrics["entropy_normalized"]) == pytest.approx(0.5623351 / math.log(2), abs=1e-6)
+    assert float(metrics["accuracy"]) == 1
+    uniform = discrete_bc_loss(log_probs=torch.zeros(2, 5).log_softmax(-1), actions=torch.tensor([0, 3]))
+    assert float(uniform["nll"]) == pytest.approx(math.log(5))
+
+
+def test_cloned_choices_come_in_the_proportions_of_the_data() -> None:
+    spaces = SpaceSpec.vector(1, DiscreteActions(2))
+    torch.manual_seed(0)
+    algorithm = BC.build(spaces, BC.hyper_class(hidden_sizes=(4,), learning_rate=0.02))
+    batch = {"obs": torch.zeros(4, 1), "actions": torch.tensor([0, 0, 0, 1])}
+    for _ in range(500):
+        metrics = algorithm.update(batch).metrics
+    assert float(metrics["nll"]) == pytest.approx(0.562335, abs=1e-3)
+    obs = torch.zeros(4000, 1)
+    assert not algorithm.act(obs).any()
+    assert float(algorithm.act(obs, deterministic=False).float().mean()) == pytest.approx(0.25, abs=0.03)

@@ -19,7 +19,8 @@ from rl_training.algorithms.hyper import Alpha, Hyper, Sizes, ValueHyper
 from rl_training.algorithms.optim import Adam, Optimizer, gradient_norm, polyak
 from rl_training.binding import bind
 from rl_training.models import Model
-from rl_training.types import Batch, Metrics, SpaceSpec
+from rl_training.spaces import ActionKind, ActionSpace, BoxActions, SpaceSpec
+from rl_training.types import Batch, Metrics
 
 __all__ = ["ALGORITHMS", "TRANSITION", "Algorithm", "Alpha", "Hyper", "Mode", "Sizes", "Step", "UpdateResult",
            "ValueHyper", "register"]  # fmt: skip
@@ -89,6 +90,7 @@ class Algorithm(nn.Module):
     hyper_class: ClassVar[type[Hyper]]
     model_class: ClassVar[type[Model]]
     steps: tuple[Step, ...]
+    action_kinds: ClassVar[tuple[ActionKind, ...]] = ("continuous",)
     needs: tuple[str, ...] = TRANSITION
     defaults: ClassVar[Mapping[str, Any]] = {}
     name: ClassVar[str]
@@ -107,6 +109,7 @@ class Algorithm(nn.Module):
         self.model = model
         self.target = cast("Model", nn.Module())
         self.optimizers = cast("dict[str, Any]", nn.ModuleDict())
+        self.action_space: ActionSpace = BoxActions((-1.0,) * model.action_dim, (1.0,) * model.action_dim)
         self.updates = 0
         self._tracked: dict[str, tuple[list[Tensor], list[Tensor]]] = {}
         steps = [self._with_parameters(step) for step in self.make_steps(self.hyper)]
@@ -169,7 +172,11 @@ class Algorithm(nn.Module):
         """The algorithm with a fresh model; hyper-parameters that the model takes are passed on by name."""
         accepted = inspect.signature(cls.model_class).parameters
         shape = {field.name: getattr(hyper, field.name) for field in fields(hyper) if field.name in accepted}
-        return cls(cls.model_class(obs_dim=spaces.obs_dim, action_dim=spaces.action_dim, **shape), hyper)
+        if "discrete" in accepted:
+            shape["discrete"] = spaces.action.kind == "discrete"
+        algorithm = cls(cls.model_class(obs_dim=spaces.obs_dim, action_dim=spaces.action_dim, **shape), hyper)
+        algorithm.action_space = spaces.action
+        return algorithm
 
     def set_obs_statistics(self, mean: Tensor, std: Tensor) -> None:
         """Normalise observations with these statistics from here on; they are part of the state."""
@@ -205,15 +212,14 @@ class Algorithm(nn.Module):
 
     @torch.no_grad()
     def act(self, obs: Tensor, *, deterministic: bool = True) -> Tensor:
-        """Actions in [-1, 1] for raw observations: the one entry point for inference."""
+        """Actions as networks see them, for raw observations: the one entry point for inference."""
         actions: Tensor = self.model.act(self.normalize(obs), deterministic=deterministic)
         return actions
 
     @torch.no_grad()
     def explore(self, obs: Tensor, *, noise: float) -> Tensor:
-        """Actions to learn from: a sample where the policy is stochastic, with Gaussian noise of this deviation."""
-        actions = self.act(obs, deterministic=False)
-        return (actions + noise * torch.randn_like(actions)).clamp(-1, 1) if noise else actions
+        """Actions to learn from: a sample where the policy is stochastic, perturbed as the action space has it."""
+        return self.action_space.perturb(self.act(obs, deterministic=False), noise)
 
     def losses(self, batch: Batch) -> Metrics:
         """All losses and their metrics on a batch, without a step or dropout: for held-out data and for debugging."""

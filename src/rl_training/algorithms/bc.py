@@ -2,6 +2,7 @@
 
     deterministic   minimises   mean (pi(s) - a)^2            over the batch and the action's dimensions
     stochastic      minimises   - mean log pi(a | s)
+    choices         minimises   - mean log pi(a | s)          of a categorical policy, for discrete actions
 
 Keep only the best trajectories with the data option `best_fraction` (X % BC of Chen et al., "Decision Transformer",
 NeurIPS 2021).
@@ -11,6 +12,7 @@ No known differences: trajectories are counted, not timesteps.
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from pydantic import Field
@@ -19,6 +21,7 @@ from torch import Tensor
 from rl_training.algorithms.base import Algorithm, Hyper, Step, register
 from rl_training.binding import options
 from rl_training.models import MLPBCModel
+from rl_training.models.discrete import pick
 from rl_training.models.policies import gaussian_log_prob
 from rl_training.types import Batch, Metrics
 
@@ -28,7 +31,8 @@ class BCHyper(Hyper):
     """Hyper-parameters of BC."""
 
     policy: Literal["deterministic", "stochastic"] = Field(
-        default="deterministic", description="regression of actions, or likelihood of a Gaussian around tanh(mean)"
+        default="deterministic",
+        description="continuous actions: regression, or likelihood of a Gaussian around tanh(mean)",
     )
 
 
@@ -44,6 +48,18 @@ def stochastic_bc_loss(*, log_probs: Tensor, log_stds: Tensor) -> Metrics:
     return {"actor_loss": nll, "nll": nll, "log_std_mean": log_stds.mean()}
 
 
+def discrete_bc_loss(*, log_probs: Tensor, actions: Tensor) -> Metrics:
+    """The objective of the categorical policy: log-probabilities (B, choices) of all choices, choices (B,)."""
+    nll = -pick(log_probs, actions).mean()
+    entropy = -(log_probs.exp() * log_probs).sum(-1).mean()
+    return {
+        "actor_loss": nll,
+        "nll": nll,
+        "accuracy": (log_probs.argmax(-1) == actions).to(log_probs.dtype).mean(),
+        "entropy_normalized": entropy / math.log(log_probs.shape[-1]),
+    }
+
+
 @register("bc", mode="offline")
 class BC(Algorithm):
     """Behaviour cloning."""
@@ -52,12 +68,15 @@ class BC(Algorithm):
     model: MLPBCModel
     target: MLPBCModel
     steps = (Step("actor"),)
+    action_kinds = ("continuous", "discrete")
     needs = ("obs", "actions")
     defaults = {"normalize_obs": True}
 
     def actor_loss(self, batch: Batch) -> Metrics:
         """The distance from the policy to the data."""
         actor, obs, actions = self.model.actor, batch["obs"], batch["actions"]
+        if self.action_space.kind == "discrete":
+            return discrete_bc_loss(log_probs=actor(obs), actions=actions)
         if self.hyper.policy == "deterministic":
             return bc_loss(policy_actions=actor(obs), actions=actions)
         mean, log_std = actor(obs)

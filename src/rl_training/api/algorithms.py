@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import Self
 
@@ -53,7 +52,7 @@ class ManagedAlgorithm:
         """Mean and spread of raw returns over episodes with fixed seeds, with the returns and lengths themselves."""
         return self._trained().evaluate(episodes=num_episodes, num_envs=num_envs).to_dict()
 
-    def predict(self, obs: ArrayLike, *, deterministic: bool = True) -> NDArray[np.float32]:
+    def predict(self, obs: ArrayLike, *, deterministic: bool = True) -> NDArray[Any]:
         """Actions in native units for one observation or a batch, from memory."""
         return self._trained().predict(obs, deterministic=deterministic)
 

@@ -87,6 +87,9 @@ class DataOptions(DatasetSpec):
     clip_actions: bool = Field(default=False, description="clip logged actions into the action bounds")
     action_low: tuple[float, ...] | None = Field(default=None, description="lower action bounds, without an env_id")
     action_high: tuple[float, ...] | None = Field(default=None, description="upper action bounds, without an env_id")
+    num_actions: int | None = Field(
+        default=None, ge=1, description="number of choices, without an env_id; default the largest logged one plus 1"
+    )
     best_fraction: float | None = Field(default=None, gt=0, le=1, description="keep this share of episodes, by return")
     validation_fraction: float | None = Field(
         default=None,

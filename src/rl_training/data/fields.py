@@ -61,7 +61,7 @@ def rename(names: Mapping[str, Any]) -> dict[str, str]:
 
 
 def read_fields(arrays: Mapping[str, Any], *, copy: bool = False) -> dict[str, NDArray[Any]]:
-    """Known fields as float32 matrices and vectors of equal length; end flags as booleans."""
+    """Known fields as float32 matrices and vectors of equal length; choices as integers, end flags as booleans."""
     fields = {
         field: _shape(field, spelling, _array(spelling, arrays[spelling], copy=copy))
         for field, spelling in rename(arrays).items()
@@ -74,9 +74,12 @@ def read_fields(arrays: Mapping[str, Any], *, copy: bool = False) -> dict[str, N
         raise DatasetError("the dataset is empty")
     for first, second in (("obs", "next_obs"), ("actions", "next_actions")):
         if second in fields and fields[second].shape != fields[first].shape:
-            widths = f"{fields[second].shape[1]} columns, {first} has {fields[first].shape[1]}"
-            raise DatasetError(f"{second} has {widths}")
+            raise DatasetError(f"{second} has {_width(fields[second])}, {first} has {_width(fields[first])}")
     return _ends(fields)
+
+
+def _width(array: NDArray[Any]) -> str:
+    return "choices" if array.ndim == 1 else f"{array.shape[1]} columns"
 
 
 def _array(spelling: str, value: Any, *, copy: bool) -> NDArray[Any]:
@@ -90,8 +93,8 @@ def _shape(field: str, spelling: str, array: NDArray[Any]) -> NDArray[Any]:
     if array.dtype == object or array.dtype.kind not in "fiub":
         raise DatasetError(f"{spelling} must hold numbers, got an array of type {array.dtype}")
     if field in ("obs", "next_obs", "actions", "next_actions"):
-        if field == "actions" and array.dtype.kind in "iub":
-            raise DatasetError(f"{spelling} are discrete ({array.dtype}); only continuous actions are supported")
+        if field.endswith("actions") and array.dtype.kind in "iub":
+            return _choices(spelling, array)
         if array.ndim == 1:
             array = array[:, None]
         if array.ndim != 2:
@@ -108,6 +111,20 @@ def _shape(field: str, spelling: str, array: NDArray[Any]) -> NDArray[Any]:
         array = np.ascontiguousarray(array, dtype=np.float32)
     _check_finite(spelling, array)
     return array
+
+
+def _choices(spelling: str, array: NDArray[Any]) -> NDArray[np.int64]:
+    """Integer actions as one number per row; rows of 0 with a single 1 say the number of the choice by its place."""
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim == 2 and ((array == 0) | (array == 1)).all() and (array.sum(axis=1) == 1).all():
+        array = array.argmax(axis=1)
+    if array.ndim != 1:
+        raise DatasetError(
+            f"{spelling} are integers of shape {array.shape}; expected one choice per row, or one-hot rows; "
+            "save continuous actions as floating-point numbers"
+        )
+    return np.ascontiguousarray(array, dtype=np.int64)
 
 
 def _flags(spelling: str, array: NDArray[Any]) -> NDArray[np.bool_]:

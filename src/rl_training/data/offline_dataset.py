@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -19,6 +19,7 @@ from rl_training.data.conversion import add_next_obs, episode_rows
 from rl_training.data.fields import read_fields
 from rl_training.data.returns import returns_to_go
 from rl_training.data.sampling import BlockSampler, sample_trajectory_windows
+from rl_training.spaces import BoxActions
 from rl_training.types import Batch, DatasetError
 
 __all__ = ["Episode", "TransitionDataset", "sample_trajectory_windows"]
@@ -160,8 +161,13 @@ class TransitionDataset:
 
     @property
     def action_dim(self) -> int:
-        """Length of an action."""
-        return self.fields["actions"].shape[1]
+        """Length of an action; 1 for choices."""
+        return 1 if self.is_discrete else self.fields["actions"].shape[1]
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether actions are choices, one integer per row."""
+        return self.fields["actions"].ndim == 1
 
     @property
     def device(self) -> torch.device:
@@ -252,21 +258,24 @@ class TransitionDataset:
         self._require_order("returns_to_go")
         return self.with_fields(returns_to_go=returns_to_go(self, gamma=gamma, failure_reward=failure_reward))
 
+    def map_actions(self, function: Callable[[Tensor], Tensor]) -> Self:
+        """The dataset with a function applied to all actions, those of held-out episodes too."""
+        names = [name for name in ("actions", "next_actions") if name in self.fields]
+        mapped = {name: function(self.fields[name]) for name in names}
+        if all(mapped[name] is self.fields[name] for name in names):
+            return self
+        held_out = None if self.validation is None else self.validation.map_actions(function)
+        return replace(self.with_fields(**mapped), validation=held_out)
+
     def with_action_bounds(self, low: ArrayLike, high: ArrayLike) -> Self:
         """Actions in native units mapped so that [low, high] becomes [-1, 1]."""
         bottom, top = self._action_bounds(low, high)
-        if bool((bottom == -1).all() and (top == 1).all()):
-            return self
-        names = [name for name in ("actions", "next_actions") if name in self.fields]
-        return self.with_fields(**{name: 2 * (self.fields[name] - bottom) / (top - bottom) - 1 for name in names})
+        return self.map_actions(BoxActions(tuple(bottom.tolist()), tuple(top.tolist())).encode)
 
     def with_clipped_actions(self, low: ArrayLike, high: ArrayLike) -> Self:
-        """Actions, those of held-out episodes too, brought into [low, high]."""
+        """Actions brought into [low, high]."""
         bottom, top = self._action_bounds(low, high)
-        names = [name for name in ("actions", "next_actions") if name in self.fields]
-        clipped = self.with_fields(**{name: self.fields[name].clamp(bottom, top) for name in names})
-        held_out = None if self.validation is None else self.validation.with_clipped_actions(low, high)
-        return replace(clipped, validation=held_out)
+        return self.map_actions(lambda actions: actions.clamp(bottom, top))
 
     def _action_bounds(self, low: ArrayLike, high: ArrayLike) -> tuple[Tensor, Tensor]:
         """Bounds as one number per dimension; a single number is meant for all of them."""

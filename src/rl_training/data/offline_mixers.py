@@ -90,6 +90,8 @@ def _shares(datasets: Sequence[TransitionDataset], ratios: Sequence[float]) -> l
 def _check_dimensions(datasets: Sequence[TransitionDataset]) -> None:
     first = datasets[0]
     for number, part in enumerate(datasets):
+        if part.is_discrete != first.is_discrete:
+            raise DatasetError(f"datasets 0 and {number} cannot be mixed: only one of them has discrete actions")
         for name in ("obs_dim", "action_dim"):
             if getattr(part, name) != getattr(first, name):
                 sizes = f"{getattr(first, name)} and {getattr(part, name)}"

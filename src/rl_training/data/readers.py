@@ -59,10 +59,12 @@ def read_hdf5(path: Path) -> dict[str, Any]:
         raise MissingExtraError("h5py", "hdf5", f"reading {path}") from None
     try:
         with h5py.File(path, "r") as file:
-            if "discrete_action" in file and bool(np.asarray(file["discrete_action"])):
-                raise DatasetError(f"{path}: actions are discrete; only continuous actions are supported")
-            arrays = {name: item for name, item in file.items() if isinstance(item, h5py.Dataset)}
-            return {name: item[()] if name in KNOWN else None for name, item in arrays.items()}
+            items = {name: item for name, item in file.items() if isinstance(item, h5py.Dataset)}
+            arrays: dict[str, Any] = {name: item[()] if name in KNOWN else None for name, item in items.items()}
+            if "discrete_action" in items and bool(items["discrete_action"][()]) and arrays.get("actions") is not None:
+                # d3rlpy says so beside the actions, which may be stored as floating-point numbers.
+                arrays["actions"] = arrays["actions"].astype(np.int64)
+            return arrays
     except OSError as error:
         raise DatasetError(f"{path} is not a readable HDF5 file, it may be truncated ({error})") from None
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from rl_training.data.n_step import sum_rewards
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.returns import backward_recursion
+from rl_training.spaces import Column
 from rl_training.types import Batch, ConfigError, DatasetError
 
 SAMPLED = ("obs", "actions", "rewards", "next_obs", "dones")
@@ -30,6 +31,7 @@ class ReplayBuffer:
         capacity: int,
         obs_dim: int,
         action_dim: int,
+        action: Column | None = None,
         num_envs: int = 1,
         gamma: float = 0.99,
         n_step: int = 1,
@@ -48,7 +50,9 @@ class ReplayBuffer:
         self.sampled: tuple[str, ...] = SAMPLED
         self._first_stream = 0
         self.fields: dict[str, Tensor] = {}
-        self._add_fields(obs=obs_dim, actions=action_dim, rewards=None, next_obs=obs_dim, dones=None)
+        self._add_fields(obs=obs_dim, rewards=None, next_obs=obs_dim, dones=None)
+        kept = Column((action_dim,)) if action is None else action
+        self.fields["actions"] = torch.empty((capacity, *kept.shape), dtype=kept.torch_dtype, device=self.device)
         self._add_fields(truncations=None, streams=None, dtype=torch.int32)
         if n_step > 1:
             self._successors = torch.full((capacity,), -1, device=self.device)
@@ -91,7 +95,7 @@ class ReplayBuffer:
         a time limit, it has terminated.
         """
         values = {"obs": obs, "actions": actions, "rewards": rewards, "next_obs": next_obs, "dones": terminations}
-        rows = {name: torch.as_tensor(value).to(self.device, torch.float32) for name, value in values.items()}
+        rows = {name: torch.as_tensor(value).to(self.device, self.fields[name].dtype) for name, value in values.items()}
         cut = torch.as_tensor(truncations).to(self.device, torch.int32)
         rows["truncations"] = cut * (rows["dones"] == 0)
         rows["streams"] = self._first_stream + torch.arange(self.num_envs, dtype=torch.int32, device=self.device)
@@ -243,7 +247,7 @@ class EpisodeReplayBuffer(ReplayBuffer):
         self.failure_reward = failure_reward
         self.pending: list[list[Batch]] = [[] for _ in range(self.num_envs)]
         if "next_actions" in needs:
-            self._add_fields(next_actions=self.fields["actions"].shape[1])
+            self.fields["next_actions"] = torch.empty_like(self.fields["actions"])
         if "returns_to_go" in needs:
             self._add_fields(returns_to_go=None)
         self.sampled += tuple(name for name in ("next_actions", "returns_to_go") if name in self.fields)

@@ -1,7 +1,8 @@
-"""Environments as the package sees them: actions in [-1, 1] and flat float32 observations."""
+"""Environments as networks see them: flat float32 observations, and actions in [-1, 1] or choices from 0 on."""
 
 from __future__ import annotations
 
+import operator
 import os
 import signal
 import warnings
@@ -11,15 +12,16 @@ from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.spaces import Box, Dict
+from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-from gymnasium.wrappers import FlattenObservation, RescaleAction, TransformObservation
+from gymnasium.wrappers import FlattenObservation, RescaleAction, TransformAction, TransformObservation
 
 from rl_training.config import RewardTransformConfig
 from rl_training.envs.goals import FlattenGoal, has_goal
 from rl_training.envs.rewards import apply_reward_wrappers, as_reward_transform
 from rl_training.envs.snapshots import Snapshot
-from rl_training.types import ConfigError, MissingExtraError, SpaceSpec, nearest
+from rl_training.spaces import BoxActions, Column, DiscreteActions, SpaceSpec
+from rl_training.types import ConfigError, MissingExtraError, nearest
 
 WRAPPERS = ("reward",)
 ROBOTICS = ("PointMaze", "AntMaze", "Fetch", "HandReach", "HandManipulate", "AdroitHand", "FrankaKitchen")
@@ -64,9 +66,17 @@ def reward_transform(env_kwargs: Mapping[str, Any]) -> RewardTransformConfig | N
 
 
 def make_env(env_id: str, env_kwargs: Mapping[str, Any] | None = None, **options: bool) -> gym.Env[Any, Any]:
-    """The environment with flat float32 observations, actions in [-1, 1], and a state that can be saved if any can."""
+    """The environment with flat float32 observations, actions as networks give them, and a state that can be saved.
+
+    Continuous actions are in [-1, 1], choices are numbered from 0. Not every environment has a state that can be saved.
+    """
     env = make_native_env(env_id, env_kwargs, **options)
-    return Snapshot(RescaleAction(env, np.float32(-1), np.float32(1)))
+    actions = env.action_space
+    if isinstance(actions, Box):
+        env = RescaleAction(env, np.float32(-1), np.float32(1))
+    elif isinstance(actions, Discrete) and actions.start:
+        env = TransformAction(env, partial(operator.add, int(actions.start)), Discrete(int(actions.n)))
+    return Snapshot(env)
 
 
 def make_vector_env(
@@ -95,16 +105,25 @@ def _make_apart(make: Callable[[], gym.Env[Any, Any]], leader: int) -> gym.Env[A
 
 
 def space_spec(env: gym.Env[Any, Any]) -> SpaceSpec:
-    """The spaces of an environment whose actions are in native units."""
-    actions, observations = env.action_space, env.observation_space
-    if not (isinstance(actions, Box) and isinstance(observations, Box)):
-        raise TypeError(f"expected Box spaces, got {actions} and {observations}; use make_native_env")
-    return SpaceSpec(
-        obs_dim=int(np.prod(observations.shape)),
-        action_dim=int(np.prod(actions.shape)),
-        action_low=tuple(map(float, actions.low)),
-        action_high=tuple(map(float, actions.high)),
-    )
+    """The spaces of an environment that `make_native_env` made."""
+    actions = env.action_space
+    if isinstance(actions, Discrete):
+        return SpaceSpec(_obs_parts(env), DiscreteActions(int(actions.n), int(actions.start)))
+    if not isinstance(actions, Box):
+        raise TypeError(f"expected Box or Discrete actions, got {actions}; use make_native_env")
+    return SpaceSpec(_obs_parts(env), BoxActions(tuple(map(float, actions.low)), tuple(map(float, actions.high))))
+
+
+def _obs_parts(env: gym.Env[Any, Any]) -> dict[str, Column]:
+    """What an observation is made of before it is flattened, in the order in which it is."""
+    inner = env
+    while isinstance(inner, gym.Wrapper):
+        whole = inner.env.observation_space
+        if isinstance(whole, Dict) and isinstance(inner, (FlattenGoal, FlattenObservation)):
+            names = inner.parts if isinstance(inner, FlattenGoal) else list(whole.keys())
+            return {name: Column(whole[name].shape or ()) for name in names}
+        inner = inner.env
+    return {"obs": Column(env.observation_space.shape or ())}
 
 
 def try_out(env: gym.Env[Any, Any], env_id: str, env_kwargs: Mapping[str, Any]) -> None:
@@ -151,12 +170,14 @@ def _register_robotics(env_id: str) -> None:
 
 def _check_spaces(env_id: str, env: gym.Env[Any, Any]) -> None:
     actions, observations = env.action_space, env.observation_space
-    if not isinstance(actions, Box) or len(actions.shape) != 1:
-        raise ConfigError(
-            f"{env_id} has the action space {actions}; only Box vectors (continuous actions) are supported"
-        )
-    if not (np.isfinite(actions.low).all() and np.isfinite(actions.high).all()):
-        raise ConfigError(f"{env_id} has unbounded actions {actions}; wrap it so that they have finite bounds")
+    if not isinstance(actions, Discrete):
+        if not isinstance(actions, Box) or len(actions.shape) != 1:
+            raise ConfigError(
+                f"{env_id} has the action space {actions}; only Box vectors (continuous actions) and Discrete "
+                "(choices) are supported"
+            )
+        if not (np.isfinite(actions.low).all() and np.isfinite(actions.high).all()):
+            raise ConfigError(f"{env_id} has unbounded actions {actions}; wrap it so that they have finite bounds")
     parts = observations.spaces.values() if isinstance(observations, Dict) else [observations]
     if not all(isinstance(part, Box) and part.dtype != np.uint8 for part in parts):
         raise ConfigError(

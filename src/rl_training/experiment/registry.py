@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rl_training.algorithms import ALGORITHMS, Algorithm
@@ -56,7 +55,7 @@ class AlgorithmSpec:
         """Raw returns and lengths of a checkpoint's policy, with their mean and spread."""
         return load_policy(checkpoint, algo=self.name).evaluate(episodes=episodes).to_dict()
 
-    def predict(self, checkpoint: str | Path, obs: ArrayLike, *, deterministic: bool = True) -> NDArray[np.float32]:
+    def predict(self, checkpoint: str | Path, obs: ArrayLike, *, deterministic: bool = True) -> NDArray[Any]:
         """Actions of a checkpoint's policy in native units."""
         return load_policy(checkpoint, algo=self.name).predict(obs, deterministic=deterministic)
 

@@ -34,14 +34,15 @@ from rl_training.runtime.controls import ControlOptions
 from rl_training.runtime.datasets import Data, find_spaces, load_data
 from rl_training.runtime.diagnostics import diagnose
 from rl_training.runtime.fine_tuning import FineTuning, begin_with_checkpoint
-from rl_training.runtime.options import RunOptions
+from rl_training.runtime.options import RunOptions, check_action_kind
 from rl_training.runtime.performance import can_compile, default_device, should_compile
 from rl_training.runtime.plan import Plan
 from rl_training.runtime.replay_store import ReplayStore
 from rl_training.runtime.rollout import Collector, EvaluationResult, Stepper, evaluate_policy
 from rl_training.runtime.state import TrainerState
 from rl_training.runtime.trainer import Session
-from rl_training.types import CheckpointError, ConfigError, DatasetError, SpaceSpec, nearest
+from rl_training.spaces import SpaceSpec
+from rl_training.types import CheckpointError, ConfigError, DatasetError, nearest
 
 PRIOR_STREAM = 0x9E3779B9
 """Added to a run's seed for the draws of prior data: those from the buffer have the seed itself, and both parts of a
@@ -77,6 +78,7 @@ def open_session(
     spaces = find_spaces(config) if data is None else data.spaces
     if spaces is None:
         raise ConfigError("env_id is required: a run that acts needs an environment")
+    check_action_kind(options.algorithm, spaces, config.env_id or "the data")
     torch.manual_seed(config.seed)
     algorithm = _build(options, spaces, data, device)
     rewards = [each.resolve() for each in _reward_transforms(config, options, data)]
@@ -219,6 +221,7 @@ def _make_buffer(
         "capacity": online.buffer_capacity,
         "obs_dim": algorithm.model.obs_dim,
         "action_dim": algorithm.model.action_dim,
+        "action": algorithm.action_space.column,
         "num_envs": config.num_envs or 1,
         "gamma": getattr(hyper, "gamma", 1.0),
         "n_step": options.loop.n_step,

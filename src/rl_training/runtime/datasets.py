@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from rl_training.config import TrainConfig
 from rl_training.data import DataOptions, TransitionDataset, load_transition_dataset
 from rl_training.envs import make_native_env, reward_transform, space_spec, try_out
 from rl_training.runtime.options import RunOptions
-from rl_training.types import ConfigError, DatasetError, SpaceSpec
+from rl_training.spaces import BoxActions, DiscreteActions, SpaceSpec
+from rl_training.types import ConfigError, DatasetError
 
 DEFAULT_VALIDATION = 0.1
-TOLERANCE = 1e-5
-"""How far a logged action may stand outside its bounds, relative to their distance, and count as rounding."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,7 @@ def find_spaces(config: TrainConfig) -> SpaceSpec | None:
 
 
 def load_data(config: TrainConfig, options: RunOptions) -> Data:
-    """The dataset with actions in [-1, 1], checked against the environment it is said to come from."""
+    """The dataset with actions as networks see them, checked against the environment it is said to come from."""
     spaces = find_spaces(config)
     env = partial(make_native_env, config.env_id, config.env_kwargs, raw_rewards=True) if config.env_id else None
     data_options = options.data
@@ -82,17 +80,21 @@ def load_data(config: TrainConfig, options: RunOptions) -> Data:
         default_validation=DEFAULT_VALIDATION if env is None else 0.0,
         returns=_returns(options),
     )
-    spaces = _check_spaces(dataset, spaces, data_options, config.env_id)
-    if data_options.clip_actions:
-        dataset = dataset.with_clipped_actions(spaces.action_low, spaces.action_high)
-    _check_bounds(dataset, spaces, config.env_id or ("the data" if data_options.action_low is None else "the config"))
-    scaled = dataset.with_action_bounds(spaces.action_low, spaces.action_high)
-    fingerprint = scaled.fingerprint()
-    if dataset.validation is not None:
-        held_out = dataset.validation.with_action_bounds(spaces.action_low, spaces.action_high)
-        scaled = replace(scaled, validation=held_out)
-        fingerprint += held_out.fingerprint()
-    return Data(scaled, spaces, fingerprint)
+    if spaces is None:
+        origin = "the data" if data_options.action_low is None and data_options.num_actions is None else "the config"
+        dataset, spaces = _with_spaces_of_data(dataset, data_options)
+    else:
+        origin = str(config.env_id)
+        _refuse_stated_spaces(data_options)
+        dataset = _fitted(dataset, spaces, origin)
+    if data_options.clip_actions and isinstance(spaces.action, BoxActions):
+        dataset = dataset.with_clipped_actions(spaces.action.low, spaces.action.high)
+    _check_actions(dataset, spaces, origin)
+    encoded = dataset.map_actions(spaces.action.encode)
+    fingerprint = encoded.fingerprint()
+    if encoded.validation is not None:
+        fingerprint += encoded.validation.fingerprint()
+    return Data(encoded, spaces, fingerprint)
 
 
 def _returns(options: RunOptions) -> dict[str, Any] | None:
@@ -112,62 +114,67 @@ def _check_reward_wrappers(config: TrainConfig, options: DataOptions) -> None:
         )
 
 
-def _check_spaces(
-    dataset: TransitionDataset, spaces: SpaceSpec | None, options: DataOptions, env_id: str | None
-) -> SpaceSpec:
-    """The environment's spaces, which the data must fit, or else those that the options or the data imply."""
-    if spaces is None:
-        return _spaces_of_data(dataset, options)
+def _refuse_stated_spaces(options: DataOptions) -> None:
     if options.action_low is not None:
         raise ConfigError("action_low and action_high come from the environment; leave them out or set env_id: null")
-    for name in ("obs_dim", "action_dim"):
-        found, expected = getattr(dataset, name), getattr(spaces, name)
-        if found != expected:
-            raise DatasetError(f"the dataset has {name} {found}, {env_id} has {expected}")
-    return spaces
+    if options.num_actions is not None:
+        raise ConfigError("num_actions comes from the environment; leave it out or set env_id: null")
 
 
-def _spaces_of_data(dataset: TransitionDataset, options: DataOptions) -> SpaceSpec:
+def _fitted(dataset: TransitionDataset, spaces: SpaceSpec, env_id: str) -> TransitionDataset:
+    """The dataset with actions of the environment's kind; one that does not fit the environment is refused."""
+    if dataset.obs_dim != spaces.obs_dim:
+        raise DatasetError(f"the dataset has obs_dim {dataset.obs_dim}, {env_id} has {spaces.obs_dim}")
+    if isinstance(spaces.action, DiscreteActions):
+        actions = dataset.actions
+        if not dataset.is_discrete and (dataset.action_dim > 1 or not bool((actions == actions.round()).all())):
+            raise DatasetError(f"the dataset has continuous actions, {env_id} has {spaces.action}")
+        return dataset if dataset.is_discrete else dataset.map_actions(lambda values: values[:, 0].long())
+    if dataset.is_discrete:
+        dataset = dataset.map_actions(lambda values: values[:, None].float())
+    if dataset.action_dim != spaces.action_dim:
+        raise DatasetError(f"the dataset has action_dim {dataset.action_dim}, {env_id} has {spaces.action_dim}")
+    return dataset
+
+
+def _with_spaces_of_data(dataset: TransitionDataset, options: DataOptions) -> tuple[TransitionDataset, SpaceSpec]:
+    """The spaces that the options or the data imply, where there is no environment to ask."""
+    parts = [part.actions for part in (dataset, dataset.validation) if part is not None]
+    if dataset.is_discrete:
+        if options.action_low is not None:
+            raise ConfigError("action_low and action_high do not go with choices, which are integers; set num_actions")
+        count = options.num_actions or 1 + max(int(part.max()) for part in parts)
+        if options.num_actions is None:
+            dataset = dataset.with_notes(f"taken to be all there are: {count} choices; set num_actions if more exist")
+        return dataset, SpaceSpec.vector(dataset.obs_dim, DiscreteActions(count))
+    if options.num_actions is not None:
+        raise ConfigError("num_actions does not go with continuous actions; set action_low and action_high")
     low, high = options.action_low, options.action_high
     if low is None or high is None:
-        parts = [part.actions.numpy(force=True) for part in (dataset, dataset.validation) if part is not None]
-        bottom = np.min([part.min(axis=0) for part in parts], axis=0)
-        top = np.max([part.max(axis=0) for part in parts], axis=0)
-        if (bottom >= -1).all() and (top <= 1).all():
-            bottom, top = -np.ones_like(bottom), np.ones_like(top)
-        flat = np.flatnonzero(bottom == top)
-        if len(flat):
-            raise DatasetError(
-                f"action column {flat[0]} is {bottom[flat[0]]:g} throughout; set action_low and action_high"
-            )
-        low, high = tuple(map(float, bottom)), tuple(map(float, top))
+        low, high = _logged_bounds([part.numpy(force=True) for part in parts])
     if not len(low) == len(high) == dataset.action_dim:
         raise ConfigError(
             f"action_low and action_high must have {dataset.action_dim} numbers, got {len(low)} and {len(high)}"
         )
-    return SpaceSpec(dataset.obs_dim, dataset.action_dim, low, high)
+    return dataset, SpaceSpec.vector(dataset.obs_dim, BoxActions(low, high))
 
 
-def _check_bounds(dataset: TransitionDataset, spaces: SpaceSpec, origin: str) -> None:
-    low, high = torch.tensor(spaces.action_low), torch.tensor(spaces.action_high)
-    slack = TOLERANCE * (high - low)
-    parts = [part for part in (dataset, dataset.validation) if part is not None]
-    for part in parts:
-        for name in [name for name in ("actions", "next_actions") if name in part.fields]:
-            values = part.fields[name]
-            outside = (values < low - slack) | (values > high + slack)
-            if name == "next_actions":
-                # After the end of an episode there is no next action; what stands there means nothing.
-                outside &= ~part.episode_ends[:, None]
-            if bool(outside.any()):
-                raise DatasetError(_out_of_bounds(name, values, outside, spaces, origin))
+def _logged_bounds(parts: list[NDArray[np.float32]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """[-1, 1] where it holds all logged actions, else the smallest and the largest of them."""
+    bottom = np.min([part.min(axis=0) for part in parts], axis=0)
+    top = np.max([part.max(axis=0) for part in parts], axis=0)
+    if (bottom >= -1).all() and (top <= 1).all():
+        bottom, top = -np.ones_like(bottom), np.ones_like(top)
+    flat = np.flatnonzero(bottom == top)
+    if len(flat):
+        raise DatasetError(f"action column {flat[0]} is {bottom[flat[0]]:g} throughout; set action_low and action_high")
+    return tuple(map(float, bottom)), tuple(map(float, top))
 
 
-def _out_of_bounds(name: str, values: Tensor, outside: Tensor, spaces: SpaceSpec, origin: str) -> str:
-    row, column = outside.nonzero()[0].tolist()
-    count = int(outside.any(1).sum())
-    bounds = f"[{spaces.action_low[column]:g}, {spaces.action_high[column]:g}]"
-    return (
-        f"{count} rows have {name} outside the bounds of {origin}: row {row}, column {column} "
-        f"is {float(values[row, column]):g}, expected {bounds}; set clip_actions: true to clip them"
-    )
+def _check_actions(dataset: TransitionDataset, spaces: SpaceSpec, origin: str) -> None:
+    for part in [part for part in (dataset, dataset.validation) if part is not None]:
+        spaces.action.check(part.actions, name="actions", origin=origin)
+        if "next_actions" in part.fields:
+            # After the end of an episode there is no next action; what stands there means nothing.
+            ends = part.episode_ends
+            spaces.action.check(part.fields["next_actions"], name="next_actions", origin=origin, ignored=ends)

@@ -44,13 +44,13 @@ def _average(report: Callable[[Batch], Metrics], dataset: TransitionDataset) -> 
 
 def _measure(algorithm: Algorithm, batch: Batch) -> Metrics:
     policy_actions = algorithm.act(batch["obs"])
-    report = {"action_mse": (policy_actions - batch["actions"]).square().mean()}
+    report = algorithm.action_space.compare(policy_actions, batch["actions"])
     if not hasattr(algorithm.model, "critic"):
         return report
     with torch.no_grad():
         obs = algorithm.normalize(batch["obs"])
-        q = algorithm.model.critic(obs, batch["actions"]).amin(-2)
-        policy_q = algorithm.model.critic(obs, policy_actions).amin(-2)
+        q = algorithm.model.values(obs, batch["actions"])
+        policy_q = algorithm.model.values(obs, policy_actions)
         next_q = _values(algorithm, batch["next_obs"])
         target = batch["rewards"] + algorithm.hyper.gamma * (1 - batch["dones"]) * next_q
     return report | {"td_error": (q - target).square().mean(), "value_mean": policy_q.mean()}
@@ -58,5 +58,5 @@ def _measure(algorithm: Algorithm, batch: Batch) -> Metrics:
 
 @torch.no_grad()
 def _values(algorithm: Algorithm, obs: torch.Tensor) -> torch.Tensor:
-    values: torch.Tensor = algorithm.model.critic(algorithm.normalize(obs), algorithm.act(obs)).amin(-2)
+    values: torch.Tensor = algorithm.model.values(algorithm.normalize(obs), algorithm.act(obs))
     return values

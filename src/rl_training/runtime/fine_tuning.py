@@ -12,7 +12,8 @@ from rl_training.config import RewardTransformConfig, TrainConfig
 from rl_training.envs import reward_transform
 from rl_training.runtime.checkpointing import find_checkpoint, load_checkpoint
 from rl_training.runtime.options import RunOptions
-from rl_training.types import ConfigError, SpaceSpec
+from rl_training.spaces import SpaceSpec
+from rl_training.types import ConfigError
 
 Rewards = Sequence[Mapping[str, Any]]
 """What is done to rewards, one after the other, in numbers."""

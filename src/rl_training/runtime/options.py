@@ -16,6 +16,7 @@ from rl_training.envs import reward_transform
 from rl_training.runtime.checkpointing import find_checkpoint, load_checkpoint
 from rl_training.runtime.controls import ControlOptions
 from rl_training.runtime.plan import PRIOR_OPTIONS, LoopOptions, OnlineOptions
+from rl_training.spaces import SpaceSpec
 from rl_training.types import ConfigError, nearest
 
 ConfigSource: TypeAlias = "TrainConfig | Mapping[str, Any] | str | Path"
@@ -60,6 +61,15 @@ def find_algorithm(name: str) -> type[Algorithm]:
         hint = nearest(name, ALGORITHMS) or f"; there are {', '.join(sorted(ALGORITHMS))}"
         raise ConfigError(f"unknown algorithm {name!r}{hint}")
     return ALGORITHMS[name]
+
+
+def check_action_kind(algorithm: type[Algorithm], spaces: SpaceSpec, subject: str) -> None:
+    """Refuse a task whose actions are of a kind that the algorithm is not made for, and say which ones are."""
+    if spaces.action.kind not in algorithm.action_kinds:
+        *others, last = sorted(name for name, cls in ALGORITHMS.items() if spaces.action.kind in cls.action_kinds)
+        names = f"{', '.join(others)} or {last}" if others else last
+        kinds = " or ".join(algorithm.action_kinds)
+        raise ConfigError(f"{algorithm.name} is for {kinds} actions, {subject} has {spaces.action}: use {names}")
 
 
 def option_groups(algorithm: type[Algorithm]) -> tuple[type[Any], ...]:

@@ -8,7 +8,8 @@ import torch
 
 from rl_training.data import ReplayBuffer, write_npz
 from rl_training.runtime.checkpointing import load_tree, save_tree
-from rl_training.types import Batch, CheckpointError, SpaceSpec
+from rl_training.spaces import SpaceSpec
+from rl_training.types import Batch, CheckpointError
 
 
 class ReplayStore:
@@ -55,7 +56,7 @@ class ReplayStore:
         """Write the buffer, unless it is empty, as a dataset: raw rewards, actions in native units."""
         if len(self.buffer):
             dataset = self.buffer.to_dataset()
-            write_npz(dataset.with_fields(actions=spaces.to_native(dataset.actions)), path)
+            write_npz(dataset.with_fields(actions=spaces.action.decode(dataset.actions)), path)
 
     def prune(self) -> None:
         """Delete files that the latest checkpoint does not need, and those that a crash left unfinished."""

@@ -238,7 +238,8 @@ class Collector:
     def collect(self, *, random: bool) -> int:
         """One step of every environment, by uniform actions or by the policy's; how many steps of the task it was."""
         obs = self.stepper.obs
-        actions = self._random_actions() if random else self._policy_actions(obs)
+        space = self.algorithm.action_space
+        actions = space.sample(self.num_envs).numpy() if random else self._policy_actions(obs)
         result = self.stepper.step(actions)
         self.buffer.add(
             obs=obs,
@@ -255,14 +256,10 @@ class Collector:
             self.algorithm.set_obs_statistics(*self.statistics.moments())
         return int(result.valid.sum())
 
-    def _random_actions(self) -> NDArray[np.float32]:
-        actions = 2 * torch.rand(self.num_envs, self.algorithm.model.action_dim) - 1
-        return actions.numpy()
-
-    def _policy_actions(self, obs: NDArray[Any]) -> NDArray[np.float32]:
+    def _policy_actions(self, obs: NDArray[Any]) -> NDArray[Any]:
         # A task with goals may tell more than the policy is to see.
         seen = torch.as_tensor(obs[:, : self.obs_dim], dtype=torch.float32, device=self.algorithm.obs_mean.device)
-        actions: NDArray[np.float32] = self.algorithm.explore(seen, noise=self.noise).cpu().numpy()
+        actions: NDArray[Any] = self.algorithm.explore(seen, noise=self.noise).cpu().numpy()
         return actions
 
     def _networks_see(self, rows: NDArray[Any]) -> NDArray[Any]:

@@ -24,7 +24,8 @@ from rl_training.runtime.replay_store import ReplayStore
 from rl_training.runtime.rollout import Collector
 from rl_training.runtime.schedules import resolve_schedule_value
 from rl_training.runtime.state import TrainerState, TrainResult
-from rl_training.types import CheckpointError, SpaceSpec, TrainingError
+from rl_training.spaces import SpaceSpec
+from rl_training.types import CheckpointError, TrainingError
 
 __all__ = ["LoopOptions", "Plan", "Session", "TrainResult", "TrainerState"]
 

@@ -32,7 +32,8 @@ from rl_training.runtime.policy import Policy
 from rl_training.runtime.randomness import forked
 from rl_training.runtime.rollout import EVAL_SEED, EvaluationResult, evaluate_policy
 from rl_training.runtime.trainer import Session, TrainResult
-from rl_training.types import CheckpointError, ConfigError, SpaceSpec
+from rl_training.spaces import SpaceSpec
+from rl_training.types import CheckpointError, ConfigError
 
 KEPT = ("algo", "env_id", "env_kwargs", "seed", "output_dir", "normalize_obs", "mode")
 """What a run is: options that cannot change when it is resumed."""
@@ -183,20 +184,17 @@ class SavedPolicy:
             seed=seed,
         )
 
-    def predict(self, obs: ArrayLike | Mapping[str, ArrayLike], *, deterministic: bool = True) -> NDArray[np.float32]:
+    def predict(self, obs: ArrayLike | Mapping[str, ArrayLike], *, deterministic: bool = True) -> NDArray[Any]:
         """Actions in native units for one observation or a batch; the same call gives the same actions.
 
-        In a task with goals an observation may be the dictionary that the environment gives.
+        Where the environment gives dictionaries, an observation may be such a dictionary.
         """
-        if isinstance(obs, Mapping):
-            obs = np.concatenate([np.asarray(obs[name]) for name in ("observation", "desired_goal")], axis=-1)
-        rows, width = np.asarray(obs, dtype=np.float32), self.spaces.obs_dim
-        if rows.ndim not in (1, 2) or rows.shape[-1] != width:
-            raise ConfigError(f"obs must have shape ({width},) or (batch, {width}), got {rows.shape}")
+        rows = self.spaces.flatten(obs)
         with forked(self.config.seed), torch.no_grad():
             chunks = torch.split(torch.from_numpy(np.atleast_2d(rows)), CHUNK)
             actions = torch.cat([self.policy.act(chunk, deterministic=deterministic) for chunk in chunks]).numpy()
-        return actions if rows.ndim == 2 else actions[0]
+        found: NDArray[Any] = actions
+        return found if rows.ndim == 2 else found[0]
 
 
 def load_policy(path: str | Path, *, algo: str | None = None) -> SavedPolicy:
@@ -255,13 +253,11 @@ def collect(
     return dataset
 
 
-def _act(policy: Policy, obs: NDArray[Any], *, deterministic: bool) -> NDArray[np.float32]:
-    actions: NDArray[np.float32] = policy.act(torch.from_numpy(obs)[None], deterministic=deterministic)[0].numpy()
+def _act(policy: Policy, obs: NDArray[Any], *, deterministic: bool) -> NDArray[Any]:
+    actions: NDArray[Any] = policy.act(torch.from_numpy(obs)[None], deterministic=deterministic)[0].numpy()
     return actions
 
 
-def predict(
-    path: str | Path, obs: ArrayLike | Mapping[str, ArrayLike], *, deterministic: bool = True
-) -> NDArray[np.float32]:
+def predict(path: str | Path, obs: ArrayLike | Mapping[str, ArrayLike], *, deterministic: bool = True) -> NDArray[Any]:
     """Actions of a checkpoint's policy in native units, for one observation or a batch."""
     return load_policy(path).predict(obs, deterministic=deterministic)

@@ -126,9 +126,27 @@ def test_no_rows_are_no_dataset() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint8, bool])
-def test_discrete_actions_are_refused(dtype: type) -> None:
-    with pytest.raises(DatasetError, match=r"actions are discrete .*; only continuous actions are supported"):
-        read_fields(log() | {"actions": np.zeros((4, 1), dtype=dtype)})
+@pytest.mark.parametrize("shape", [(4,), (4, 1)])
+def test_integer_actions_are_choices(dtype: type, shape: tuple[int, ...]) -> None:
+    actions = read_fields(log() | {"actions": np.array([0, 1, 1, 0]).astype(dtype).reshape(shape)})["actions"]
+    assert actions.dtype == np.int64
+    assert actions.tolist() == [0, 1, 1, 0]
+
+
+def test_one_hot_rows_are_choices() -> None:
+    actions = read_fields(log() | {"actions": np.eye(3, dtype=int)[[2, 0, 1, 2]]})["actions"]
+    assert actions.tolist() == [2, 0, 1, 2]
+
+
+def test_several_choices_per_row_are_refused() -> None:
+    with pytest.raises(DatasetError, match=r"actions are integers of shape \(4, 2\); expected one choice per row"):
+        read_fields(log() | {"actions": np.ones((4, 2), dtype=int)})
+
+
+def test_next_actions_of_another_kind_are_refused() -> None:
+    choices = {"actions": np.zeros(4, dtype=int), "next_actions": np.zeros((4, 1))}
+    with pytest.raises(DatasetError, match="next_actions has 1 columns, actions has choices"):
+        read_fields(log() | choices)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, np.int64, np.uint8])

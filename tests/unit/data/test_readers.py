@@ -139,10 +139,9 @@ def test_an_hdf5_file_gives_its_fields_and_not_its_groups(tmp_path: Path) -> Non
     assert arrays["rewards"].tolist() == [0, 1, 2]
 
 
-def test_an_hdf5_file_marked_as_discrete_is_refused(tmp_path: Path) -> None:
-    path = write_hdf5(tmp_path / "log.h5", **ARRAYS, discrete_action=True)
-    with pytest.raises(DatasetError, match=r"log.h5: actions are discrete"):
-        read_hdf5(path)
+def test_actions_of_an_hdf5_file_marked_as_discrete_are_integers(tmp_path: Path) -> None:
+    path = write_hdf5(tmp_path / "log.h5", **ARRAYS, actions=np.array([0.0, 1.0, 1.0]), discrete_action=True)
+    assert read_hdf5(path)["actions"].dtype == np.int64
 
 
 def test_an_hdf5_file_marked_as_continuous_is_read(tmp_path: Path) -> None:

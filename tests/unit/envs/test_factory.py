@@ -9,12 +9,13 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, Space
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from rl_training.envs import make_env, make_native_env, make_vector_env, space_spec
-from rl_training.types import ConfigError, MissingExtraError, SpaceSpec
+from rl_training.spaces import BoxActions, Column, DiscreteActions, SpaceSpec
+from rl_training.types import ConfigError, MissingExtraError
 
 VECTOR = Box(-1, 1, (2,), np.float32)
 
@@ -95,11 +96,11 @@ def test_bounds_that_are_not_symmetric_are_mapped_end_to_end(
 
 
 def test_the_space_spec_is_in_native_units() -> None:
-    assert space_spec(make_native_env("Pendulum-v1")) == SpaceSpec(3, 1, (-2.0,), (2.0,))
+    assert space_spec(make_native_env("Pendulum-v1")) == SpaceSpec.vector(3, BoxActions((-2.0,), (2.0,)))
 
 
 def test_a_space_spec_survives_being_stored_as_plain_values() -> None:
-    spec = SpaceSpec(3, 2, (-2.0, 0.0), (2.0, 1.0))
+    spec = SpaceSpec.vector(3, BoxActions((-2.0, 0.0), (2.0, 1.0)))
 
     assert SpaceSpec.from_plain(spec.to_plain()) == spec
 
@@ -139,13 +140,13 @@ def test_arguments_reach_the_environment() -> None:
 @pytest.mark.parametrize(
     ("spaces", "words"),
     [
-        ({"action_space": Discrete(3)}, "has the action space Discrete(3); only Box vectors"),
-        ({"action_space": Box(-1, 1, (2, 2))}, "only Box vectors (continuous actions) are supported"),
+        ({"action_space": MultiDiscrete([3, 2])}, "has the action space MultiDiscrete([3 2]); only Box vectors"),
+        ({"action_space": Box(-1, 1, (2, 2))}, "only Box vectors (continuous actions) and Discrete (choices) are"),
         ({"action_space": Box(-np.inf, np.inf, (2,))}, "has unbounded actions"),
         ({"observation_space": Dict({"goal": Discrete(3)})}, "has the observation space Dict('goal'"),
         ({"observation_space": Box(0, 255, (8, 8, 3), np.uint8)}, "has the observation space Box(0, 255, (8, 8, 3)"),
     ],
-    ids=["discrete", "matrix of actions", "unbounded", "mapping", "picture"],
+    ids=["several choices", "matrix of actions", "unbounded", "mapping", "picture"],
 )
 def test_spaces_that_are_not_supported_are_refused_by_name(
     register: Callable[..., str], spaces: dict[str, Space[Any]], words: str
@@ -224,9 +225,35 @@ def test_vector_environments_wait_to_be_reset() -> None:
     assert (obs[0] != obs[2]).any()
 
 
-def test_a_space_spec_needs_boxes(register: Callable[..., str]) -> None:
+def test_a_space_spec_needs_vectors_or_choices(register: Callable[..., str]) -> None:
     with pytest.raises(TypeError, match="use make_native_env"):
-        space_spec(gym.make(register(action_space=Discrete(2))))
+        space_spec(gym.make(register(action_space=MultiDiscrete([2, 2]))))
+
+
+def test_choices_are_numbered_from_0_for_networks_and_from_their_start_for_the_environment(
+    register: Callable[..., str],
+) -> None:
+    env_id = register(action_space=Discrete(3, start=5))
+    assert space_spec(make_native_env(env_id)).action == DiscreteActions(3, start=5)
+    env = make_env(env_id)
+    assert env.action_space == Discrete(3)
+    env.reset()
+    env.step(2)
+    assert isinstance(env.unwrapped, _Recorder)
+    assert env.unwrapped.received == [7]
+
+
+def test_the_parts_of_a_mapping_are_known_in_the_order_in_which_they_are_flattened(
+    register: Callable[..., str],
+) -> None:
+    space = Dict({"speed": Box(-1, 1, (1,)), "place": Box(-1, 1, (2, 2))})
+    env = make_native_env(register(space, obs={"speed": np.full(1, 5.0), "place": np.arange(4.0).reshape(2, 2)}))
+    spec = space_spec(env)
+    assert dict(spec.obs) == {name: Column(space[name].shape or ()) for name in space}
+    obs = {"place": np.arange(4.0).reshape(2, 2), "speed": np.full(1, 5.0)}
+    np.testing.assert_array_equal(spec.flatten(obs), env.reset()[0])
+    batch = {name: np.stack([value, value]) for name, value in obs.items()}
+    np.testing.assert_array_equal(spec.flatten(batch), [env.reset()[0]] * 2)
 
 
 def test_the_original_observation_is_not_changed_in_place(register: Callable[..., str]) -> None:

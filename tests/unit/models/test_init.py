@@ -23,7 +23,7 @@ from rl_training.models.init import (
     xavier_small_last,
 )
 from rl_training.models.mlp_crossq import EnsembleRenormMLP
-from rl_training.types import SpaceSpec
+from rl_training.spaces import BoxActions, SpaceSpec
 
 Layers = list[tuple[Tensor, Tensor]]
 """Weight (fan_out, fan_in) and bias of each layer."""
@@ -227,7 +227,7 @@ def _build(name: str, **hyper: Any) -> Any:
     torch.manual_seed(0)
     cls = ALGORITHMS[name]
     wide: dict[str, Any] = {f: WIDTHS for f in cls.hyper_class.__dataclass_fields__ if f.endswith("hidden_sizes")}
-    spaces = SpaceSpec(OBS_DIM, ACTION_DIM, (-1.0,) * ACTION_DIM, (1.0,) * ACTION_DIM)
+    spaces = SpaceSpec.vector(OBS_DIM, BoxActions((-1.0,) * ACTION_DIM, (1.0,) * ACTION_DIM))
     return cls.build(spaces, cls.hyper_class(**wide, **hyper))
 
 

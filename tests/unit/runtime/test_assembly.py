@@ -47,8 +47,8 @@ def test_bounds_from_the_data_hold_for_held_out_episodes_too(tiny_config: MakeCo
     result = train(_without_env(tiny_config, path, "algo_kwargs.validation_fraction=0.5"))
     spaces = load_checkpoint(result.checkpoint_path)["spaces"]
     actions = np.load(path)["actions"]
-    assert spaces["action_high"] == pytest.approx(actions.max(axis=0).tolist())
-    assert spaces["action_low"] == pytest.approx(actions.min(axis=0).tolist())
+    assert spaces["action"]["high"] == pytest.approx(actions.max(axis=0).tolist())
+    assert spaces["action"]["low"] == pytest.approx(actions.min(axis=0).tolist())
 
 
 def test_a_single_episode_trains_without_an_environment(tiny_config: MakeConfig, tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from rl_training.data import TransitionDataset
 from rl_training.runtime import diagnostics, evaluate, predict, train
 from rl_training.runtime.artifacts import read_metrics
 from rl_training.runtime.diagnostics import diagnose
-from rl_training.types import ConfigError, SpaceSpec
+from rl_training.spaces import BoxActions, SpaceSpec
+from rl_training.types import ConfigError
 
 MakeConfig = Callable[..., TrainConfig]
 
@@ -25,7 +26,7 @@ MakeConfig = Callable[..., TrainConfig]
 def _algorithm(name: str, **hyper: Any) -> Algorithm:
     """An algorithm whose actor does nothing, tanh(0), and whose two critics always say 2 and 1."""
     cls = ALGORITHMS[name]
-    algorithm = cls.build(SpaceSpec(1, 1, (-1.0,), (1.0,)), cls.hyper_class(hidden_sizes=(4,), **hyper))
+    algorithm = cls.build(SpaceSpec.vector(1, BoxActions((-1.0,), (1.0,))), cls.hyper_class(hidden_sizes=(4,), **hyper))
     for parameter in algorithm.parameters():
         parameter.data.zero_()
     if name == "td3_bc":

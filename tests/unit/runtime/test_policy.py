@@ -14,9 +14,10 @@ import torch
 from rl_training.algorithms import ALGORITHMS, Algorithm
 from rl_training.config import TrainConfig
 from rl_training.runtime import Policy, load_policy, train
-from rl_training.types import ConfigError, SpaceSpec
+from rl_training.spaces import BoxActions, SpaceSpec
+from rl_training.types import ConfigError
 
-SPACES = SpaceSpec(2, 2, (0.0, -3.0), (4.0, 1.0))
+SPACES = SpaceSpec.vector(2, BoxActions((0.0, -3.0), (4.0, 1.0)))
 
 
 def _algorithm(name: str = "td3_bc", **hyper: Any) -> Algorithm:
@@ -82,7 +83,7 @@ def test_a_state_dict_is_all_that_a_policy_is(obs: torch.Tensor) -> None:
     for parameter in other.parameters():
         parameter.data.zero_()
     other.set_obs_statistics(torch.zeros(2), torch.ones(2))
-    again = Policy.of(other, SpaceSpec(2, 2, (-1.0, -1.0), (1.0, 1.0)))
+    again = Policy.of(other, SpaceSpec.vector(2, BoxActions((-1.0, -1.0), (1.0, 1.0))))
     assert not torch.equal(again(obs), policy(obs))
 
     again.load_state_dict(policy.state_dict())
@@ -95,7 +96,7 @@ def test_a_stochastic_policy_samples_only_when_asked(obs: torch.Tensor) -> None:
 
     assert torch.equal(policy(obs), policy(obs))
     assert not torch.equal(policy.act(obs, deterministic=False), policy.act(obs, deterministic=False))
-    low, high = torch.tensor(SPACES.action_low), torch.tensor(SPACES.action_high)
+    low, high = torch.tensor((0.0, -3.0)), torch.tensor((4.0, 1.0))
     samples = torch.cat([policy.act(obs, deterministic=False) for _ in range(20)])
     assert bool(((samples >= low) & (samples <= high)).all())
 

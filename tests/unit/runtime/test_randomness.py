@@ -16,7 +16,7 @@ from rl_training.data import TransitionDataset
 from rl_training.runtime import evaluate, evaluate_policy, predict, train
 from rl_training.runtime.diagnostics import diagnose
 from rl_training.runtime.randomness import default_generators, forked
-from rl_training.types import SpaceSpec
+from rl_training.spaces import BoxActions, SpaceSpec
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_nothing_but_training_moves_a_generator_of_training(
         calls["evaluate"] = lambda: evaluate(run, episodes=1)
         calls["predict"] = lambda: predict(run, np.zeros((2, 3)), deterministic=False)
     cls = ALGORITHMS["sac"]
-    algorithm = cls.build(SpaceSpec(3, 1, (-2.0,), (2.0,)), cls.hyper_class(hidden_sizes=(4,)))
+    algorithm = cls.build(SpaceSpec.vector(3, BoxActions((-2.0,), (2.0,))), cls.hyper_class(hidden_sizes=(4,)))
     calls["evaluate_policy"] = lambda: evaluate_policy(algorithm.act, "Pendulum-v1", {}, episodes=1)
     calls["diagnose"] = lambda: diagnose(algorithm, TransitionDataset.from_dict(transitions()))
     before = torch.get_rng_state(), device_generator.get_state()

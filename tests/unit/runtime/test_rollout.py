@@ -25,6 +25,7 @@ from rl_training.envs.snapshots import Snapshot
 from rl_training.runtime import EvaluationResult, evaluate_policy, read_options
 from rl_training.runtime.assembly import open_session
 from rl_training.runtime.rollout import EVAL_SEED, Collector, RunningStatistics, Stepper
+from rl_training.spaces import BoxActions
 
 ID = "Walk-v0"
 
@@ -189,6 +190,7 @@ class _Actor:
 
     def __init__(self) -> None:
         self.model = SimpleNamespace(obs_dim=3, action_dim=1)
+        self.action_space = BoxActions((-1.0,), (1.0,))
         self.obs_mean, self.obs_std = torch.zeros(3), torch.ones(3)
 
     def explore(self, obs: Tensor, *, noise: float) -> Tensor:
