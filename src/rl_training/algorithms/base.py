@@ -46,8 +46,8 @@ ORIGINS = {
 class Step:
     """One gradient step of an update; where a number is expected, the name of a hyper-parameter will do.
 
-    The method <name>_loss returns metrics. Each child minimises the metric <child>_loss; children without one share
-    the loss <name>_loss, with one backward pass and one gradient norm. Children that are trained in one step move by
+    The method <name>_loss returns metrics. Each child minimises the metric <child>_loss; if the loss is `shared`, all
+    minimise <name>_loss, with one backward pass and one gradient norm. Children that are trained in one step move by
     gradients taken at the same point.
     """
 
@@ -61,6 +61,7 @@ class Step:
     track_every: int | str = 1
     updates_buffers: tuple[str, ...] = ()
     """Buffers that are overwritten with the metric of the same name after this step, such as a running average."""
+    shared: bool = False
     optimizer: type[Optimizer] = Adam
 
     @property
@@ -265,14 +266,12 @@ class Algorithm(nn.Module):
         Nothing changes but the running statistics of networks that normalise by the batch.
         """
         metrics = self._loss(step, batch)
-        sharing: dict[str, list[str]] = {}
-        for child in step.children:
-            sharing.setdefault(child if f"{child}_loss" in metrics else step.name, []).append(child)
+        groups = {step.name: step.children} if step.shared else {child: (child,) for child in step.children}
         report, gradients, norms = {name: value.detach() for name, value in metrics.items()}, {}, {}
-        for number, (name, children) in enumerate(sharing.items(), start=1):
+        for number, (name, children) in enumerate(groups.items(), start=1):
             params = [list(getattr(self.model, child).parameters()) for child in children]
             # Losses of one step may share a part of the graph.
-            keep = number < len(sharing)
+            keep = number < len(groups)
             found = torch.autograd.grad(metrics[f"{name}_loss"], list(chain(*params)), retain_graph=keep)
             report[f"grad_norm_{name}"] = norm = gradient_norm(list(found))
             parts = iter(found)

@@ -26,9 +26,10 @@ class Hyper:
         return self.learning_rate if own is None else own
 
     def optimizer_options(self, child: str) -> dict[str, float]:
-        """What the optimiser of a child is told beside its learning rate, by fields such as `critic_weight_decay`."""
-        names = ("weight_decay", "beta1")
-        return {name: getattr(self, f"{child}_{name}") for name in names if hasattr(self, f"{child}_{name}")}
+        """What the optimiser of a child is told beside its learning rate, by `critic_weight_decay`, `adam_eps` or so."""
+        names = ("weight_decay", "beta1", "eps")
+        places = {name: place for name in names for place in ("adam", child) if hasattr(self, f"{place}_{name}")}
+        return {name: getattr(self, f"{place}_{name}") for name, place in places.items()}
 
 
 @options

@@ -39,10 +39,17 @@ class Optimizer(nn.Module):
 class Adam(Optimizer):
     """Adam. The moments mirror the module they belong to, so their names in a checkpoint are the module's own."""
 
-    def __init__(self, module: nn.Module, *, weight_decay: float = 0.0, beta1: float = 0.9, **options: Any) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        weight_decay: float = 0.0,
+        beta1: float = 0.9,
+        eps: float = 1e-8,
+        **options: Any,
+    ) -> None:
         super().__init__(module, **options)
-        self.weight_decay = weight_decay
-        self.beta1 = beta1
+        self.weight_decay, self.beta1, self.eps = weight_decay, beta1, eps
         self.exp_avg, self.exp_avg_sq = _zeros(module), _zeros(module)
         self._averages: list[Tensor] = list(self.exp_avg.parameters())
         self._squares: list[Tensor] = list(self.exp_avg_sq.parameters())
@@ -63,7 +70,7 @@ class Adam(Optimizer):
             beta1=self.beta1,
             beta2=0.999,
             weight_decay=self.weight_decay,
-            eps=1e-8,
+            eps=self.eps,
             amsgrad=False,
             maximize=False,
         )

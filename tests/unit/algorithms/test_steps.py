@@ -439,8 +439,8 @@ class _Shared(Toy):
         return {"joint_loss": 3 * actor + 4 * critic + batch["obs"].mean()}
 
 
-def test_children_without_a_loss_of_their_own_share_the_steps() -> None:
-    algorithm = _toy(Step("joint", trains=("actor", "critic")), base=_Shared)
+def test_children_may_share_the_loss_of_the_step() -> None:
+    algorithm = _toy(Step("joint", trains=("actor", "critic"), shared=True), base=_Shared)
     metrics = algorithm.update(BATCH).metrics
     assert _numbers(algorithm, "actor", "critic") == pytest.approx([1 - RATE, 2 - RATE])
     # One norm for both, by which both are clipped: 5 = |(3, 4)|.
@@ -451,7 +451,7 @@ def test_children_without_a_loss_of_their_own_share_the_steps() -> None:
 def test_a_shared_loss_takes_one_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     grad = Mock(wraps=torch.autograd.grad)
     monkeypatch.setattr(torch.autograd, "grad", grad)
-    _toy(Step("joint", trains=("actor", "critic")), base=_Shared).update(BATCH)
+    _toy(Step("joint", trains=("actor", "critic"), shared=True), base=_Shared).update(BATCH)
     assert grad.call_count == 1
 
 
@@ -465,7 +465,7 @@ def test_gradients_of_a_shared_loss_are_clipped_by_their_common_norm() -> None:
         def move(self, gradients: list[Tensor]) -> None:
             torch._foreach_add_(self._params, gradients, alpha=-self.learning_rate)
 
-    step = Step("joint", trains=("actor", "critic"), optimizer=Plain)
+    step = Step("joint", trains=("actor", "critic"), shared=True, optimizer=Plain)
     algorithm = _toy(step, base=_Shared, max_grad_norm=2.5)
     algorithm.update(BATCH)
     # Halved: the norm is 5.
