@@ -26,7 +26,7 @@ class Hyper:
         return self.learning_rate if own is None else own
 
     def optimizer_options(self, child: str) -> dict[str, float]:
-        """What the optimiser of a child is told beside its learning rate, by `critic_weight_decay`, `adam_eps` or so."""
+        """What the optimiser of a child is told beside its learning rate: fields like `adam_eps` or `critic_beta1`."""
         names = ("weight_decay", "beta1", "eps")
         places = {name: place for name in names for place in ("adam", child) if hasattr(self, f"{place}_{name}")}
         return {name: getattr(self, f"{place}_{name}") for name, place in places.items()}
