@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.data.offline_dataset import TransitionDataset
+from rl_training.files import atomic_write
 from rl_training.types import ConfigError, MissingExtraError, nearest
 
 ENDINGS = (".npz", ".hdf5", ".h5")
@@ -61,19 +60,8 @@ def write_dataset(dataset: TransitionDataset, out: str, *, env: Any, policy: str
 def write_npz(dataset: TransitionDataset, path: Path) -> None:
     """Write transitions to a NumPy archive, in place of one that is there."""
     arrays: dict[str, Any] = _arrays(dataset)
-    with _whole(path) as unfinished, unfinished.open("wb") as file:
+    with atomic_write(path) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **arrays)
-
-
-@contextmanager
-def _whole(path: Path) -> Iterator[Path]:
-    """The name that a file has until it is complete; of one that never is, nothing stays."""
-    unfinished = path.with_name(f".{path.name}.tmp")
-    try:
-        yield unfinished
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def _arrays(dataset: TransitionDataset) -> dict[str, NDArray[Any]]:
@@ -88,7 +76,7 @@ def _write_hdf5(dataset: TransitionDataset, path: Path, about: dict[str, str]) -
         import h5py
     except ImportError:
         raise MissingExtraError("h5py", "hdf5", f"writing {path.name}") from None
-    with _whole(path) as unfinished, h5py.File(unfinished, "w") as file:
+    with atomic_write(path) as temporary, h5py.File(temporary, "w") as file:
         for name, array in _arrays(dataset).items():
             file.create_dataset(name, data=array, compression="gzip")
         for name, text in about.items():

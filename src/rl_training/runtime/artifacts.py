@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from rl_training.config import TrainConfig
+from rl_training.files import write_text
 from rl_training.types import ConfigError, Metrics
 
 
@@ -96,9 +97,7 @@ class RunDirectory:
 
     def write_config(self, config: TrainConfig) -> None:
         """Replace the run's configuration, as a resumed run with other options does."""
-        temporary = self.path / ".config.yaml.tmp"
-        temporary.write_text(config.to_yaml(), encoding="utf-8")
-        temporary.replace(self.path / "config.yaml")
+        write_text(self.path / "config.yaml", config.to_yaml())
 
     def write_metrics(self, kind: str, metrics: Mapping[str, Any]) -> None:
         """Append one row; metrics that are numbers go to TensorBoard too, where it is installed."""
@@ -118,9 +117,7 @@ class RunDirectory:
     def rewind_metrics(self, global_step: int) -> None:
         """Forget rows written after a checkpoint, which a resumed run writes again; a torn last line goes too."""
         rows = [row for row in read_metrics(self.path) if row["global_step"] <= global_step]
-        temporary = self._metrics_path.with_suffix(".tmp")
-        temporary.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        temporary.replace(self._metrics_path)
+        write_text(self._metrics_path, "".join(json.dumps(row) + "\n" for row in rows))
 
     def close(self) -> None:
         """Flush what is buffered."""
@@ -166,9 +163,7 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
     """Write a file that is either the old one or the new one, never half of it."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    write_text(path, json.dumps(values, indent=2) + "\n")
 
 
 def describe_machine() -> dict[str, Any]:

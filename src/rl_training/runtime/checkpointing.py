@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rl_training.files import atomic_write
 from rl_training.types import CheckpointError
 
 FORMAT = 1
@@ -24,25 +25,17 @@ def save_checkpoint(path: Path, tree: dict[str, Any]) -> None:
 
 def save_tree(path: Path, tree: dict[str, Any]) -> None:
     """Write tensors and plain values so that the file is either whole or not there."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("wb") as file:
+    with atomic_write(path) as temporary, temporary.open("wb") as file:
         torch.save({**tree, "checksum": _digest(tree)}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    _sync_folder(path.parent)
 
 
 def link_checkpoint(existing: Path, name: str) -> None:
     """Give a checkpoint a second name beside it, in place of whatever has that name."""
-    path, temporary = existing.with_name(name), existing.with_name(f".{name}.tmp")
-    temporary.unlink(missing_ok=True)
-    try:
-        os.link(existing, temporary)
-    except OSError:
-        shutil.copyfile(existing, temporary)
-    temporary.replace(path)
-    _sync_folder(path.parent)
+    with atomic_write(existing.with_name(name)) as temporary:
+        try:
+            os.link(existing, temporary)
+        except OSError:
+            shutil.copyfile(existing, temporary)
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
@@ -89,15 +82,6 @@ def find_checkpoint(path: Path | str, *, name: str = "latest.pt") -> Path:
     if not found:
         raise CheckpointError(f"{str(path)!r} holds no checkpoint (looked for {place})")
     return max(found, key=lambda file: file.stat().st_mtime)
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _digest(tree: Any) -> str:

@@ -1,0 +1,61 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from rl_training.files import atomic_write, write_text
+
+
+def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    write_text(path, "one")
+    with atomic_write(path) as temporary:
+        temporary.write_text("two")
+        assert path.read_text() == "one"
+
+    assert path.read_text() == "two"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    write_text(path, "one")
+    with pytest.raises(TypeError), atomic_write(path) as temporary, temporary.open("wb") as file:
+        file.writelines([b"half of", "a file"])  # type: ignore[list-item]
+
+    assert path.read_text() == "one"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_file_and_folder_are_on_disk_around_the_renaming(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[str] = []
+    fsync, replace = os.fsync, Path.replace
+
+    def note_sync(descriptor: int) -> None:
+        events.append("sync folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "sync file")
+        fsync(descriptor)
+
+    def note_replace(self: Path, target: Path) -> Path:
+        events.append("rename")
+        return replace(self, target)
+
+    monkeypatch.setattr(os, "fsync", note_sync)
+    monkeypatch.setattr(Path, "replace", note_replace)
+    write_text(tmp_path / "a.txt", "one")
+
+    assert events == ["sync file", "rename", *(["sync folder"] if os.name == "posix" else [])]
+
+
+def test_a_link_that_a_crash_left_behind_is_not_written_through(tmp_path: Path) -> None:
+    other = tmp_path / "other.txt"
+    other.write_text("other")
+    os.link(other, tmp_path / ".a.txt.tmp")
+
+    write_text(tmp_path / "a.txt", "one")
+
+    assert other.read_text() == "other"
