@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -24,8 +25,8 @@ class ReplayStore:
         self.spans: list[tuple[int, int]] = []
         """First row and row after the last of each file."""
 
-    def save(self) -> list[list[int]]:
-        """Write what is new; the spans of rows that make up the buffer."""
+    def save(self) -> None:
+        """Write the rows that came since the last call, and forget files all of whose rows were overwritten."""
         buffer, oldest = self.buffer, self.buffer.added - len(self.buffer)
         start = max(self.spans[-1][1] if self.spans else 0, oldest)
         if buffer.added > start:
@@ -33,10 +34,9 @@ class ReplayStore:
             save_tree(self._path(start, buffer.added), {"rows": buffer.rows_from(start)})
             self.spans.append((start, buffer.added))
         self.spans = [span for span in self.spans if span[1] > oldest]
-        return [list(span) for span in self.spans]
 
-    def load(self, spans: list[list[int]]) -> None:
-        """Bring the rows back that a checkpoint names."""
+    def load(self, spans: Sequence[Sequence[int]]) -> None:
+        """Read the rows that a checkpoint names into the buffer, whose counters must have been loaded before."""
         self.spans = [(start, stop) for start, stop in spans]
         if not self.spans:
             return

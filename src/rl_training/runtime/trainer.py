@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -213,7 +214,7 @@ class Session:
         for callback in self.callbacks:
             callback.on_eval_end(state, self.last_metrics)
         if is_best:
-            save_checkpoint(self.run.checkpoints / "best.pt", self.tree())
+            self.save("best.pt")
         self.clock += time.perf_counter() - started
 
     def keep_best(self) -> bool:
@@ -230,13 +231,19 @@ class Session:
         self.best_metrics = self.last_metrics
         return True
 
+    def save(self, name: str) -> Path:
+        """Write the state of the run to a checkpoint of this name, after the rows of the buffer that it refers to."""
+        if self.store is not None:
+            self.store.save()
+        path = self.run.checkpoints / name
+        save_checkpoint(path, self.tree())
+        return path
+
     def checkpoint(self) -> None:
         """Write the state under its number and make it the latest."""
         self.check_finite()
         unit = "update" if self.collector is None else "step"
-        path = self.run.checkpoints / f"{unit}_{self.state.global_step:09d}.pt"
-        save_checkpoint(path, self.tree())
-        link_checkpoint(path, "latest.pt")
+        link_checkpoint(self.save(f"{unit}_{self.state.global_step:09d}.pt"), "latest.pt")
         self.saved = self.state.update_count, self.state.env_steps
         if self.store is not None:
             self.store.prune()
@@ -284,13 +291,16 @@ class Session:
         return [(f"{kind}{kinds[:k].count(kind) or ''}", self.callbacks[k]) for k, kind in enumerate(kinds)]
 
     def tree(self) -> dict[str, Any]:
-        """The complete state of the run: tensors and plain values only."""
+        """The complete state of the run: tensors and plain values only.
+
+        Rows of the replay buffer are not part of it. It names the files they are in, as of the last `store.save()`.
+        """
         return {
             "config": self.config.to_plain(),
             "spaces": self.spaces.to_plain(),
             "algorithm": self.algorithm.state_dict(),
             "source": self.source.state_dict(),
-            "replay": [] if self.store is None else self.store.save(),
+            "replay": [] if self.store is None else [list(span) for span in self.store.spans],
             "collector": None if self.collector is None else self.collector.state_dict(),
             "trainer": {
                 "state": self.state.state_dict(),
@@ -322,6 +332,8 @@ class Session:
         except RuntimeError as error:
             reason = str(error).splitlines()[-1].strip()
             raise CheckpointError(f"the checkpoint does not fit the options of the networks: {reason}") from None
+        # A source may compute fields with the networks, so these come first. The buffer's counters are part of the
+        # source's state and say how many rows the store has to bring back, so the rows come last.
         self.source.load_state_dict(tree["source"])
         if self.store is not None:
             self.store.load(tree["replay"])

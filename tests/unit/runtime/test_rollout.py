@@ -434,3 +434,16 @@ def test_a_saved_collector_does_not_change_with_the_running_one(probed: MakeColl
         collector.collect(random=False)
 
     assert str(state) == str(kept)
+
+
+def test_asking_for_the_state_of_a_run_writes_nothing(tmp_path: Path) -> None:
+    session = open_session(*read_options(online_config(tmp_path, "sac")))
+    session.collect()
+
+    assert session.tree()["replay"] == []
+    assert not (session.run.path / "replay").exists()
+
+    session.save("here.pt")
+    assert session.tree()["replay"] == [[0, 1]]
+    assert [path.name for path in (session.run.path / "replay").iterdir()] == ["rows_0000000000_0000000001.pt"]
+    session.close()
