@@ -14,6 +14,9 @@ FILES = sorted(SOURCE.rglob("*.py"))
 BASE = {"types", "files", "binding", "rewards", "config", "spaces", "reading"}
 """What all layers may import: plain values, files, options, spaces."""
 
+BASE = {"types", "files", "binding", "rewards", "config", "spaces", "reading"}
+"""What all layers may import: plain values, files, options, spaces."""
+
 ALLOWED = {
     "types": set(),
     "files": set(),

@@ -9,13 +9,28 @@ from dataclasses import asdict, fields
 from importlib import resources
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import yaml
 from pydantic import BeforeValidator, Field
 
 from rl_training.binding import bind, options
+from rl_training.rewards import RewardPreset, RewardTransformConfig
 from rl_training.types import ConfigError, nearest
+
+__all__ = [
+    "PathText",
+    "RewardPreset",
+    "RewardTransformConfig",
+    "TrainConfig",
+    "dump_yaml",
+    "find_config",
+    "load_config",
+    "packaged_configs",
+    "parse_overrides",
+    "parse_yaml",
+    "read_config",
+]
 
 
 def _path_text(value: Any) -> Any:
@@ -24,47 +39,6 @@ def _path_text(value: Any) -> Any:
 
 PathText = Annotated[str, BeforeValidator(_path_text)]
 """A path as text; Python's path objects are taken too."""
-
-RewardPreset = Literal["sign_clip", "clip_1", "sparse_goal_zero_one"]
-
-_PRESETS: dict[str, dict[str, Any]] = {
-    "sign_clip": {"sign": True},
-    "clip_1": {"clip_min": -1.0, "clip_max": 1.0},
-    "sparse_goal_zero_one": {"shift": 1.0, "clip_min": 0.0, "clip_max": 1.0},
-}
-
-
-@options
-class RewardTransformConfig:
-    """What is done to rewards, in this order: times scale, plus shift, sign, clip.
-
-    A preset fills the fields it needs; a field given beside it overrides the preset's value or composes with it.
-    """
-
-    preset: RewardPreset | None = Field(default=None, description="named transform to start from")
-    scale: float | None = Field(default=None, description="factor on the reward; default 1")
-    shift: float | None = Field(default=None, description="added after scaling; default 0")
-    clip_min: float | None = Field(default=None, description="lower bound after scale and shift")
-    clip_max: float | None = Field(default=None, description="upper bound after scale and shift")
-
-    def __post_init__(self) -> None:
-        low, high = self.resolve()["clip_min"], self.resolve()["clip_max"]
-        if low is not None and high is not None and low > high:
-            raise ConfigError(f"clip_min must be <= clip_max, got {low} and {high}")
-
-    def resolve(self) -> dict[str, Any]:
-        """Every field with its final value: scale, shift, sign, clip_min, clip_max."""
-        given = {key: value for key, value in asdict(self).items() if key != "preset" and value is not None}
-        plain = {"scale": 1.0, "shift": 0.0, "sign": False, "clip_min": None, "clip_max": None}
-        return plain | _PRESETS.get(self.preset or "", {}) | given
-
-    def apply(self, rewards: Any) -> Any:
-        """A tensor of rewards, transformed."""
-        how = self.resolve()
-        rewards = rewards * how["scale"] + how["shift"]
-        rewards = rewards.sign() if how["sign"] else rewards
-        low, high = how["clip_min"], how["clip_max"]
-        return rewards if low is None and high is None else rewards.clamp(low, high)
 
 
 @options

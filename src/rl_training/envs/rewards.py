@@ -8,7 +8,7 @@ from typing import Any, SupportsFloat
 import gymnasium as gym
 
 from rl_training.binding import bind
-from rl_training.config import RewardTransformConfig
+from rl_training.rewards import RewardTransformConfig
 from rl_training.types import ConfigError
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms import Algorithm
-from rl_training.config import RewardTransformConfig, TrainConfig
+from rl_training.config import TrainConfig
 from rl_training.data import (
     EpisodeReplayBuffer,
     HindsightReplayBuffer,
@@ -28,6 +28,7 @@ from rl_training.data import (
     with_n_step,
 )
 from rl_training.envs import goal_task, make_env, make_vector_env, reward_transform
+from rl_training.rewards import RewardTransformConfig
 from rl_training.runtime.artifacts import RunDirectory
 from rl_training.runtime.callbacks import Callback, EarlyStoppingCallback
 from rl_training.runtime.controls import ControlOptions

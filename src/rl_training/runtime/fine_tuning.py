@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rl_training.algorithms import Algorithm
-from rl_training.config import RewardTransformConfig, TrainConfig
+from rl_training.config import TrainConfig
 from rl_training.envs import reward_transform
+from rl_training.rewards import RewardTransformConfig
 from rl_training.runtime.checkpointing import find_checkpoint, load_checkpoint
 from rl_training.runtime.options import RunOptions
 from rl_training.spaces import SpaceSpec

@@ -187,3 +187,12 @@ def test_wrappers_are_refused_where_they_could_not_reach_the_rewards(tiny_config
 
     with pytest.raises(ConfigError, match="does not change rewards in a file; use reward_preset"):
         load_data(config, bind_options(config))
+
+
+def test_a_transform_is_resolved_once_and_its_values_are_its_own() -> None:
+    transform = RewardTransformConfig(preset="clip_1", scale=2.0)
+    transform.resolve()["scale"] = 7.0
+
+    assert transform.apply(torch.tensor([0.25, 3.0])).tolist() == [0.5, 1.0]
+    assert transform._resolved is transform._resolved
+    assert transform == RewardTransformConfig(preset="clip_1", scale=2.0)
