@@ -105,7 +105,7 @@ def evaluate(
     """Run a trained policy in its environment, on raw reward."""
     from rl_training.runtime import evaluate as evaluate_run
     from rl_training.runtime.checkpointing import find_checkpoint
-    from rl_training.runtime.rollout import EVAL_SEED
+    from rl_training.runtime.evaluation import EVAL_SEED
 
     path = find_checkpoint(run, name="best.pt" if best else "latest.pt")
     result = evaluate_run(path, episodes=episodes, seed=EVAL_SEED if seed is None else seed)

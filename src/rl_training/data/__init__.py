@@ -1,6 +1,7 @@
 """Where batches come from: logged transitions, and a run's own."""
 
-from rl_training.data.dataset_loaders import DataOptions, collect_dataset, load_transition_dataset
+from rl_training.data.collection import collect_dataset
+from rl_training.data.dataset_loaders import DataOptions, load_transition_dataset
 from rl_training.data.hindsight import HindsightReplayBuffer
 from rl_training.data.lambda_returns import LambdaReplayBuffer, LambdaReturnSource, with_lambda_returns
 from rl_training.data.n_step import with_n_step

@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from pydantic import Field
 
 from rl_training.binding import bind, options
 from rl_training.config import PathText, RewardPreset, RewardTransformConfig
 from rl_training.data.audit import audit
+from rl_training.data.collection import collect_dataset
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.offline_mixers import concatenate_datasets, mix_transition_datasets
 from rl_training.data.readers import read_hdf5, read_minari, read_npz, read_pt
@@ -267,40 +267,3 @@ def _reward_normalizer(parts: list[TransitionDataset], how: str) -> RewardTransf
             raise DatasetError("reward_normalize: standard needs rewards that differ")
         return RewardTransformConfig(scale=1 / std, shift=-mean / std)
     return RewardTransformConfig()
-
-
-def collect_dataset(
-    env: Callable[[], Any],
-    *,
-    act: Callable[[Any], Any] | None = None,
-    size: int | None = None,
-    episodes: int | None = None,
-    seed: int = 0,
-) -> TransitionDataset:
-    """So many transitions, or whole episodes, of a policy, or of one that draws every action uniformly.
-
-    `act` maps an observation to an action in native units. Equal seeds give equal data.
-    """
-    if (size is None) == (episodes is None):
-        raise ConfigError("give either size or episodes")
-    stage = env()
-    try:
-        stage.action_space.seed(seed)
-        rows: dict[str, list[Any]] = {
-            name: [] for name in ("obs", "actions", "rewards", "next_obs", "dones", "truncations")
-        }
-        # Copied here and below, since environments may write into the arrays they gave before.
-        obs = np.array(stage.reset(seed=seed)[0])
-        ended = 0
-        while len(rows["obs"]) != size and ended != episodes:
-            action = np.array(stage.action_space.sample() if act is None else act(obs))
-            seen, reward, terminated, truncated, _ = stage.step(action)
-            next_obs = np.array(seen)
-            for name, value in zip(rows, (obs, action, reward, next_obs, terminated, truncated), strict=True):
-                rows[name].append(value)
-            over = terminated or truncated
-            ended += over
-            obs = np.array(stage.reset()[0]) if over else next_obs
-    finally:
-        stage.close()
-    return TransitionDataset.from_dict({name: np.asarray(values) for name, values in rows.items()}, copy=False)

@@ -9,9 +9,9 @@ from rl_training.algorithms import ALGORITHMS
 from rl_training.config import TrainConfig
 from rl_training.runtime.callbacks import Callback, EarlyStoppingCallback
 from rl_training.runtime.controls import EarlyStoppingConfig
+from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
 from rl_training.runtime.options import read_options
 from rl_training.runtime.policy import Policy
-from rl_training.runtime.rollout import EvaluationResult, evaluate_policy
 from rl_training.runtime.schedules import ScheduleSpec, resolve_schedule_value
 from rl_training.runtime.scores import normalized_score
 from rl_training.runtime.trainer import TrainerState, TrainResult

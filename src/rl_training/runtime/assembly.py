@@ -31,15 +31,16 @@ from rl_training.envs import goal_task, make_env, make_vector_env, reward_transf
 from rl_training.rewards import RewardTransformConfig
 from rl_training.runtime.artifacts import RunDirectory
 from rl_training.runtime.callbacks import Callback, EarlyStoppingCallback
+from rl_training.runtime.collecting import Collector, LocalCollector, Stepper
 from rl_training.runtime.controls import ControlOptions
 from rl_training.runtime.datasets import Data, find_spaces, load_data
 from rl_training.runtime.diagnostics import diagnose
+from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
 from rl_training.runtime.fine_tuning import FineTuning, begin_with_checkpoint
 from rl_training.runtime.options import RunOptions, check_action_kind
 from rl_training.runtime.performance import can_compile, default_device, should_compile
 from rl_training.runtime.plan import Plan
 from rl_training.runtime.replay_store import ReplayStore
-from rl_training.runtime.rollout import Collector, EvaluationResult, Stepper, evaluate_policy
 from rl_training.runtime.state import TrainerState
 from rl_training.runtime.trainer import Session
 from rl_training.spaces import SpaceSpec
@@ -278,7 +279,7 @@ def _make_collector(config: TrainConfig, options: RunOptions, algorithm: Algorit
         raw_rewards=True,
         with_achieved=online.replay == "hindsight",
     )
-    return Collector(
+    return LocalCollector(
         algorithm,
         Stepper(envs, seed=config.seed),
         buffer,

@@ -25,12 +25,12 @@ from rl_training.runtime.artifacts import RunDirectory
 from rl_training.runtime.assembly import open_session
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpointing import find_checkpoint, load_checkpoint, save_checkpoint
+from rl_training.runtime.evaluation import EVAL_SEED, EvaluationResult, evaluate_policy
 from rl_training.runtime.loop import train_session
 from rl_training.runtime.options import ConfigSource, bind_options, find_algorithm, merge, read_options
 from rl_training.runtime.performance import configure_machine
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.randomness import forked
-from rl_training.runtime.rollout import EVAL_SEED, EvaluationResult, evaluate_policy
 from rl_training.runtime.trainer import Session, TrainResult
 from rl_training.spaces import SpaceSpec
 from rl_training.types import CheckpointError, ConfigError

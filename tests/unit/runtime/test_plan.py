@@ -20,7 +20,7 @@ from rl_training.runtime import TrainResult, assembly, read_options, train
 from rl_training.runtime.artifacts import read_metrics
 from rl_training.runtime.checkpointing import load_checkpoint
 from rl_training.runtime.plan import Plan
-from rl_training.runtime.rollout import Collector
+from rl_training.runtime.rollout import LocalCollector
 from rl_training.runtime.state import TrainerState
 from rl_training.types import ConfigError
 
@@ -67,9 +67,9 @@ Run = Callable[..., Diary]
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     """Train, and write down what happens."""
     diary = Diary()
-    collect, update = Collector.collect, Algorithm.update
+    collect, update = LocalCollector.collect, Algorithm.update
 
-    def collecting(self: Collector, *, random: bool) -> int:
+    def collecting(self: LocalCollector, *, random: bool) -> int:
         steps = collect(self, random=random)
         diary.events.append("random" if random else "policy")
         diary.steps.append(steps)
@@ -89,7 +89,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
         diary.result = train(online_config(tmp_path / "runs", algo, *overrides))
         return diary
 
-    monkeypatch.setattr(Collector, "collect", collecting)
+    monkeypatch.setattr(LocalCollector, "collect", collecting)
     monkeypatch.setattr(Algorithm, "update", updating)
     return start
 

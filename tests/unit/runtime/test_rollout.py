@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +24,8 @@ from rl_training.envs import make_vector_env
 from rl_training.envs.snapshots import Snapshot
 from rl_training.runtime import EvaluationResult, evaluate_policy, read_options
 from rl_training.runtime.assembly import open_session
-from rl_training.runtime.rollout import EVAL_SEED, Collector, RunningStatistics, Stepper
+from rl_training.runtime.loop import train_session
+from rl_training.runtime.rollout import EVAL_SEED, Collector, LocalCollector, RunningStatistics, Stepper
 from rl_training.spaces import BoxActions
 
 ID = "Walk-v0"
@@ -204,21 +205,21 @@ def _snapshot_probe() -> gym.Env[Any, Any]:
     return Snapshot(Probe())
 
 
-MakeCollector = Callable[..., Collector]
+MakeCollector = Callable[..., LocalCollector]
 
 
 @pytest.fixture
 def probed() -> Iterator[MakeCollector]:
     """A policy at work in some probes, which are closed in the end."""
-    opened: list[Collector] = []
+    opened: list[LocalCollector] = []
 
-    def make(num_envs: int, mode: AutoresetMode, kind: str = "sync", *, normalize: bool = False) -> Collector:
+    def make(num_envs: int, mode: AutoresetMode, kind: str = "sync", *, normalize: bool = False) -> LocalCollector:
         vector: Any = {"sync": SyncVectorEnv, "async": AsyncVectorEnv}[kind]
         # Without copies, so that what is kept must be copied by whoever keeps it.
         envs = vector([_snapshot_probe] * num_envs, autoreset_mode=mode, copy=False)
         buffer = ReplayBuffer(capacity=1000, obs_dim=3, action_dim=1, num_envs=num_envs)
         actor: Any = _Actor()
-        opened.append(Collector(actor, Stepper(envs, seed=0), buffer, normalize=normalize))
+        opened.append(LocalCollector(actor, Stepper(envs, seed=0), buffer, normalize=normalize))
         return opened[-1]
 
     yield make
@@ -226,7 +227,7 @@ def probed() -> Iterator[MakeCollector]:
         collector.close()
 
 
-def _rows(collector: Collector) -> list[tuple[Any, ...]]:
+def _rows(collector: LocalCollector) -> list[tuple[Any, ...]]:
     """What is in the buffer, in the form in which `probe.episode` tells it."""
     rows = collector.buffer.rows_from(0)
     columns = [rows[name] for name in ("obs", "actions", "rewards", "next_obs", "dones", "truncations")]
@@ -447,3 +448,38 @@ def test_asking_for_the_state_of_a_run_writes_nothing(tmp_path: Path) -> None:
     assert session.tree()["replay"] == [[0, 1]]
     assert [path.name for path in (session.run.path / "replay").iterdir()] == ["rows_0000000000_0000000001.pt"]
     session.close()
+
+
+class InBursts:
+    """A collector by protocol alone: several vector steps of another one at a time."""
+
+    def __init__(self, inner: Collector) -> None:
+        self.inner, self.buffer, self.bursts = inner, inner.buffer, 0
+
+    def collect(self, *, random: bool) -> int:
+        self.bursts += 1
+        return sum(self.inner.collect(random=random) for _ in range(5))
+
+    def metrics(self) -> dict[str, float]:
+        return self.inner.metrics()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.inner.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> bool:
+        return self.inner.load_state_dict(state)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+def test_whatever_keeps_the_protocol_can_collect_for_a_run(tmp_path: Path) -> None:
+    overrides = ("total_timesteps=60", "algo_kwargs.learning_starts=20", "algo_kwargs.update_to_data=0.5")
+    session = open_session(*read_options(online_config(tmp_path, "sac", *overrides)))
+    assert session.collector is not None
+    session.collector = bursts = InBursts(session.collector)
+
+    train_session(session)
+
+    assert (bursts.bursts, session.state.env_steps, session.state.stored) == (12, 60, 60)
+    assert session.state.update_count == 20

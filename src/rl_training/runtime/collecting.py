@@ -1,0 +1,249 @@
+"""Collecting: how a run acts in its environments and where the transitions go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rl_training.algorithms import Algorithm
+from rl_training.data import ReplayBuffer
+from rl_training.envs import AutoresetMode
+from rl_training.runtime.evaluation import read_successes
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one step of all environments led to; rows outside `valid` are resets, which belong to no episode."""
+
+    next_obs: NDArray[Any]
+    rewards: NDArray[Any]
+    terminations: NDArray[np.bool_]
+    truncations: NDArray[np.bool_]
+    valid: NDArray[np.bool_]
+    successes: NDArray[Any]
+    """Of the episodes that ended: whether in success, None where the task does not say."""
+
+    @property
+    def ends(self) -> NDArray[np.bool_]:
+        """Where an episode ended."""
+        return self.terminations | self.truncations
+
+
+class Stepper:
+    """A vector environment in which every step is one of the task, however the environment resets itself.
+
+    `obs` is what to act on. Environments that wait to be reset are; for those that reset themselves in the step that
+    ends an episode, its last observation is found in `infos`; the step in which one that resets itself afterwards
+    brings nothing but a new observation is not valid.
+    """
+
+    def __init__(self, envs: Any, *, seed: int) -> None:
+        self.envs = envs
+        self.mode = AutoresetMode(envs.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
+        self.restart(seed)
+
+    def restart(self, seed: int) -> None:
+        """New episodes everywhere, from this seed on, one for each environment."""
+        self.seed = seed
+        # Copied, since environments may write into the arrays they gave before.
+        self.obs = np.array(self.envs.reset(seed=seed)[0])
+        self.was_over = np.zeros(self.envs.num_envs, dtype=bool)
+
+    def step(self, actions: NDArray[Any]) -> StepResult:
+        """All environments, by one step."""
+        obs, rewards, terminations, truncations, infos = self.envs.step(actions)
+        over, valid = terminations | truncations, np.ones_like(terminations)
+        next_obs, ended = np.array(obs), infos
+        if self.mode == AutoresetMode.NEXT_STEP:
+            valid, self.was_over = ~self.was_over, over
+        elif self.mode == AutoresetMode.SAME_STEP and over.any():
+            next_obs[over] = np.stack(infos["final_obs"][over])
+            ended = infos["final_info"]
+        elif self.mode == AutoresetMode.DISABLED and over.any():
+            obs, _ = self.envs.reset(options={"reset_mask": over.copy()})
+        self.obs = np.array(obs)
+        return StepResult(
+            next_obs, rewards.copy(), terminations.copy(), truncations.copy(), valid, read_successes(ended, len(over))
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of every environment, or none where one of them has a state that cannot be saved."""
+        snapshots = list(self.envs.get_attr("snapshot")) if self.mode == AutoresetMode.DISABLED else [None]
+        return {
+            "seed": self.seed,
+            "obs": torch.from_numpy(self.obs),
+            "was_over": torch.from_numpy(self.was_over),
+            "snapshots": None if None in snapshots else snapshots,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> bool:
+        """Go on where `state_dict` found the environments; false, with new episodes, where it did not know how."""
+        if state["snapshots"] is None:
+            # Not from the seeds of before, or the run would see its first episodes again.
+            self.restart(state["seed"] + self.envs.num_envs)
+            return False
+        self.seed = state["seed"]
+        self.envs.set_attr("snapshot", state["snapshots"])
+        self.obs, self.was_over = state["obs"].numpy().copy(), state["was_over"].numpy().copy()
+        return True
+
+
+class RunningStatistics:
+    """Mean and standard deviation of all rows so far, by Chan's update of sums of squares."""
+
+    def __init__(self, width: int) -> None:
+        self.count, self.mean, self.squares = 0, np.zeros(width), np.zeros(width)
+
+    def add(self, rows: NDArray[Any]) -> None:
+        """Take in some rows."""
+        if not len(rows):
+            return
+        total, shift = self.count + len(rows), rows.mean(0) - self.mean
+        self.squares += ((rows - rows.mean(0)) ** 2).sum(0) + shift**2 * (self.count * len(rows) / total)
+        self.mean += shift * (len(rows) / total)
+        self.count = total
+
+    def moments(self, *, epsilon: float = 1e-3) -> tuple[Tensor, Tensor]:
+        """Mean, and standard deviation plus epsilon."""
+        std = np.sqrt(self.squares / max(self.count, 1)) + epsilon
+        return torch.from_numpy(self.mean).float(), torch.from_numpy(std).float()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Count and sums."""
+        arrays = {"mean": self.mean, "squares": self.squares}
+        return {"count": self.count} | {name: torch.from_numpy(value.copy()) for name, value in arrays.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        self.count, self.mean, self.squares = state["count"], state["mean"].numpy(), state["squares"].numpy()
+
+
+class Collector(Protocol):
+    """What acts in a run: it takes steps of the task and adds the transitions to its buffer."""
+
+    buffer: ReplayBuffer
+
+    def collect(self, *, random: bool) -> int:
+        """Act, with uniform actions or the policy's, and return how many transitions of the task that gave."""
+
+    def metrics(self) -> dict[str, float]:
+        """How the episodes went that ended since the last call; empty if none did."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that `load_state_dict` needs, in tensors and plain values."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> bool:
+        """Go on where `state_dict` was called; false where new episodes had to begin."""
+
+    def close(self) -> None:
+        """Release the environments."""
+
+
+class LocalCollector:
+    """Steps a vector environment in this process, fills the buffer, and remembers how episodes went."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        stepper: Stepper,
+        buffer: ReplayBuffer,
+        *,
+        noise: float = 0.0,
+        normalize: bool = False,
+    ) -> None:
+        self.algorithm, self.stepper, self.buffer, self.noise = algorithm, stepper, buffer, noise
+        self.obs_dim = algorithm.model.obs_dim
+        self.statistics = RunningStatistics(self.obs_dim) if normalize else None
+        self.num_envs = stepper.envs.num_envs
+        self.returns, self.lengths = np.zeros(self.num_envs), np.zeros(self.num_envs, dtype=int)
+        self.episodes: list[tuple[float, int, bool | None]] = []
+        """Return, length and success of the episodes that ended since the last call of `metrics`."""
+
+    def collect(self, *, random: bool) -> int:
+        """One step of every environment, by uniform actions or by the policy's; how many steps of the task it was."""
+        obs = self.stepper.obs
+        space = self.algorithm.action_space
+        actions = space.sample(self.num_envs).numpy() if random else self._policy_actions(obs)
+        result = self.stepper.step(actions)
+        self.buffer.add(
+            obs=obs,
+            actions=actions,
+            rewards=result.rewards,
+            next_obs=result.next_obs,
+            terminations=result.terminations,
+            truncations=result.truncations,
+            mask=None if result.valid.all() else result.valid,
+        )
+        self._account(result)
+        if self.statistics is not None:
+            self.statistics.add(self._networks_see(result.next_obs[result.valid]))
+            self.algorithm.set_obs_statistics(*self.statistics.moments())
+        return int(result.valid.sum())
+
+    def _policy_actions(self, obs: NDArray[Any]) -> NDArray[Any]:
+        # A task with goals may tell more than the policy is to see.
+        seen = torch.as_tensor(obs[:, : self.obs_dim], dtype=torch.float32, device=self.algorithm.obs_mean.device)
+        actions: NDArray[Any] = self.algorithm.explore(seen, noise=self.noise).cpu().numpy()
+        return actions
+
+    def _networks_see(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Observations as updates will show them: where rows end with a goal achieved, with that as the goal, too."""
+        goal_dim = rows.shape[1] - self.obs_dim
+        seen = rows[:, : self.obs_dim]
+        if not goal_dim:
+            return seen
+        return np.concatenate([seen, np.hstack([seen[:, :-goal_dim], rows[:, self.obs_dim :]])])
+
+    def _account(self, result: StepResult) -> None:
+        self.returns += np.where(result.valid, result.rewards, 0)
+        self.lengths += result.valid
+        for slot in np.flatnonzero(result.ends & result.valid):
+            success = result.successes[slot]
+            self.episodes.append(
+                (float(self.returns[slot]), int(self.lengths[slot]), None if success is None else bool(success))
+            )
+            self.returns[slot], self.lengths[slot] = 0, 0
+
+    def metrics(self) -> dict[str, float]:
+        """Means over the episodes that ended since the last call; empty if none did."""
+        if not self.episodes:
+            return {}
+        returns, lengths, successes = zip(*self.episodes, strict=True)
+        self.episodes = []
+        report = {
+            "episodes": len(returns),
+            "return_mean": float(np.mean(returns)),
+            "length_mean": float(np.mean(lengths)),
+        }
+        return report if None in successes else report | {"success_rate": float(np.mean(successes))}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Environments and running episodes, in tensors and plain values."""
+        return {
+            "stepper": self.stepper.state_dict(),
+            "returns": torch.from_numpy(self.returns.copy()),
+            "lengths": torch.from_numpy(self.lengths.copy()),
+            "episodes": [list(episode) for episode in self.episodes],
+            "statistics": None if self.statistics is None else self.statistics.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> bool:
+        """Go on where `state_dict` found the collector; false where new episodes had to begin."""
+        self.episodes = [(value, length, success) for value, length, success in state["episodes"]]
+        if self.statistics is not None:
+            self.statistics.load_state_dict(state["statistics"])
+        if not self.stepper.load_state_dict(state["stepper"]):
+            self.buffer.break_streams()
+            return False
+        self.returns, self.lengths = state["returns"].numpy().copy(), state["lengths"].numpy().copy()
+        return True
+
+    def close(self) -> None:
+        """Let go of the environments."""
+        self.stepper.envs.close()

@@ -1,0 +1,105 @@
+"""Evaluation: a policy in a vector environment, episode by episode, on raw reward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_training.envs import make_vector_env
+from rl_training.runtime.randomness import forked
+from rl_training.runtime.scores import normalized_score
+
+EVAL_SEED = 10_000
+"""Episode k of an evaluation starts from seed EVAL_SEED + k, so every policy is judged on the same episodes."""
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """Raw environment returns and lengths, episode by episode, in the order of their seeds."""
+
+    env_id: str
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+    successes: tuple[bool, ...] | None = None
+    """Whether each episode ended in success, where the task says so."""
+
+    def metrics(self) -> dict[str, float]:
+        """Mean and standard deviation of returns, the share of successes and the D4RL score where the task has them."""
+        summary = {
+            "return_mean": float(np.mean(self.returns)),
+            "return_std": float(np.std(self.returns)),
+            "return_min": min(self.returns),
+            "return_max": max(self.returns),
+            "length_mean": float(np.mean(self.lengths)),
+        }
+        if self.successes is not None:
+            summary["success_rate"] = float(np.mean(self.successes))
+        score = normalized_score(self.env_id, summary["return_mean"])
+        return summary if score is None else {**summary, "normalized_score": score}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The metrics, and the returns and lengths they come from."""
+        episodes: dict[str, Any] = {"returns": list(self.returns), "lengths": list(self.lengths)}
+        if self.successes is not None:
+            episodes["successes"] = list(self.successes)
+        return {**self.metrics(), **episodes}
+
+
+def evaluate_policy(
+    act: Callable[[Tensor], Tensor],
+    env_id: str,
+    env_kwargs: Mapping[str, Any],
+    *,
+    episodes: int,
+    num_envs: int | None = None,
+    seed: int = EVAL_SEED,
+    device: torch.device | str = "cpu",
+) -> EvaluationResult:
+    """Run episodes with fixed seeds in a vector environment, on raw reward; draws nothing from training's generator."""
+    count = min(num_envs or 10, episodes)
+    envs = make_vector_env(env_id, env_kwargs, num_envs=count, raw_rewards=True)
+    returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=int)
+    successes: Any = np.full(episodes, None)
+    running = np.arange(count)
+    started = count
+    try:
+        with forked(seed, device):
+            obs, _ = envs.reset(seed=[seed + int(k) for k in running])
+            while (running >= 0).any():
+                actions = act(torch.as_tensor(obs, dtype=torch.float32, device=device)).cpu().numpy()
+                obs, rewards, terminated, truncated, infos = envs.step(actions)
+                active, over = running >= 0, terminated | truncated
+                returns[running[active]] += rewards[active]
+                lengths[running[active]] += 1
+                if over.any():
+                    successes[running[active & over]] = read_successes(infos, count)[active & over]
+                    # Idle environments are reset too, so that stepping them stays allowed.
+                    running, started = _next_episodes(running, over & active, started, episodes)
+                    seeds: list[int | None] = [seed + max(int(k), 0) for k in running]
+                    obs, _ = envs.reset(seed=seeds, options={"reset_mask": over})
+    finally:
+        envs.close()
+    known = None if None in successes else tuple(map(bool, successes))
+    return EvaluationResult(env_id, tuple(map(float, returns)), tuple(map(int, lengths)), known)
+
+
+def read_successes(infos: Mapping[str, Any], count: int) -> Any:
+    """Whether each environment reports success, by either of the names in use; None where it says nothing."""
+    for name in ("is_success", "success"):
+        if name in infos:
+            return np.where(infos[f"_{name}"], infos[name], None)
+    return np.full(count, None)
+
+
+def _next_episodes(running: Any, ended: Any, started: int, episodes: int) -> tuple[Any, int]:
+    """Give each environment that finished its episode the next one, or -1 when there is none left."""
+    running = running.copy()
+    for slot in np.flatnonzero(ended):
+        running[slot] = started if started < episodes else -1
+        started += running[slot] >= 0
+    return running, started
