@@ -80,7 +80,14 @@ class DQN(Algorithm):
     target: MLPDQNModel
     action_kinds = ("discrete",)
     steps = (Step("critic", tracks=("critic",), track_every="target_update_interval"),)
-    defaults = {"batch_size": 64, "buffer_capacity": 100_000, "learning_starts": 1_000, "update_to_data": 0.25}
+    defaults = {
+        "batch_size": 64,
+        "buffer_capacity": 100_000,
+        "learning_starts": 1_000,
+        "update_to_data": 0.25,
+        "exploration_noise": 1.0,
+        "exploration_schedule": {"kind": "linear", "final_ratio": 0.05, "fraction": 0.2},
+    }
 
     def critic_loss(self, batch: Batch) -> Metrics:
         """The logged choice's value against the best choice's at s'."""

@@ -283,7 +283,6 @@ def _make_collector(config: TrainConfig, options: RunOptions, algorithm: Algorit
         algorithm,
         Stepper(envs, seed=config.seed),
         buffer,
-        noise=online.exploration_noise,
         # A policy that is trained already keeps the statistics that it was trained with.
         normalize=options.mode == "online" and options.data.normalize_obs and online.initial_checkpoint is None,
     )

@@ -129,8 +129,8 @@ class Collector(Protocol):
 
     buffer: ReplayBuffer
 
-    def collect(self, *, random: bool) -> int:
-        """Act, with uniform actions or the policy's, and return how many transitions of the task that gave."""
+    def collect(self, *, random: bool, noise: float = 0.0) -> int:
+        """Act, by uniform actions or by the policy with noise; how many transitions of the task that gave."""
 
     def metrics(self) -> dict[str, float]:
         """How the episodes went that ended since the last call; empty if none did."""
@@ -154,10 +154,9 @@ class LocalCollector:
         stepper: Stepper,
         buffer: ReplayBuffer,
         *,
-        noise: float = 0.0,
         normalize: bool = False,
     ) -> None:
-        self.algorithm, self.stepper, self.buffer, self.noise = algorithm, stepper, buffer, noise
+        self.algorithm, self.stepper, self.buffer = algorithm, stepper, buffer
         self.obs_dim = algorithm.model.obs_dim
         self.statistics = RunningStatistics(self.obs_dim) if normalize else None
         self.num_envs = stepper.envs.num_envs
@@ -165,11 +164,11 @@ class LocalCollector:
         self.episodes: list[tuple[float, int, bool | None]] = []
         """Return, length and success of the episodes that ended since the last call of `metrics`."""
 
-    def collect(self, *, random: bool) -> int:
+    def collect(self, *, random: bool, noise: float = 0.0) -> int:
         """One step of every environment, by uniform actions or by the policy's; how many steps of the task it was."""
         obs = self.stepper.obs
         space = self.algorithm.action_space
-        actions = space.sample(self.num_envs).numpy() if random else self._policy_actions(obs)
+        actions = space.sample(self.num_envs).numpy() if random else self._policy_actions(obs, noise)
         result = self.stepper.step(actions)
         self.buffer.add(
             obs=obs,
@@ -186,10 +185,10 @@ class LocalCollector:
             self.algorithm.set_obs_statistics(*self.statistics.moments())
         return int(result.valid.sum())
 
-    def _policy_actions(self, obs: NDArray[Any]) -> NDArray[Any]:
+    def _policy_actions(self, obs: NDArray[Any], noise: float) -> NDArray[Any]:
         # A task with goals may tell more than the policy is to see.
         seen = torch.as_tensor(obs[:, : self.obs_dim], dtype=torch.float32, device=self.algorithm.obs_mean.device)
-        actions: NDArray[Any] = self.algorithm.explore(seen, noise=self.noise).cpu().numpy()
+        actions: NDArray[Any] = self.algorithm.explore(seen, noise=noise).cpu().numpy()
         return actions
 
     def _networks_see(self, rows: NDArray[Any]) -> NDArray[Any]:

@@ -6,12 +6,13 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from rl_training.algorithms.base import Mode
 from rl_training.binding import options, refuse_unused
 from rl_training.config import PathText
 from rl_training.runtime.performance import CompileOption
+from rl_training.runtime.schedules import ScheduleSpec, as_schedule, resolve_schedule_value
 from rl_training.types import ConfigError
 
 if TYPE_CHECKING:
@@ -45,7 +46,12 @@ class OnlineOptions:
     )
     gradient_updates_per_step: int | None = Field(default=None, ge=1, description="updates in such a round")
     exploration_noise: float = Field(
-        default=0.0, ge=0, description="deviation of Gaussian noise on actions, for policies that do not sample"
+        default=0.0,
+        ge=0,
+        description="standard deviation of Gaussian noise on actions; discrete: probability of a random choice",
+    )
+    exploration_schedule: Annotated[ScheduleSpec | None, BeforeValidator(as_schedule)] = Field(
+        default=None, description="how exploration_noise falls: linear or cosine, or a mapping with fraction"
     )
     vector_env: Literal["sync", "async"] = Field(
         default="sync", description="environments one after the other, or each in a process of its own"
@@ -103,6 +109,8 @@ class Plan:
     """Transitions after which updates begin."""
     random_steps: int = 0
     """Steps of the environments that are taken with uniform actions."""
+    exploration_noise: float = 0.0
+    exploration_schedule: ScheduleSpec | None = None
     num_envs: int = 1
     update_to_data: float | None = None
     train_frequency: int = 1
@@ -119,6 +127,8 @@ class Plan:
             pretrain=pretrain,
             waits_for=max(online.learning_starts, warmup, loop.min_buffer_size - 1),
             random_steps=warmup,
+            exploration_noise=online.exploration_noise,
+            exploration_schedule=online.exploration_schedule,
             num_envs=num_envs,
             update_to_data=ratio,
             train_frequency=online.train_frequency or 1,
@@ -165,6 +175,15 @@ class Plan:
     def acts_randomly(self, state: TrainerState) -> bool:
         """Whether the next step of the environments is taken with uniform actions."""
         return state.env_steps < self.random_steps
+
+    def exploration_at(self, state: TrainerState) -> float:
+        """How much noise the next step of the environments is taken with."""
+        if self.exploration_schedule is None:
+            return self.exploration_noise
+        total, base = self.total - self.pretrain, self.exploration_noise
+        return resolve_schedule_value(
+            self.exploration_schedule, step=state.env_steps, total_steps=total, base_value=base
+        )
 
     def is_learning(self, state: TrainerState) -> bool:
         """Whether transitions that come count for updates."""

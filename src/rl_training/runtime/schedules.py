@@ -14,11 +14,12 @@ Shape = Literal["constant", "linear", "cosine"]
 
 @options
 class ScheduleSpec:
-    """A ramp from zero over `warmup` steps, then a way down to `final_ratio` of the base value."""
+    """A ramp from zero over `warmup` steps, then a way down to `final_ratio` of the base value, where it stays."""
 
     kind: Shape = Field(default="constant", description="shape after the warm-up")
     warmup: int = Field(default=0, ge=0, description="steps of linear increase from zero")
-    final_ratio: float = Field(default=0.0, ge=0, le=1, description="share of the base value at the end of the run")
+    final_ratio: float = Field(default=0.0, ge=0, le=1, description="share of the base value that it falls to")
+    fraction: float = Field(default=1.0, gt=0, le=1, description="share of the run in which it falls")
 
 
 def as_schedule(value: Any) -> Any:
@@ -32,6 +33,6 @@ def resolve_schedule_value(spec: ScheduleSpec, *, step: int, total_steps: int, b
         return base_value * (step + 1) / spec.warmup
     if spec.kind == "constant":
         return base_value
-    progress = min((step - spec.warmup) / max(total_steps - spec.warmup, 1), 1.0)
+    progress = min((step - spec.warmup) / max((total_steps - spec.warmup) * spec.fraction, 1), 1.0)
     share = 1 - progress if spec.kind == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
     return base_value * (spec.final_ratio + (1 - spec.final_ratio) * share)

@@ -99,7 +99,7 @@ class Session:
         state, collector = self.state, self.collector
         if collector is None:
             raise RuntimeError("a run without an environment has nothing to collect")
-        steps = collector.collect(random=self.plan.acts_randomly(state))
+        steps = collector.collect(random=self.plan.acts_randomly(state), noise=self.plan.exploration_at(state))
         state.env_steps += steps
         state.global_step += steps
         state.vector_steps += steps > 0
@@ -178,6 +178,8 @@ class Session:
         if self.collector is not None:
             metrics["steps_per_second"] = (state.env_steps - self.logged_steps) / passed
             rollout = self.collector.metrics()
+            if rollout and self.plan.exploration_schedule is not None:
+                rollout["exploration_noise"] = self.plan.exploration_at(state)
             if rollout:
                 self.run.write_metrics("rollout", {**self.counters(), **rollout})
         self._mark_time()

@@ -69,8 +69,8 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     diary = Diary()
     collect, update = LocalCollector.collect, Algorithm.update
 
-    def collecting(self: LocalCollector, *, random: bool) -> int:
-        steps = collect(self, random=random)
+    def collecting(self: LocalCollector, *, random: bool, noise: float) -> int:
+        steps = collect(self, random=random, noise=noise)
         diary.events.append("random" if random else "policy")
         diary.steps.append(steps)
         diary.stored.append(self.buffer.added)

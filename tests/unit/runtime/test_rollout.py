@@ -456,9 +456,9 @@ class InBursts:
     def __init__(self, inner: Collector) -> None:
         self.inner, self.buffer, self.bursts = inner, inner.buffer, 0
 
-    def collect(self, *, random: bool) -> int:
+    def collect(self, *, random: bool, noise: float = 0.0) -> int:
         self.bursts += 1
-        return sum(self.inner.collect(random=random) for _ in range(5))
+        return sum(self.inner.collect(random=random, noise=noise) for _ in range(5))
 
     def metrics(self) -> dict[str, float]:
         return self.inner.metrics()

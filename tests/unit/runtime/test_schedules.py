@@ -80,3 +80,10 @@ def test_a_schedule_that_makes_no_sense_is_refused(spec: dict[str, Any], problem
         ScheduleSpec(**spec)
 
     assert str(caught.value) == problem
+
+
+def test_a_schedule_may_come_to_its_end_before_the_run_does() -> None:
+    spec = ScheduleSpec(kind="linear", final_ratio=0.05, fraction=0.2)
+    values = [resolve_schedule_value(spec, step=step, total_steps=1000) for step in (0, 100, 200, 201, 1000)]
+    # Half of the way after half of the fraction: (1 + 0.05) / 2.
+    assert values == pytest.approx([1.0, 0.525, 0.05, 0.05, 0.05])
