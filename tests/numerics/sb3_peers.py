@@ -81,9 +81,7 @@ def feed_noise(monkeypatch: pytest.MonkeyPatch, *, ours: Sequence[Tensor], their
 
 def use_their_log_prob(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give our policies their slope of the tanh, which has a small number added to it: ours is exact."""
-    monkeypatch.setattr(
-        "rl_training.models.policies.log_tanh_slope", lambda raw: (1 - raw.tanh().square() + 1e-6).log()
-    )
+    monkeypatch.setattr("rl_training.models.actors.log_tanh_slope", lambda raw: (1 - raw.tanh().square() + 1e-6).log())
 
 
 def tanh_gaussian_layers(actor: Any) -> list[tuple[Tensor, Tensor]]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rl_training.algorithms.awac import AWAC, AWACHyper, actor_objective, awac_loss
 from rl_training.models import MLPAWACModel
-from rl_training.models.policies import gaussian_log_prob
+from rl_training.models.actors import gaussian_log_prob
 from rl_training.types import ConfigError
 
 LN2 = math.log(2)

@@ -10,7 +10,7 @@ import torch
 from peers import batches, build
 
 from rl_training.algorithms.bc import BC, bc_loss, discrete_bc_loss, stochastic_bc_loss
-from rl_training.models.policies import LOG_STD_RANGE, gaussian_log_prob
+from rl_training.models.actors import LOG_STD_RANGE, gaussian_log_prob
 from rl_training.spaces import DiscreteActions, SpaceSpec
 from rl_training.types import ConfigError
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rl_training.algorithms.crr import CRR, CRRHyper, actor_objective, crr_loss
 from rl_training.models import MLPCRRModel
-from rl_training.models.policies import gaussian_log_prob
+from rl_training.models.actors import gaussian_log_prob
 from rl_training.types import ConfigError
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rl_training.algorithms.iql import IQL, IQLHyper, actor_objective, iql_loss, value_objective
 from rl_training.models import MLPIQLModel
-from rl_training.models.policies import gaussian_log_prob
+from rl_training.models.actors import gaussian_log_prob
 from rl_training.types import ConfigError
 
 UNIFORM = (torch.arange(20_000, dtype=torch.float64) + 0.5) / 10_000 - 1

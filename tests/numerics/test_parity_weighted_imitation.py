@@ -30,7 +30,7 @@ from rl_training.algorithms.base import Step
 from rl_training.algorithms.crr import CRR
 from rl_training.algorithms.iql import IQL
 from rl_training.algorithms.losses import bellman, critic_objective
-from rl_training.models.policies import gaussian_log_prob, log_tanh_slope
+from rl_training.models.actors import gaussian_log_prob, log_tanh_slope
 from rl_training.types import Batch, Metrics
 
 d3rlpy = pytest.importorskip("d3rlpy", reason="needs the extra 'peers'")
@@ -65,7 +65,7 @@ class Noise:
 def noise(monkeypatch: pytest.MonkeyPatch) -> Noise:
     """One source of noise for our policies and for those of d3rlpy, which are built on torch.distributions."""
     source = Noise()
-    monkeypatch.setattr("rl_training.models.policies._noise", source.ours)
+    monkeypatch.setattr("rl_training.models.actors._noise", source.ours)
     monkeypatch.setattr("torch.distributions.normal._standard_normal", source.theirs)
     return source
 
@@ -248,9 +248,9 @@ def _gaussian_layers(actor: Any) -> list[tuple[Tensor, Tensor]]:
 
 
 def _our_noise(like: Tensor) -> Tensor:
-    from rl_training.models import policies
+    from rl_training.models import actors
 
-    return policies._noise(like, None)
+    return actors._noise(like, None)
 
 
 def _update(ours: Algorithm, peer: Any, noise: Noise) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rl_training.models import GaussianActor, TanhGaussianActor
-from rl_training.models.policies import LOG_STD_RANGE, gaussian_log_prob, log_tanh_slope
+from rl_training.models.actors import LOG_STD_RANGE, gaussian_log_prob, log_tanh_slope
 
 ROWS = torch.zeros(1, 1, dtype=torch.float64)
 

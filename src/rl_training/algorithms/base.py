@@ -171,7 +171,7 @@ class Algorithm(nn.Module):
     @classmethod
     def build(cls, spaces: SpaceSpec, hyper: Hyper) -> Self:
         """The algorithm with a fresh model; hyper-parameters that the model takes are passed on by name."""
-        accepted = inspect.signature(cls.model_class).parameters
+        accepted = cls.model_class.accepts()
         shape = {field.name: getattr(hyper, field.name) for field in fields(hyper) if field.name in accepted}
         if "discrete" in accepted:
             shape["discrete"] = spaces.action.kind == "discrete"

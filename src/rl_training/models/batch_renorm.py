@@ -1,4 +1,4 @@
-"""Batch renormalisation: batch normalisation that comes to trust its running statistics."""
+"""Batch renormalisation: batch normalisation that is corrected towards its running statistics."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 
 MAX_SCALE = 3.0
-"""How many times smaller or larger the batch's deviation may be than the running one before the ratio is clipped."""
+"""Bound on the ratio of the batch's standard deviation and the running one, in either direction."""
 
 MAX_SHIFT = 5.0
-"""How many running deviations the batch's mean may be off before the distance is clipped."""
+"""Bound on the distance of the batch's mean from the running one, in running standard deviations."""
 
 
 class BatchRenorm(nn.Module):
@@ -21,8 +21,8 @@ class BatchRenorm(nn.Module):
         r = std / running_std                      within 1 / 3 and 3
         d = (mean - running_mean) / running_std    within -5 and 5
 
-    but r = 1 and d = 0 in the first `warmup` passes. So long as nothing is clipped, y is what evaluation, which knows
-    the running statistics alone, would make of x. Those move on every training pass, and on no other.
+    but r = 1 and d = 0 in the first `warmup` passes. Evaluation normalises by the running statistics alone; as long as
+    nothing is clipped, training gives the same y. The running statistics move on training passes only.
 
     Ioffe, "Batch Renormalization: Towards Reducing Minibatch Dependence in Batch-Normalized Models", 2017.
     """

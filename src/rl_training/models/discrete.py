@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import Unpack
 
-from rl_training.models.bundle import Model
-from rl_training.models.init import Init, uniform
+from rl_training.models.encoders import encoder_for
+from rl_training.models.initializers import Init, uniform
 from rl_training.models.layers import MLP
+from rl_training.models.model import Model, Shape
 
 
 class CategoricalActor(nn.Module):
@@ -21,15 +23,17 @@ class CategoricalActor(nn.Module):
         action_dim: int,
         *,
         hidden_sizes: Sequence[int],
+        encoder: nn.Module | None = None,
         init: Init = uniform,
         activation: Callable[[Tensor], Tensor] = functional.relu_,
     ) -> None:
         super().__init__()
-        self.mlp = MLP(obs_dim, hidden_sizes, action_dim, init=init, activation=activation)
+        self.encoder = encoder_for(obs_dim, encoder)
+        self.mlp = MLP(self.encoder.output_size, hidden_sizes, action_dim, init=init, activation=activation)
 
     def forward(self, obs: Tensor) -> Tensor:
         """Log-probabilities (B, choices)."""
-        logits: Tensor = self.mlp(obs)
+        logits: Tensor = self.mlp(self.encoder(obs))
         return logits.log_softmax(-1)
 
     def act(self, obs: Tensor, *, deterministic: bool) -> Tensor:
@@ -45,14 +49,23 @@ class ChoiceCritic(nn.Module):
     is the sum of both, less the mean advantage.
     """
 
-    def __init__(self, obs_dim: int, action_dim: int, *, hidden_sizes: Sequence[int], dueling: bool = False) -> None:
+    def __init__(
+        self,
+        obs_dim: int,
+        action_dim: int,
+        *,
+        hidden_sizes: Sequence[int],
+        encoder: nn.Module | None = None,
+        dueling: bool = False,
+    ) -> None:
         super().__init__()
         self.dueling = dueling
-        self.mlp = MLP(obs_dim, hidden_sizes, action_dim + dueling)
+        self.encoder = encoder_for(obs_dim, encoder)
+        self.mlp = MLP(self.encoder.output_size, hidden_sizes, action_dim + dueling)
 
     def forward(self, obs: Tensor) -> Tensor:
         """Values (B, choices)."""
-        outputs: Tensor = self.mlp(obs)
+        outputs: Tensor = self.mlp(self.encoder(obs))
         return duel(outputs[:, :1], outputs[:, 1:]) if self.dueling else outputs
 
 
@@ -69,11 +82,9 @@ def pick(values: Tensor, actions: Tensor) -> Tensor:
 class MLPDQNModel(Model):
     """A critic, whose best choice is the policy."""
 
-    def __init__(
-        self, *, obs_dim: int, action_dim: int, hidden_sizes: Sequence[int] = (256, 256), dueling: bool = False
-    ) -> None:
-        super().__init__(obs_dim=obs_dim, action_dim=action_dim)
-        self.critic = ChoiceCritic(obs_dim, action_dim, hidden_sizes=hidden_sizes, dueling=dueling)
+    def __init__(self, *, dueling: bool = False, **shape: Unpack[Shape]) -> None:
+        super().__init__(**shape)
+        self.critic = ChoiceCritic(**self.critic_shape, dueling=dueling)
 
     def act(self, obs: Tensor, *, deterministic: bool) -> Tensor:
         """The choice (B,) of the highest value; there is nothing to sample."""

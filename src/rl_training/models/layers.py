@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import islice, pairwise
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rl_training.models.init import Init, uniform
+from rl_training.models.batch_renorm import BatchRenorm
+from rl_training.models.initializers import Init, uniform
 
 Norm = Literal["none", "before", "after"]
 """Where hidden layers are normalised: nowhere, or on which side of the activation."""
 
+Pairs = Sequence[tuple[Tensor, Tensor]]
+"""Weight and bias of several layers."""
+
 
 class MLP(nn.Module):
-    """Linear layers with an activation between them."""
+    """Linear layers with an activation between them.
+
+    Dropout acts last in a hidden layer, after activation and normalisation.
+    """
 
     def __init__(
         self,
@@ -55,7 +62,21 @@ class MLP(nn.Module):
         return outputs
 
 
-class EnsembleLinear(nn.Module):
+class _EnsembleLayer(nn.Module):
+    """The weights and biases of E layers, stacked along the first axis."""
+
+    weight: nn.Parameter
+    bias: nn.Parameter
+
+    def members(self, chosen: Tensor | None = None) -> Pairs:
+        """Weight and bias of each member, as views, or copies of those at the indices `chosen`."""
+        pair: tuple[Tensor, Tensor] = (self.weight, self.bias)
+        if chosen is not None:
+            pair = (self.weight.index_select(0, chosen), self.bias.index_select(0, chosen))
+        return list(zip(*(part.unbind() for part in pair), strict=True))
+
+
+class EnsembleLinear(_EnsembleLayer):
     """E linear layers in one pair of tensors: weight (E, fan_in, fan_out), bias (E, fan_out)."""
 
     def __init__(self, size: int, fan_in: int, fan_out: int, *, init: Init = uniform, last: bool = False) -> None:
@@ -66,12 +87,8 @@ class EnsembleLinear(nn.Module):
         for weight, bias in zip(self.weight.data, self.bias.data, strict=True):
             init(weight.T, bias, last)
 
-    def members(self, chosen: Tensor | None = None) -> list[tuple[Tensor, Tensor]]:
-        """Weight and bias of each member, as views, or copies of those at the indices `chosen`."""
-        return _split(self.weight, self.bias, chosen)
 
-
-class EnsembleNorm(nn.Module):
+class EnsembleNorm(_EnsembleLayer):
     """E layer normalisations in one pair of tensors, (E, size) each."""
 
     def __init__(self, members: int, size: int) -> None:
@@ -79,21 +96,20 @@ class EnsembleNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(members, size))
         self.bias = nn.Parameter(torch.zeros(members, size))
 
-    def members(self, chosen: Tensor | None = None) -> list[tuple[Tensor, Tensor]]:
-        """Weight and bias of each member, as views, or copies of those at the indices `chosen`."""
-        return _split(self.weight, self.bias, chosen)
 
-
-def _split(weight: Tensor, bias: Tensor, chosen: Tensor | None) -> list[tuple[Tensor, Tensor]]:
-    if chosen is not None:
-        weight, bias = weight.index_select(0, chosen), bias.index_select(0, chosen)
-    return list(zip(weight.unbind(), bias.unbind(), strict=True))
+def _linear_layers(size: int, sizes: Sequence[int], init: Init) -> Any:
+    """The linear layers of E perceptrons; typed as Any, since a module list forgets what it holds."""
+    fans = list(pairwise(sizes))
+    return nn.ModuleList(
+        EnsembleLinear(size, *fan, init=init, last=number == len(fans)) for number, fan in enumerate(fans, start=1)
+    )
 
 
 class EnsembleMLP(nn.Module):
     """E perceptrons over one input: (..., input) to (E, ..., output).
 
-    Dropout comes right after a linear layer, before normalisation; each member draws masks of its own.
+    Dropout acts first in a hidden layer, right after the linear map and before normalisation and activation. Each
+    member draws its own masks.
     """
 
     def __init__(
@@ -108,12 +124,8 @@ class EnsembleMLP(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        fans = list(pairwise([input_size, *hidden_sizes, output_size]))
-        # Typed as Any, for a module list forgets what it holds.
-        self.layers: Any = nn.ModuleList(
-            EnsembleLinear(size, *fan, init=init, last=number == len(fans)) for number, fan in enumerate(fans, start=1)
-        )
-        self.norms = nn.ModuleList(EnsembleNorm(size, width) for width in hidden_sizes if norm != "none")
+        self.layers = _linear_layers(size, [input_size, *hidden_sizes, output_size], init)
+        self.norms: Any = nn.ModuleList(EnsembleNorm(size, width) for width in hidden_sizes if norm != "none")
         self.norm, self.dropout = norm, dropout
 
     def forward(
@@ -132,22 +144,13 @@ class EnsembleMLP(nn.Module):
             [self._forward(rows, *member) for rows, member in zip(inputs.unbind(), self._members(), strict=True)]
         )
 
-    def _members(
-        self, chosen: Tensor | None = None
-    ) -> list[tuple[Sequence[tuple[Tensor, Tensor]], Sequence[tuple[Tensor, Tensor]]]]:
+    def _members(self, chosen: Tensor | None = None) -> list[tuple[Pairs, Pairs]]:
         """Layers and norms of each member."""
-        layers = list(zip(*(layer.members(chosen) for layer in _ensemble_layers(self.layers)), strict=True))
-        norms = list(zip(*(norm.members(chosen) for norm in _ensemble_layers(self.norms)), strict=True))
+        layers = list(zip(*(layer.members(chosen) for layer in self.layers), strict=True))
+        norms = list(zip(*(norm.members(chosen) for norm in self.norms), strict=True))
         return list(zip(layers, norms or [()] * len(layers), strict=True))
 
-    def _forward(
-        self,
-        rows: Tensor,
-        layers: Sequence[tuple[Tensor, Tensor]],
-        norms: Sequence[tuple[Tensor, Tensor]],
-        *,
-        training: bool = False,
-    ) -> Tensor:
+    def _forward(self, rows: Tensor, layers: Pairs, norms: Pairs, *, training: bool = False) -> Tensor:
         *hidden, (last_weight, last_bias) = layers
         for number, (weight, bias) in enumerate(hidden):
             rows = torch.addmm(bias, rows, weight)
@@ -161,77 +164,57 @@ class EnsembleMLP(nn.Module):
         return torch.addmm(last_bias, rows, last_weight)
 
 
-def _ensemble_layers(layers: nn.ModuleList) -> list[EnsembleLinear | EnsembleNorm]:
-    return [layer for layer in layers if isinstance(layer, (EnsembleLinear, EnsembleNorm))]
+class EnsembleRenormMLP(nn.Module):
+    """E perceptrons over one input, (B, input) to (E, B, output), with a batch renormalisation before each layer.
 
-
-class QEnsemble(nn.Module):
-    """E critics over one input; (B,) values each, (E, B) together."""
+    There is no dropout.
+    """
 
     def __init__(
         self,
-        obs_dim: int,
-        action_dim: int,
-        *,
+        size: int,
+        input_size: int,
         hidden_sizes: Sequence[int],
-        size: int = 2,
+        output_size: int,
+        *,
         init: Init = uniform,
-        norm: Norm = "none",
-        dropout: float = 0.0,
+        norm_momentum: float = 0.01,
+        norm_warmup: int = 100_000,
     ) -> None:
         super().__init__()
-        self.mlp = EnsembleMLP(size, obs_dim + action_dim, hidden_sizes, 1, init=init, norm=norm, dropout=dropout)
+        sizes = [input_size, *hidden_sizes, output_size]
+        self.size = size
+        self.layers = _linear_layers(size, sizes, init)
+        self.norms: Any = nn.ModuleList(
+            BatchRenorm(size, fan_in, momentum=norm_momentum, warmup=norm_warmup) for fan_in in sizes[:-1]
+        )
 
-    def forward(
-        self,
-        obs: Tensor,
-        actions: Tensor,
-        *,
-        count: int | None = None,
-        chosen: Tensor | None = None,
-        training: bool = False,
-    ) -> Tensor:
-        """Values (E, B); several actions per state, (samples, B, dim), give (samples, E, B).
+    def forward(self, inputs: Tensor, *, training: bool = False) -> Tensor:
+        """The outputs of all members, normalised by the batch in training, else by running statistics."""
+        rows = inputs.expand(self.size, *inputs.shape)
+        for number, (norm, layer) in enumerate(zip(self.norms, self.layers, strict=True), start=1):
+            rows = torch.baddbmm(layer.bias[:, None], norm(rows, training=training), layer.weight)
+            if number < len(self.layers):
+                rows = rows.relu_()
+        return rows
 
-        With a `count`, only the first so many critics are evaluated; with `chosen`, only those at these indices.
-        Dropout, if there is any, acts in training only.
-        """
-        values: Tensor = self.mlp(join(obs, actions), count=count, chosen=chosen, training=training).squeeze(-1)
-        return values.movedim(0, -2)
 
-    def forward_each(self, obs: Tensor, actions: Tensor) -> Tensor:
-        """Values (E, B) of actions (E, B, dim), one of its own for each critic."""
-        return self.mlp.forward_each(join(obs, actions)).squeeze(-1)
+class RenormMLP(EnsembleRenormMLP):
+    """One perceptron with a batch renormalisation before each layer: (B, input) to (B, output)."""
+
+    def __init__(self, input_size: int, hidden_sizes: Sequence[int], output_size: int, **options: Any) -> None:
+        super().__init__(1, input_size, hidden_sizes, output_size, **options)
+
+    def forward(self, inputs: Tensor, *, training: bool = False) -> Tensor:
+        """Outputs (B, output), normalised by the batch in training, else by running statistics."""
+        return super().forward(inputs, training=training).squeeze(0)
 
 
 def join(obs: Tensor, actions: Tensor) -> Tensor:
-    """Observations beside actions; where there are several actions per state, each stands beside its state."""
+    """Observations beside actions; several actions per state stand beside that state each."""
     if actions.ndim > obs.ndim:
         obs = obs.expand(*actions.shape[:-1], obs.shape[-1])
     return torch.cat([obs, actions], dim=-1)
-
-
-class ValueNetwork(nn.Module):
-    """The value (B,) of states (B, dim): the network's output times `scale`."""
-
-    def __init__(
-        self,
-        obs_dim: int,
-        *,
-        hidden_sizes: Sequence[int],
-        scale: float = 1.0,
-        init: Init = uniform,
-        norm: Norm = "none",
-        activation: Callable[[Tensor], Tensor] = functional.relu_,
-    ) -> None:
-        super().__init__()
-        self.scale = scale
-        self.mlp = MLP(obs_dim, hidden_sizes, 1, init=init, norm=norm, activation=activation)
-
-    def forward(self, obs: Tensor) -> Tensor:
-        """Values (B,)."""
-        values: Tensor = self.scale * self.mlp(obs).squeeze(-1)
-        return values
 
 
 class Multiplier(nn.Module):
@@ -258,3 +241,17 @@ class Multiplier(nn.Module):
         """Bring the logarithm back into its bounds; called after every step that trains it."""
         if self.bounds is not None:
             self.log_value.clamp_(*self.bounds)
+
+
+# The old place of two networks that are built from these layers: imported late, or the import would be circular.
+if TYPE_CHECKING:
+    from rl_training.models.critics import QEnsemble as QEnsemble  # noqa: PLC0414
+    from rl_training.models.critics import ValueNetwork as ValueNetwork  # noqa: PLC0414
+else:
+
+    def __getattr__(name: str) -> Any:
+        if name not in ("QEnsemble", "ValueNetwork"):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from rl_training.models import critics
+
+        return getattr(critics, name)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rl_training.algorithms import ALGORITHMS
 from rl_training.models import MLP, EnsembleMLP, MLPBCModel, MLPIQLModel
-from rl_training.models.init import (
+from rl_training.models.initializers import (
     Init,
     orthogonal,
     orthogonal_small_last,
@@ -22,7 +22,7 @@ from rl_training.models.init import (
     xavier,
     xavier_small_last,
 )
-from rl_training.models.mlp_crossq import EnsembleRenormMLP
+from rl_training.models.layers import EnsembleRenormMLP
 from rl_training.spaces import BoxActions, SpaceSpec
 
 Layers = list[tuple[Tensor, Tensor]]

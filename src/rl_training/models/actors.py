@@ -1,0 +1,211 @@
+"""Actors: from observations to actions in [-1, 1]."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rl_training.models.encoders import encoder_for
+from rl_training.models.initializers import Init, uniform
+from rl_training.models.layers import MLP, join
+
+LOG_STD_RANGE = (-5.0, 2.0)
+"""Without a bound, likelihood on near-deterministic data drives the standard deviation to zero and the loss to minus
+infinity."""
+
+Spread = Literal["state", "clipped", "sigmoid", "fixed"]
+"""Where the logarithm of a Gaussian's standard deviation comes from.
+
+state: the network computes it from the observation, and it is clipped. clipped: a learned vector, clipped. sigmoid: a
+learned vector, brought into its bounds by a sigmoid. fixed: a vector that is not learned.
+"""
+
+
+class DeterministicActor(nn.Module):
+    """actions = tanh(mlp(obs)); dropout acts after each activation."""
+
+    def __init__(
+        self,
+        obs_dim: int,
+        action_dim: int,
+        *,
+        hidden_sizes: Sequence[int],
+        encoder: nn.Module | None = None,
+        init: Init = uniform,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder_for(obs_dim, encoder)
+        self.mlp = MLP(self.encoder.output_size, hidden_sizes, action_dim, init=init, dropout=dropout)
+
+    def forward(self, obs: Tensor, *, training: bool = False) -> Tensor:
+        """Actions (B, dim)."""
+        actions: Tensor = self.mlp(self.encoder(obs), training=training).tanh()
+        return actions
+
+    def act(self, obs: Tensor, *, deterministic: bool) -> Tensor:
+        """The action to take; a deterministic actor has only one."""
+        actions: Tensor = self(obs)
+        return actions
+
+
+class PerturbationActor(nn.Module):
+    """Moves given actions by at most `phi`, and not out of [-1, 1]. It has no dropout."""
+
+    def __init__(
+        self,
+        obs_dim: int,
+        action_dim: int,
+        *,
+        hidden_sizes: Sequence[int],
+        phi: float,
+        encoder: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder_for(obs_dim, encoder)
+        self.mlp = MLP(self.encoder.output_size + action_dim, hidden_sizes, action_dim)
+        self.phi = phi
+
+    def forward(self, obs: Tensor, actions: Tensor) -> Tensor:
+        """Actions of the shape of those given: (B, dim), or (samples, B, dim)."""
+        moves: Tensor = self.phi * self.mlp(join(self.encoder(obs), actions)).tanh()
+        return (actions + moves).clamp(-1, 1)
+
+
+class GaussianActor(nn.Module):
+    """actions ~ N(mean(obs), std^2), clipped to [-1, 1].
+
+    The mean goes through tanh unless `squash_mean` is off; samples do not. `spread` says where the logarithm of the
+    standard deviation comes from. Dropout acts after each activation.
+    """
+
+    def __init__(
+        self,
+        obs_dim: int,
+        action_dim: int,
+        *,
+        hidden_sizes: Sequence[int],
+        spread: Spread = "state",
+        log_std: float = 0.0,
+        log_std_range: tuple[float, float] = LOG_STD_RANGE,
+        squash_mean: bool = True,
+        encoder: nn.Module | None = None,
+        init: Init = uniform,
+        dropout: float = 0.0,
+        activation: Callable[[Tensor], Tensor] = functional.relu_,
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder_for(obs_dim, encoder)
+        inputs, outputs = self.encoder.output_size, 2 * action_dim if spread == "state" else action_dim
+        self.mlp = MLP(inputs, hidden_sizes, outputs, init=init, dropout=dropout, activation=activation)
+        self.spread, self.log_std_range, self.squash_mean = spread, log_std_range, squash_mean
+        if spread in ("clipped", "sigmoid"):
+            self.log_std = nn.Parameter(torch.full((action_dim,), log_std))
+        elif spread == "fixed":
+            self.register_buffer("log_std", torch.full((action_dim,), log_std))
+
+    def forward(self, obs: Tensor, *, training: bool = False) -> tuple[Tensor, Tensor]:
+        """Mean (B, dim), and log of the standard deviation, (B, dim) or (dim,)."""
+        outputs, (low, high) = self.mlp(self.encoder(obs), training=training), self.log_std_range
+        mean, log_std = outputs.chunk(2, dim=-1) if self.spread == "state" else (outputs, self.log_std)
+        if self.squash_mean:
+            mean = mean.tanh()
+        if self.spread == "sigmoid":
+            return mean, low + (high - low) * log_std.sigmoid()
+        return mean, log_std if self.spread == "fixed" else log_std.clamp(low, high)
+
+    def sample(self, obs: Tensor, *, count: int | None = None) -> Tensor:
+        """Clipped samples (B, dim), or (count, B, dim)."""
+        mean, log_std = self(obs)
+        actions: Tensor = mean + log_std.exp() * _noise(mean, count)
+        return actions.clamp(-1, 1)
+
+    def act(self, obs: Tensor, *, deterministic: bool) -> Tensor:
+        """The mean, or a sample."""
+        actions: Tensor = self(obs)[0].clamp(-1, 1) if deterministic else self.sample(obs)
+        return actions
+
+
+class TanhGaussianActor(nn.Module):
+    """actions = tanh(raw), raw ~ N(mean(obs), std(obs)^2).
+
+    With `affine_std`, the logarithm of the standard deviation is the network's output times a learned factor, which
+    starts at 1, plus a learned offset, which starts at -1. There is no dropout, unless the `network` has it.
+    """
+
+    def __init__(
+        self,
+        obs_dim: int,
+        action_dim: int,
+        *,
+        hidden_sizes: Sequence[int],
+        log_std_range: tuple[float, float] = LOG_STD_RANGE,
+        affine_std: bool = False,
+        encoder: nn.Module | None = None,
+        init: Init = uniform,
+        network: Callable[..., nn.Module] = MLP,
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder_for(obs_dim, encoder)
+        self.mlp = network(self.encoder.output_size, hidden_sizes, 2 * action_dim, init=init)
+        self.log_std_range = log_std_range
+        self.std_affinity = nn.Parameter(torch.tensor([1.0, -1.0])) if affine_std else None
+
+    def forward(self, obs: Tensor, *, training: bool = False) -> tuple[Tensor, Tensor]:
+        """Mean and log of the standard deviation of the raw value, each (B, dim)."""
+        mean, log_std = self.mlp(self.encoder(obs), training=training).chunk(2, dim=-1)
+        if self.std_affinity is not None:
+            factor, offset = self.std_affinity.unbind()
+            log_std = factor * log_std + offset
+        return mean, log_std.clamp(*self.log_std_range)
+
+    def sample(self, obs: Tensor, *, count: int | None = None, training: bool = False) -> tuple[Tensor, Tensor]:
+        """Actions (B, dim) or (count, B, dim), differentiable, and their log-densities."""
+        return self.draw(*self(obs, training=training), count=count)
+
+    @staticmethod
+    def draw(mean: Tensor, log_std: Tensor, *, count: int | None = None) -> tuple[Tensor, Tensor]:
+        """As `sample`, from a mean and a log of the standard deviation."""
+        noise = _noise(mean, count)
+        raw = mean + log_std.exp() * noise
+        return raw.tanh(), _standard_log_prob(noise, log_std) - log_tanh_slope(raw).sum(-1)
+
+    def sample_raw(self, obs: Tensor, *, count: int | None = None) -> Tensor:
+        """Raw values (B, dim) or (count, B, dim), differentiable."""
+        mean, log_std = self(obs)
+        raw: Tensor = mean + log_std.exp() * _noise(mean, count)
+        return raw
+
+    def log_prob(self, obs: Tensor, actions: Tensor) -> Tensor:
+        """Log-density (B,) of actions. It is infinite on the bounds: actions there are moved just inside."""
+        raw = actions.clamp(-1 + 1e-5, 1 - 1e-5).atanh()
+        return gaussian_log_prob(raw, *self(obs)) - log_tanh_slope(raw).sum(-1)
+
+    def act(self, obs: Tensor, *, deterministic: bool) -> Tensor:
+        """The tanh of the mean, or a sample."""
+        actions: Tensor = self(obs)[0].tanh() if deterministic else self.sample(obs)[0]
+        return actions
+
+
+def gaussian_log_prob(actions: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
+    """Log-density of a diagonal Gaussian, summed over the last axis."""
+    return _standard_log_prob((actions - mean) * (-log_std).exp(), log_std)
+
+
+def _standard_log_prob(errors: Tensor, log_std: Tensor) -> Tensor:
+    return (-0.5 * errors.square() - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
+
+
+def log_tanh_slope(raw: Tensor) -> Tensor:
+    """log(1 - tanh(raw)^2), in a form that neither overflows nor rounds to the log of zero."""
+    return 2 * (math.log(2) - raw - functional.softplus(-2 * raw))
+
+
+def _noise(like: Tensor, count: int | None) -> Tensor:
+    """Standard normal draws of a tensor's shape, or `count` times that; from the global generator."""
+    return torch.randn_like(like if count is None else like.expand(count, *like.shape))

@@ -1,0 +1,342 @@
+"""The networks of each algorithm as one module; algorithms call its children by their roles."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+from typing_extensions import Unpack
+
+from rl_training.models.actors import (
+    DeterministicActor,
+    GaussianActor,
+    PerturbationActor,
+    Spread,
+    TanhGaussianActor,
+)
+from rl_training.models.behavior_vae import LATENT_CLIP, BehaviorVAE
+from rl_training.models.critics import Critic, QEnsemble, QuantileEnsemble, RenormCritic, ValueNetwork, best_action
+from rl_training.models.discrete import CategoricalActor
+from rl_training.models.initializers import (
+    orthogonal,
+    orthogonal_small_last,
+    small_last,
+    uniform_small_last,
+    xavier,
+    xavier_small_last,
+)
+from rl_training.models.layers import Multiplier, Norm, RenormMLP
+from rl_training.models.model import Model, Shape
+
+SAC_LOG_STD_RANGE = (-20.0, 2.0)
+"""Bounds on the log of the standard deviation that hardly ever bind: those of SAC's authors."""
+
+AWAC_LOG_STD_RANGES: dict[Spread, tuple[float, float]] = {"clipped": (-20.0, 2.0), "sigmoid": (-6.0, 0.0)}
+
+
+class SACShape(Shape, total=False):
+    """What the bundles of the SAC family can be told besides."""
+
+    alpha: float | Literal["auto"]
+
+
+class MLPBCModel(Model):
+    """An actor: deterministic or Gaussian, or categorical for discrete actions."""
+
+    def __init__(self, *, policy: str = "deterministic", discrete: bool = False, **shape: Unpack[Shape]) -> None:
+        super().__init__(**shape)
+        actor_class = DeterministicActor if policy == "deterministic" else GaussianActor
+        self.actor = CategoricalActor(**self.actor_shape) if discrete else actor_class(**self.actor_shape)
+
+
+class MLPTD3Model(Model):
+    """A deterministic actor and critics, two unless told otherwise."""
+
+    def __init__(self, *, num_critics: int = 2, **shape: Unpack[Shape]) -> None:
+        super().__init__(**shape)
+        self.actor = DeterministicActor(**self.actor_shape)
+        self.critic = QEnsemble(**self.critic_shape, size=num_critics)
+
+    def q_values(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, ...]:
+        """The value of each critic, (B,) each."""
+        return tuple(self.critic(obs, actions).unbind(-2))
+
+
+class MLPDDPGModel(MLPTD3Model):
+    """A deterministic actor and one critic."""
+
+    def __init__(self, **shape: Unpack[Shape]) -> None:
+        super().__init__(num_critics=1, **shape)
+
+
+class MLPReBRACModel(Model):
+    """A deterministic actor and twin critics with layer normalisation after each activation."""
+
+    default_sizes = (256, 256, 256)
+
+    def __init__(self, *, critic_layer_norm: bool = True, **shape: Unpack[Shape]) -> None:
+        super().__init__(**shape)
+        norm: Norm = "after" if critic_layer_norm else "none"
+        self.actor = DeterministicActor(**self.actor_shape, init=small_last(1e-3))
+        self.critic = QEnsemble(**self.critic_shape, init=small_last(3e-3), norm=norm)
+
+
+class MLPIQLModel(Model):
+    """An actor, twin critics, and a value of states: IQL and XQL."""
+
+    def __init__(
+        self,
+        *,
+        policy: str = "stochastic",
+        spread: Spread = "clipped",
+        actor_dropout: float = 0.0,
+        value_layer_norm: bool = False,
+        **shape: Unpack[Shape],
+    ) -> None:
+        super().__init__(**shape)
+        gaussian = partial(GaussianActor, spread=spread)
+        actor_class = DeterministicActor if policy == "deterministic" else gaussian
+        self.actor = actor_class(**self.actor_shape, init=orthogonal, dropout=actor_dropout)
+        self.critic = QEnsemble(**self.critic_shape, init=orthogonal)
+        self.value = ValueNetwork(**self.value_shape, init=orthogonal, norm="before" if value_layer_norm else "none")
+
+
+class MLPAWACModel(Model):
+    """A Gaussian actor whose standard deviation does not depend on the observation, and twin critics."""
+
+    default_sizes = (256, 256, 256)
+
+    def __init__(self, *, spread: Spread = "clipped", squash_mean: bool = True, **shape: Unpack[Shape]) -> None:
+        super().__init__(**shape)
+        bounds = AWAC_LOG_STD_RANGES[spread]
+        self.actor = GaussianActor(**self.actor_shape, spread=spread, log_std_range=bounds, squash_mean=squash_mean)
+        self.critic = QEnsemble(**self.critic_shape)
+
+
+class MLPCRRModel(Model):
+    """A Gaussian actor whose standard deviation depends on the observation, and critics."""
+
+    def __init__(self, *, num_critics: int = 2, critic_layer_norm: bool = False, **shape: Unpack[Shape]) -> None:
+        super().__init__(**shape)
+        self.actor = GaussianActor(**self.actor_shape)
+        self.critic = QEnsemble(**self.critic_shape, size=num_critics, norm="before" if critic_layer_norm else "none")
+
+
+class MLPAWRModel(Model):
+    """A Gaussian actor of constant standard deviation and a value of states; the mean is not squashed."""
+
+    default_sizes = (128, 64)
+
+    def __init__(self, *, action_std: float = 0.4, value_scale: float = 100.0, **shape: Unpack[Shape]) -> None:
+        super().__init__(**shape)
+        self.actor = GaussianActor(
+            **self.actor_shape, spread="fixed", log_std=math.log(action_std), squash_mean=False, init=xavier_small_last
+        )
+        self.value = ValueNetwork(**self.value_shape, scale=value_scale, init=xavier)
+
+
+class MLPMARWILModel(Model):
+    """A Gaussian actor and a value of states, with tanh between the layers."""
+
+    def __init__(self, **shape: Unpack[Shape]) -> None:
+        super().__init__(**shape)
+        self.actor = GaussianActor(**self.actor_shape, activation=torch.tanh)
+        self.value = ValueNetwork(**self.value_shape, activation=torch.tanh)
+
+
+class MLPBCQModel(Model):
+    """A model of the behaviour, an actor that perturbs its samples, and twin critics that choose among them."""
+
+    candidates: Tensor
+    default_sizes = (400, 300)
+
+    def __init__(
+        self,
+        *,
+        vae_hidden_sizes: Sequence[int] = (750, 750),
+        phi: float = 0.05,
+        num_action_samples: int = 100,
+        **shape: Unpack[Shape],
+    ) -> None:
+        super().__init__(**shape)
+        self.actor = PerturbationActor(**self.actor_shape, phi=phi)
+        self.critic = QEnsemble(**self.critic_shape)
+        self.vae = _behavior_vae(vae_hidden_sizes, shape)
+        latents = torch.randn(num_action_samples, 1, self.vae.latent_dim).clamp(-LATENT_CLIP, LATENT_CLIP)
+        self.register_buffer("candidates", latents)
+
+    def act(self, obs: Tensor, *, deterministic: bool) -> Tensor:
+        """The best of many candidate actions by the first critic.
+
+        The candidates come from latents that were drawn once, so that an observation always gets the same action; from
+        new ones if not deterministic.
+        """
+        latents = self.candidates.expand(-1, len(obs), -1)
+        if not deterministic:
+            latents = self.vae.draw(obs, count=len(latents))
+        return best_action(self.critic, obs, self.actor(obs, self.vae.decode(obs, latents)))
+
+
+class MLPBEARModel(Model):
+    """A model of the behaviour, a tanh-Gaussian actor held to its support by a multiplier, and twin critics."""
+
+    candidates: Tensor
+
+    def __init__(
+        self,
+        *,
+        vae_hidden_sizes: Sequence[int] = (750, 750),
+        num_action_samples: int = 100,
+        **shape: Unpack[Shape],
+    ) -> None:
+        super().__init__(**shape)
+        self.actor = TanhGaussianActor(**self.actor_shape, init=small_last(1e-3))
+        self.critic = QEnsemble(**self.critic_shape, init=small_last(3e-3))
+        self.vae = _behavior_vae(vae_hidden_sizes, shape)
+        self.lagrange = Multiplier(bounds=(-5.0, 10.0))
+        self.register_buffer("candidates", torch.randn(num_action_samples, 1, self.action_dim))
+
+    def act(self, obs: Tensor, *, deterministic: bool) -> Tensor:
+        """The best of many of the policy's actions by the first critic.
+
+        The candidates come from noise that was drawn once, so that an observation always gets the same action; from new
+        noise if not deterministic.
+        """
+        mean, log_std = self.actor(obs)
+        noise = self.candidates
+        if not deterministic:
+            noise = torch.randn(len(noise), *mean.shape, dtype=mean.dtype, device=mean.device)
+        return best_action(self.critic, obs, (mean + log_std.exp() * noise).tanh())
+
+
+def _behavior_vae(hidden_sizes: Sequence[int], shape: Shape) -> BehaviorVAE:
+    encoder = copy.deepcopy(shape.get("encoder"))
+    return BehaviorVAE(shape["obs_dim"], shape["action_dim"], hidden_sizes=hidden_sizes, encoder=encoder)
+
+
+class MLPSACModel(Model):
+    """A tanh-Gaussian actor, critics, two unless told otherwise, and the temperature of the entropy.
+
+    Actor and critics are made with the options of the class, its recipes, and with those of the instance.
+    """
+
+    actor: TanhGaussianActor
+    critic: Critic
+    actor_recipe: ClassVar[dict[str, Any]] = {"log_std_range": SAC_LOG_STD_RANGE}
+    critic_recipe: ClassVar[dict[str, Any]] = {}
+
+    def __init__(
+        self,
+        *,
+        num_critics: int = 2,
+        alpha: float | Literal["auto"] = "auto",
+        actor_options: Mapping[str, Any] | None = None,
+        critic_options: Mapping[str, Any] | None = None,
+        **shape: Unpack[Shape],
+    ) -> None:
+        super().__init__(**shape)
+        self.actor = TanhGaussianActor(**self.actor_shape, **self.actor_recipe, **(actor_options or {}))
+        self.critic = self.make_critic(size=num_critics, **self.critic_recipe, **(critic_options or {}))
+        self.temperature = temperature(alpha)
+
+    def make_critic(self, **options: Any) -> Critic:
+        """The critics; a subclass may have others."""
+        return QEnsemble(**self.critic_shape, **options)
+
+
+class MLPSACNModel(MLPSACModel):
+    """As SAC's, but with narrower bounds on the standard deviation, and last layers that start near zero."""
+
+    critic: QEnsemble
+    actor_recipe = {"init": small_last(1e-3)}
+    critic_recipe = {"init": small_last(3e-3)}
+
+
+class MLPREDQModel(Model):
+    """As SAC's, but with many critics, which may have dropout and layer normalisation; biases start at zero."""
+
+    def __init__(
+        self,
+        *,
+        num_critics: int = 10,
+        critic_dropout: float = 0.0,
+        critic_layer_norm: bool = False,
+        alpha: float | Literal["auto"] = "auto",
+        **shape: Unpack[Shape],
+    ) -> None:
+        super().__init__(**shape)
+        norm: Norm = "before" if critic_layer_norm else "none"
+        self.actor = TanhGaussianActor(**self.actor_shape, log_std_range=SAC_LOG_STD_RANGE, init=xavier)
+        self.critic = QEnsemble(**self.critic_shape, size=num_critics, init=xavier, norm=norm, dropout=critic_dropout)
+        self.temperature = temperature(alpha)
+
+
+class MLPTQCModel(Model):
+    """As SAC's, but with critics that know quantiles."""
+
+    def __init__(
+        self,
+        *,
+        num_critics: int = 2,
+        num_quantiles: int = 25,
+        alpha: float | Literal["auto"] = "auto",
+        **shape: Unpack[Shape],
+    ) -> None:
+        super().__init__(**shape)
+        self.actor = TanhGaussianActor(**self.actor_shape, log_std_range=SAC_LOG_STD_RANGE)
+        self.critic = QuantileEnsemble(**self.critic_shape, size=num_critics, num_quantiles=num_quantiles)
+        self.temperature = temperature(alpha)
+
+
+class MLPCrossQModel(Model):
+    """As SAC's, but with an actor and critics that normalise by the batch, and wider critics."""
+
+    def __init__(
+        self,
+        *,
+        num_critics: int = 2,
+        norm_momentum: float = 0.01,
+        norm_warmup: int = 100_000,
+        alpha: float | Literal["auto"] = "auto",
+        **shape: Unpack[Shape],
+    ) -> None:
+        shape.setdefault("critic_hidden_sizes", (1024, 1024))
+        super().__init__(**shape)
+        norm: dict[str, Any] = {"norm_momentum": norm_momentum, "norm_warmup": norm_warmup}
+        network = partial(RenormMLP, **norm)
+        self.actor = TanhGaussianActor(**self.actor_shape, log_std_range=SAC_LOG_STD_RANGE, network=network)
+        self.critic = RenormCritic(**self.critic_shape, size=num_critics, **norm)
+        self.temperature = temperature(alpha)
+
+
+class MLPCQLModel(MLPSACModel):
+    """As SAC's, but with an affine log of the standard deviation, and a second multiplier: that of the penalty."""
+
+    critic: QEnsemble
+    default_sizes = (256, 256, 256)
+    actor_recipe = {"log_std_range": SAC_LOG_STD_RANGE, "affine_std": True}
+    critic_recipe = {"init": orthogonal_small_last}
+
+    def __init__(
+        self,
+        *,
+        orthogonal_actor: bool = False,
+        conservative_gap: float | None = None,
+        initial_log_lagrange: float = 1.0,
+        **shape: Unpack[SACShape],
+    ) -> None:
+        init = orthogonal_small_last if orthogonal_actor else uniform_small_last
+        super().__init__(actor_options={"init": init}, **shape)
+        self.lagrange = Multiplier(initial_log_lagrange, learned=conservative_gap is not None)
+
+
+def temperature(alpha: float | Literal["auto"]) -> Multiplier:
+    """The temperature of the entropy: learned from 1 on, or fixed at a number."""
+    if alpha == "auto":
+        return Multiplier()
+    return Multiplier(math.log(alpha) if alpha > 0 else -math.inf, learned=False)

@@ -1,0 +1,89 @@
+"""What the networks of every algorithm have in common."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Sequence
+from typing import Any, ClassVar, TypedDict, get_args, get_type_hints
+
+from torch import Tensor, nn
+from typing_extensions import Required
+
+
+class Shape(TypedDict, total=False):
+    """What every bundle can be told; `Model` says what it means."""
+
+    obs_dim: Required[int]
+    action_dim: Required[int]
+    encoder: nn.Module | None
+    hidden_sizes: Sequence[int] | None
+    actor_hidden_sizes: Sequence[int] | None
+    critic_hidden_sizes: Sequence[int] | None
+
+
+class StateShape(TypedDict):
+    """What a network of observations is made from."""
+
+    obs_dim: int
+    hidden_sizes: Sequence[int]
+    encoder: nn.Module | None
+
+
+class ActionShape(StateShape):
+    """What a network of observations and actions is made from."""
+
+    action_dim: int
+
+
+class Model(nn.Module):
+    """The networks of one algorithm. Children are named by their role: actor, critic, value, vae, ...
+
+    Widths of the actor, and of critics and value network, are `hidden_sizes` unless they have their own. Each network
+    has a copy of the encoder to itself.
+    """
+
+    actor: Any
+    critic: Any
+    default_sizes: ClassVar[Sequence[int]] = (256, 256)
+
+    def __init__(
+        self,
+        *,
+        obs_dim: int,
+        action_dim: int,
+        encoder: nn.Module | None = None,
+        hidden_sizes: Sequence[int] | None = None,
+        actor_hidden_sizes: Sequence[int] | None = None,
+        critic_hidden_sizes: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__()
+        self.obs_dim, self.action_dim = obs_dim, action_dim
+        sizes = self.default_sizes if hidden_sizes is None else hidden_sizes
+
+        def shape(own: Sequence[int] | None) -> StateShape:
+            return {"obs_dim": obs_dim, "hidden_sizes": own or sizes, "encoder": copy.deepcopy(encoder)}
+
+        self.actor_shape: ActionShape = {"action_dim": action_dim, **shape(actor_hidden_sizes)}
+        self.critic_shape: ActionShape = {"action_dim": action_dim, **shape(critic_hidden_sizes)}
+        self.value_shape = shape(critic_hidden_sizes)
+
+    @classmethod
+    def accepts(cls) -> frozenset[str]:
+        """The names of the keyword arguments of the constructor."""
+        names = frozenset(inspect.signature(cls).parameters)
+        if "shape" not in names:
+            return names
+        # **shape: Unpack[Shape] stands for the keys of Shape.
+        passed_on = get_args(get_type_hints(cls.__init__)["shape"])
+        return (names - {"shape"}).union(*(shape.__annotations__ for shape in passed_on))
+
+    def act(self, obs: Tensor, *, deterministic: bool) -> Tensor:
+        """Actions as networks see them, for observations as they see them."""
+        actions: Tensor = self.actor.act(obs, deterministic=deterministic)
+        return actions
+
+    def values(self, obs: Tensor, actions: Tensor) -> Tensor:
+        """Values (B,) of actions by the smallest of the critics, for models that have critics."""
+        values: Tensor = self.critic(obs, actions).amin(-2)
+        return values
