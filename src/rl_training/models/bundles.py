@@ -12,13 +12,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from rl_training.models.actors import (
-    DeterministicActor,
-    GaussianActor,
-    PerturbationActor,
-    Spread,
-    TanhGaussianActor,
-)
+from rl_training.models.actors import DeterministicActor, GaussianActor, PerturbationActor, Spread, TanhGaussianActor
 from rl_training.models.behavior_vae import LATENT_CLIP, BehaviorVAE
 from rl_training.models.critics import Critic, QEnsemble, QuantileEnsemble, RenormCritic, ValueNetwork, best_action
 from rl_training.models.discrete import CategoricalActor
@@ -188,11 +182,7 @@ class MLPBEARModel(Model):
     candidates: Tensor
 
     def __init__(
-        self,
-        *,
-        vae_hidden_sizes: Sequence[int] = (750, 750),
-        num_action_samples: int = 100,
-        **shape: Unpack[Shape],
+        self, *, vae_hidden_sizes: Sequence[int] = (750, 750), num_action_samples: int = 100, **shape: Unpack[Shape]
     ) -> None:
         super().__init__(**shape)
         self.actor = TanhGaussianActor(**self.actor_shape, init=small_last(1e-3))
@@ -257,8 +247,12 @@ class MLPSACNModel(MLPSACModel):
     critic_recipe = {"init": small_last(3e-3)}
 
 
-class MLPREDQModel(Model):
+class MLPREDQModel(MLPSACModel):
     """As SAC's, but with many critics, which may have dropout and layer normalisation; biases start at zero."""
+
+    critic: QEnsemble
+    actor_recipe = {"log_std_range": SAC_LOG_STD_RANGE, "init": xavier}
+    critic_recipe = {"init": xavier}
 
     def __init__(
         self,
@@ -266,35 +260,29 @@ class MLPREDQModel(Model):
         num_critics: int = 10,
         critic_dropout: float = 0.0,
         critic_layer_norm: bool = False,
-        alpha: float | Literal["auto"] = "auto",
-        **shape: Unpack[Shape],
+        **shape: Unpack[SACShape],
     ) -> None:
-        super().__init__(**shape)
-        norm: Norm = "before" if critic_layer_norm else "none"
-        self.actor = TanhGaussianActor(**self.actor_shape, log_std_range=SAC_LOG_STD_RANGE, init=xavier)
-        self.critic = QEnsemble(**self.critic_shape, size=num_critics, init=xavier, norm=norm, dropout=critic_dropout)
-        self.temperature = temperature(alpha)
+        options = {"norm": "before" if critic_layer_norm else "none", "dropout": critic_dropout}
+        super().__init__(num_critics=num_critics, critic_options=options, **shape)
 
 
-class MLPTQCModel(Model):
+class MLPTQCModel(MLPSACModel):
     """As SAC's, but with critics that know quantiles."""
 
-    def __init__(
-        self,
-        *,
-        num_critics: int = 2,
-        num_quantiles: int = 25,
-        alpha: float | Literal["auto"] = "auto",
-        **shape: Unpack[Shape],
-    ) -> None:
-        super().__init__(**shape)
-        self.actor = TanhGaussianActor(**self.actor_shape, log_std_range=SAC_LOG_STD_RANGE)
-        self.critic = QuantileEnsemble(**self.critic_shape, size=num_critics, num_quantiles=num_quantiles)
-        self.temperature = temperature(alpha)
+    critic: QuantileEnsemble
+
+    def __init__(self, *, num_critics: int = 2, num_quantiles: int = 25, **shape: Unpack[SACShape]) -> None:
+        super().__init__(num_critics=num_critics, critic_options={"num_quantiles": num_quantiles}, **shape)
+
+    def make_critic(self, **options: Any) -> Critic:
+        """Critics with quantiles."""
+        return QuantileEnsemble(**self.critic_shape, **options)
 
 
-class MLPCrossQModel(Model):
+class MLPCrossQModel(MLPSACModel):
     """As SAC's, but with an actor and critics that normalise by the batch, and wider critics."""
+
+    critic: RenormCritic
 
     def __init__(
         self,
@@ -302,16 +290,16 @@ class MLPCrossQModel(Model):
         num_critics: int = 2,
         norm_momentum: float = 0.01,
         norm_warmup: int = 100_000,
-        alpha: float | Literal["auto"] = "auto",
-        **shape: Unpack[Shape],
+        **shape: Unpack[SACShape],
     ) -> None:
         shape.setdefault("critic_hidden_sizes", (1024, 1024))
-        super().__init__(**shape)
         norm: dict[str, Any] = {"norm_momentum": norm_momentum, "norm_warmup": norm_warmup}
         network = partial(RenormMLP, **norm)
-        self.actor = TanhGaussianActor(**self.actor_shape, log_std_range=SAC_LOG_STD_RANGE, network=network)
-        self.critic = RenormCritic(**self.critic_shape, size=num_critics, **norm)
-        self.temperature = temperature(alpha)
+        super().__init__(num_critics=num_critics, actor_options={"network": network}, critic_options=norm, **shape)
+
+    def make_critic(self, **options: Any) -> Critic:
+        """Critics with batch renormalisation."""
+        return RenormCritic(**self.critic_shape, **options)
 
 
 class MLPCQLModel(MLPSACModel):
