@@ -108,8 +108,8 @@ class CrossQ(SAC):
     """Soft actor-critic with batch-renormalised networks and no lagged copies."""
 
     hyper: CrossQHyper  # type: ignore[assignment]
-    model: MLPCrossQModel  # type: ignore[assignment]
-    target: MLPCrossQModel  # type: ignore[assignment]
+    model: MLPCrossQModel
+    target: MLPCrossQModel
     steps = (Step("critic"), Step("actor", trains=("actor", "temperature"), every="policy_delay"))
 
     def critic_loss(self, batch: Batch) -> Metrics:

@@ -93,8 +93,8 @@ class REDQ(SAC):
     """Randomized ensembled double Q-learning."""
 
     hyper: REDQHyper
-    model: MLPREDQModel  # type: ignore[assignment]
-    target: MLPREDQModel  # type: ignore[assignment]
+    model: MLPREDQModel
+    target: MLPREDQModel
     steps = (
         Step("critic", tracks=("critic",)),
         Step("actor", trains=("actor", "temperature"), every="policy_delay"),

@@ -103,8 +103,8 @@ class TQC(SAC):
     """Truncated quantile critics."""
 
     hyper: TQCHyper
-    model: MLPTQCModel  # type: ignore[assignment]
-    target: MLPTQCModel  # type: ignore[assignment]
+    model: MLPTQCModel
+    target: MLPTQCModel
 
     def critic_loss(self, batch: Batch) -> Metrics:
         """All critics' quantiles against the atoms that are left."""
