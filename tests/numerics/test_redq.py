@@ -437,7 +437,7 @@ def test_an_update_reports_what_there_is_to_watch() -> None:
         ("temperature_learning_rate", 0.0),
         ("gamma", 1.01),
         ("tau", 0.0),
-        ("backup_entropy", False),
+        ("backup_entropy", 2),
     ],
 )
 def test_a_hyper_parameter_out_of_bounds_is_refused_by_name(name: str, value: object) -> None:

@@ -20,8 +20,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, Sizes, Step, ValueHyper, register
-from rl_training.algorithms.losses import bellman, critic_objective, exp_weights, imitation_objective
+from rl_training.algorithms.base import Algorithm, Step, ValueHyper, register
+from rl_training.algorithms.losses import (
+    combine,
+    critic_objective,
+    evaluation_loss,
+    exp_weights,
+    imitation_objective,
+)
 from rl_training.binding import options, refuse_unused
 from rl_training.models import MLPAWACModel
 from rl_training.models.policies import gaussian_log_prob
@@ -29,10 +35,9 @@ from rl_training.types import Batch, Metrics
 
 
 @options
-class AWACHyper(ValueHyper):
+class AWACHyper(ValueHyper, hidden_sizes=(256, 256, 256)):
     """Hyper-parameters of AWAC."""
 
-    hidden_sizes: Sizes = Field(default=(256, 256, 256), min_length=1, description="widths of the hidden layers")
     awac_lambda: float = Field(default=1 / 3, gt=0, description="temperature of the advantage; small is greedy")
     weights: Literal["exp", "softmax"] = Field(
         default="exp", description="clipped exponential, or softmax over the batch times its size"
@@ -43,7 +48,7 @@ class AWACHyper(ValueHyper):
     )
     num_action_samples: int = Field(default=1, ge=1, description="samples in the baseline")
     spread: Literal["clipped", "sigmoid"] = Field(
-        default="clipped", description="the learned log-deviation: clipped to [-20, 2], or a sigmoid in [-6, 0]"
+        default="clipped", description="the log of the standard deviation: clipped to [-20, 2], or a sigmoid in [-6, 0]"
     )
     squash_mean: bool = Field(default=True, description="the policy's mean goes through tanh")
     actor_weight_decay: float = Field(default=0.0, ge=0, description="L2 penalty on the actor, in its gradient")
@@ -53,10 +58,8 @@ class AWACHyper(ValueHyper):
         refuse_unused(self, "num_action_samples", unless="baseline: sample", holds=self.baseline == "sample")
 
 
-def awac_loss(
+def actor_objective(
     *,
-    q_values: Tensor,
-    target_q_values: Tensor,
     data_q_values: Tensor,
     policy_q_values: Tensor,
     log_probs: Tensor,
@@ -64,31 +67,14 @@ def awac_loss(
     weights: Literal["exp", "softmax"] = "exp",
     max_weight: float = 100.0,
 ) -> Metrics:
-    """The whole objective, from tensors alone."""
-    return critic_objective(q_values=q_values, target_q_values=target_q_values) | actor_objective(
-        data_q_values=data_q_values,
-        policy_q_values=policy_q_values,
-        log_probs=log_probs,
-        awac_lambda=awac_lambda,
-        weights=weights,
-        max_weight=max_weight,
-    )
-
-
-def actor_objective(
-    *,
-    data_q_values: Tensor,
-    policy_q_values: Tensor,
-    log_probs: Tensor,
-    awac_lambda: float,
-    weights: Literal["exp", "softmax"],
-    max_weight: float,
-) -> Metrics:
     """Weighted likelihood; values (B,) of the logged actions and of the policy's own."""
     advantages = (data_q_values - policy_q_values).detach()
     scaled = advantages / awac_lambda
     factors = exp_weights(scaled, max_weight) if weights == "exp" else scaled.softmax(0) * len(scaled)
     return imitation_objective(log_probs=log_probs, weights=factors, advantages=advantages)
+
+
+awac_loss = combine(critic_objective, actor_objective, name="awac_loss", doc="The whole objective of AWAC.")
 
 
 @register("awac", mode="offline")
@@ -103,12 +89,10 @@ class AWAC(Algorithm):
 
     def critic_loss(self, batch: Batch) -> Metrics:
         """Twin critics against the smaller of the target critics, at a sampled action."""
-        next_obs = batch["next_obs"]
         with torch.no_grad():
-            next_q = self.target.critic(next_obs, self.model.actor.sample(next_obs)).amin(0)
-            target_q = bellman(batch, next_q, self.hyper.gamma)
-        q = self.model.critic(batch["obs"], batch["actions"])
-        return critic_objective(q_values=q, target_q_values=target_q)
+            next_actions = self.model.actor.sample(batch["next_obs"])
+        critics = self.model.critic, self.target.critic
+        return evaluation_loss(*critics, batch, next_actions=next_actions, gamma=self.hyper.gamma)
 
     def actor_loss(self, batch: Batch) -> Metrics:
         """Likelihood of the logged actions, weighted by their advantage over the policy's."""

@@ -19,8 +19,9 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from rl_training.algorithms.base import Algorithm, Hyper, Sizes, Step, register
-from rl_training.algorithms.losses import exp_weights, imitation_objective
+from rl_training.algorithms.base import Algorithm, Step, register
+from rl_training.algorithms.hyper import LambdaReturnHyper
+from rl_training.algorithms.losses import combine, exp_weights, imitation_objective
 from rl_training.binding import options
 from rl_training.models import MLPAWRModel
 from rl_training.models.policies import gaussian_log_prob
@@ -28,46 +29,16 @@ from rl_training.types import Batch, Metrics
 
 
 @options
-class AWRHyper(Hyper):
+class AWRHyper(LambdaReturnHyper, hidden_sizes=(128, 64), value_learning_rate=1e-3):
     """Hyper-parameters of AWR."""
 
-    hidden_sizes: Sizes = Field(default=(128, 64), min_length=1, description="widths of the hidden layers")
-    learning_rate: float = Field(default=1e-4, gt=0, description="step size of Adam")
-    value_learning_rate: float | None = Field(default=1e-3, gt=0, description="step size of the value")
-    gamma: float = Field(default=0.99, ge=0, le=1, description="discount per step")
-    td_lambda: float = Field(default=0.95, ge=0, le=1, description="mixture of long returns (1) and one-step ones (0)")
-    recompute_interval: int = Field(default=1000, ge=1, description="updates between computations of the returns")
     temperature: float = Field(default=1.0, gt=0, description="temperature of the standardised advantage")
-    max_weight: float = Field(default=20.0, gt=0, description="bound on the weight of an action")
     action_std: float = Field(default=0.4, gt=0, description="standard deviation of the policy, which is not learned")
     bound_weight: float = Field(default=10.0, ge=0, description="weight of the mean's excess over the action bounds")
     value_scale: float = Field(default=100.0, gt=0, description="what the network's value is multiplied by")
 
 
-def awr_loss(
-    *,
-    lambda_returns: Tensor,
-    values: Tensor,
-    advantages: Tensor,
-    log_probs: Tensor,
-    means: Tensor,
-    temperature: float = 1.0,
-    max_weight: float = 20.0,
-    bound_weight: float = 10.0,
-    value_scale: float = 100.0,
-) -> Metrics:
-    """The whole objective, from tensors alone; advantages are standardised already."""
-    return value_objective(lambda_returns=lambda_returns, values=values, value_scale=value_scale) | actor_objective(
-        advantages=advantages,
-        log_probs=log_probs,
-        means=means,
-        temperature=temperature,
-        max_weight=max_weight,
-        bound_weight=bound_weight,
-    )
-
-
-def value_objective(*, lambda_returns: Tensor, values: Tensor, value_scale: float) -> Metrics:
+def value_objective(*, lambda_returns: Tensor, values: Tensor, value_scale: float = 100.0) -> Metrics:
     """Regression of the value on the returns, in the network's units."""
     loss = 0.5 * ((lambda_returns - values) / value_scale).square().mean()
     return {"value_loss": loss, "v_mean": values.mean(), "lambda_return_mean": lambda_returns.mean()}
@@ -78,9 +49,9 @@ def actor_objective(
     advantages: Tensor,
     log_probs: Tensor,
     means: Tensor,
-    temperature: float,
-    max_weight: float,
-    bound_weight: float,
+    temperature: float = 1.0,
+    max_weight: float = 20.0,
+    bound_weight: float = 10.0,
 ) -> Metrics:
     """Weighted likelihood of the logged actions, and the price of a mean outside the action bounds."""
     weights = exp_weights(advantages / temperature, max_weight)
@@ -92,6 +63,14 @@ def actor_objective(
         "advantage_std": advantages.std(correction=0),
         "weight_min": weights.amin(),
     }
+
+
+awr_loss = combine(
+    value_objective,
+    actor_objective,
+    name="awr_loss",
+    doc="The whole objective of AWR; advantages are standardised already.",
+)
 
 
 @register("awr", mode="offline")

@@ -18,51 +18,37 @@ from __future__ import annotations
 
 import torch
 from pydantic import Field
-from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, Sizes, Step, ValueHyper, register
-from rl_training.algorithms.losses import bellman, critic_objective, soft_clipped_max, vae_objective
+from rl_training.algorithms.base import Algorithm, Step, register
+from rl_training.algorithms.hyper import VAEHyper
+from rl_training.algorithms.losses import (
+    behavior_loss,
+    behavior_objective,
+    bellman,
+    combine,
+    critic_objective,
+    soft_clipped_max,
+    value_actor_objective,
+)
 from rl_training.binding import options
 from rl_training.models import MLPBCQModel
 from rl_training.types import Batch, Metrics
 
 
 @options
-class BCQHyper(ValueHyper):
+class BCQHyper(VAEHyper, learning_rate=1e-3, hidden_sizes=(400, 300)):
     """Hyper-parameters of BCQ."""
 
-    learning_rate: float = Field(default=1e-3, gt=0, description="step size of Adam")
-    hidden_sizes: Sizes = Field(default=(400, 300), min_length=1, description="widths of actor and critics")
-    vae_hidden_sizes: Sizes = Field(default=(750, 750), min_length=1, description="widths of the model of behaviour")
-    vae_learning_rate: float | None = Field(default=None, gt=0, description="step size of that model, if its own")
-    vae_kl_weight: float = Field(default=0.5, ge=0, description="weight of the latents' divergence in its loss")
     phi: float = Field(default=0.05, ge=0, le=2, description="bound on the perturbation of an action")
-    min_q_weight: float = Field(default=0.75, ge=0, le=1, description="weight of the smaller critic: lambda")
-    num_target_samples: int = Field(default=10, ge=1, description="candidate actions in the target")
-    num_action_samples: int = Field(default=100, ge=1, description="candidate actions when acting")
 
 
-def bcq_loss(
-    *,
-    reconstructions: Tensor,
-    actions: Tensor,
-    latent_mean: Tensor,
-    latent_log_std: Tensor,
-    q_values: Tensor,
-    target_q_values: Tensor,
-    policy_q_values: Tensor,
-    vae_kl_weight: float = 0.5,
-) -> Metrics:
-    """The whole objective, from tensors alone; `soft_clipped_max` makes the next values of its target."""
-    vae = vae_objective(
-        reconstructions=reconstructions,
-        actions=actions,
-        mean=latent_mean,
-        log_std=latent_log_std,
-        kl_weight=vae_kl_weight,
-    )
-    critic = critic_objective(q_values=q_values, target_q_values=target_q_values)
-    return vae | critic | {"actor_loss": -policy_q_values.mean()}
+bcq_loss = combine(
+    behavior_objective,
+    critic_objective,
+    value_actor_objective,
+    name="bcq_loss",
+    doc="The whole objective of BCQ; `soft_clipped_max` makes the next values of its target.",
+)
 
 
 @register("bcq", mode="offline")
@@ -77,14 +63,7 @@ class BCQ(Algorithm):
 
     def vae_loss(self, batch: Batch) -> Metrics:
         """The model of the behaviour."""
-        reconstructions, mean, log_std = self.model.vae(batch["obs"], batch["actions"])
-        return vae_objective(
-            reconstructions=reconstructions,
-            actions=batch["actions"],
-            mean=mean,
-            log_std=log_std,
-            kl_weight=self.hyper.vae_kl_weight,
-        )
+        return behavior_loss(self.model.vae, batch, self.hyper.vae_kl_weight)
 
     def critic_loss(self, batch: Batch) -> Metrics:
         """Twin critics against the best of several perturbed samples of the behaviour."""
@@ -104,7 +83,7 @@ class BCQ(Algorithm):
             samples = vae.decode(obs, vae.draw(obs))
         actions = self.model.actor(obs, samples)
         (q,) = self.model.critic(obs, actions, count=1)
-        return {"actor_loss": -q.mean(), "perturbation_abs_mean": (actions - samples).abs().mean()}
+        return value_actor_objective(policy_q_values=q) | {"perturbation_abs_mean": (actions - samples).abs().mean()}
 
 
 BCQAlgorithm = BCQ

@@ -25,8 +25,16 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, Sizes, Step, ValueHyper, register
-from rl_training.algorithms.losses import bellman, critic_objective, soft_clipped_max, vae_objective
+from rl_training.algorithms.base import Algorithm, Step, register
+from rl_training.algorithms.hyper import VAEHyper
+from rl_training.algorithms.losses import (
+    behavior_loss,
+    behavior_objective,
+    bellman,
+    combine,
+    critic_objective,
+    soft_clipped_max,
+)
 from rl_training.binding import options
 from rl_training.models import MLPBEARModel
 from rl_training.types import Batch, Metrics
@@ -35,55 +43,23 @@ Kernel = Literal["laplacian", "gaussian"]
 
 
 @options
-class BEARHyper(ValueHyper):
+class BEARHyper(VAEHyper, actor_learning_rate=1e-4):
     """Hyper-parameters of BEAR."""
 
-    actor_learning_rate: float | None = Field(default=1e-4, gt=0, description="step size of the actor")
-    vae_hidden_sizes: Sizes = Field(default=(750, 750), min_length=1, description="widths of the model of behaviour")
-    vae_learning_rate: float | None = Field(default=None, gt=0, description="step size of that model, if its own")
-    vae_kl_weight: float = Field(default=0.5, ge=0, description="weight of the latents' divergence in its loss")
     mmd_kernel: Kernel = Field(default="laplacian", description="kernel of the distance between samples")
     mmd_sigma: float = Field(default=20.0, gt=0, description="width of the kernel")
     mmd_threshold: float = Field(default=0.05, gt=0, description="distance that the policy may have")
     mmd_warmup_updates: int = Field(default=40_000, ge=0, description="updates without the value in the actor's loss")
     num_mmd_samples: int = Field(default=4, ge=1, description="samples of behaviour and of policy in the distance")
-    lagrange_learning_rate: float | None = Field(default=1e-3, gt=0, description="step size of the multiplier")
-    min_q_weight: float = Field(default=0.75, ge=0, le=1, description="weight of the smaller critic: lambda")
-    num_target_samples: int = Field(default=10, ge=1, description="candidate actions in the target")
-    num_action_samples: int = Field(default=100, ge=1, description="candidate actions when acting")
-    target_policy: Literal["current", "lagged"] = Field(default="current", description="policy in the target")
+    lagrange_learning_rate: float | None = Field(
+        default=1e-3, gt=0, description="learning rate of the multiplier; null: learning_rate"
+    )
+    target_policy: Literal["current", "lagged"] = Field(
+        default="current", description="policy in the target: the actor, or its target network"
+    )
     policy_value: Literal["first", "mean"] = Field(
         default="first", description="value in the actor's loss: of the first sample, or their mean"
     )
-
-
-def bear_loss(
-    *,
-    reconstructions: Tensor,
-    actions: Tensor,
-    latent_mean: Tensor,
-    latent_log_std: Tensor,
-    q_values: Tensor,
-    target_q_values: Tensor,
-    policy_q_values: Tensor,
-    mmd: Tensor,
-    multiplier: Tensor,
-    mmd_threshold: float = 0.05,
-    vae_kl_weight: float = 0.5,
-) -> Metrics:
-    """The whole objective, from tensors alone; `mmd_distance` makes the distances (B,)."""
-    vae = vae_objective(
-        reconstructions=reconstructions,
-        actions=actions,
-        mean=latent_mean,
-        log_std=latent_log_std,
-        kl_weight=vae_kl_weight,
-    )
-    critic = critic_objective(q_values=q_values, target_q_values=target_q_values)
-    actor = actor_objective(
-        policy_q_values=policy_q_values, mmd=mmd, multiplier=multiplier, mmd_threshold=mmd_threshold
-    )
-    return vae | critic | actor
 
 
 def mmd_distance(behavior: Tensor, policy: Tensor, *, kernel: Kernel, sigma: float) -> Tensor:
@@ -103,7 +79,7 @@ def actor_objective(
     policy_q_values: Tensor,
     mmd: Tensor,
     multiplier: Tensor,
-    mmd_threshold: float,
+    mmd_threshold: float = 0.05,
     value_weight: Tensor | float = 1.0,
 ) -> Metrics:
     """Value against distance for the actor, and the same distance for the multiplier, all (B,)."""
@@ -114,6 +90,15 @@ def actor_objective(
         "mmd": mmd.mean(),
         "mmd_multiplier": multiplier.detach(),
     }
+
+
+bear_loss = combine(
+    behavior_objective,
+    critic_objective,
+    actor_objective,
+    name="bear_loss",
+    doc="The whole objective of BEAR; `mmd_distance` makes the distances (B,).",
+)
 
 
 @register("bear", mode="offline")
@@ -127,21 +112,14 @@ class BEAR(Algorithm):
 
     @classmethod
     def make_steps(cls, hyper: Any) -> tuple[Step, ...]:
-        """The actor's lagged copy is kept only where the target asks for it."""
+        """The actor has a target network only where the target asks for it."""
         if hyper.target_policy == "current":
             return cls.steps
         return (*cls.steps[:2], Step("actor", trains=("actor", "lagrange"), tracks=("actor", "critic")))
 
     def vae_loss(self, batch: Batch) -> Metrics:
         """The model of the behaviour."""
-        reconstructions, mean, log_std = self.model.vae(batch["obs"], batch["actions"])
-        return vae_objective(
-            reconstructions=reconstructions,
-            actions=batch["actions"],
-            mean=mean,
-            log_std=log_std,
-            kl_weight=self.hyper.vae_kl_weight,
-        )
+        return behavior_loss(self.model.vae, batch, self.hyper.vae_kl_weight)
 
     def critic_loss(self, batch: Batch) -> Metrics:
         """Twin critics against the best of several actions of the policy."""

@@ -9,7 +9,7 @@ Both gradients are taken before either moves.
 Wang et al., "Critic Regularized Regression", NeurIPS 2020.
 
 Differs from the paper: scalar critics, two of them with the smaller one used, and a single Gaussian around tanh(mean)
-instead of distributional critics and a mixture; lagged copies follow softly (`tau: 1` with
+instead of distributional critics and a mixture; target networks follow softly (`tau: 1` with
 `target_update_interval: 100` copies them, as the authors do); the critics' error is not halved.
 """
 
@@ -22,7 +22,13 @@ from pydantic import Field
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, Step, ValueHyper, register
-from rl_training.algorithms.losses import bellman, critic_objective, exp_weights, imitation_objective
+from rl_training.algorithms.losses import (
+    combine,
+    critic_objective,
+    evaluation_loss,
+    exp_weights,
+    imitation_objective,
+)
 from rl_training.binding import options, refuse_unused
 from rl_training.models import MLPCRRModel
 from rl_training.models.policies import gaussian_log_prob
@@ -42,34 +48,10 @@ class CRRHyper(ValueHyper):
     num_action_samples: int = Field(default=4, ge=1, description="actions of the policy in the advantage")
     num_critics: int = Field(default=2, ge=1, description="critics, of which the smallest is used")
     critic_layer_norm: bool = Field(default=False, description="layer normalisation in the critics")
-    target_update_interval: int = Field(default=1, ge=1, description="updates between moves of the lagged copies")
+    target_update_interval: int = Field(default=1, ge=1, description="updates between moves of the target networks")
 
     def __post_init__(self) -> None:
         refuse_unused(self, "beta", "max_weight", unless="weights: exp", holds=self.weights == "exp")
-
-
-def crr_loss(
-    *,
-    q_values: Tensor,
-    target_q_values: Tensor,
-    data_q_values: Tensor,
-    policy_q_values: Tensor,
-    log_probs: Tensor,
-    weights: Weights = "exp",
-    advantage: Literal["mean", "max"] = "mean",
-    beta: float = 1.0,
-    max_weight: float = 20.0,
-) -> Metrics:
-    """The whole objective, from tensors alone."""
-    return critic_objective(q_values=q_values, target_q_values=target_q_values) | actor_objective(
-        data_q_values=data_q_values,
-        policy_q_values=policy_q_values,
-        log_probs=log_probs,
-        weights=weights,
-        advantage=advantage,
-        beta=beta,
-        max_weight=max_weight,
-    )
 
 
 def actor_objective(
@@ -77,10 +59,10 @@ def actor_objective(
     data_q_values: Tensor,
     policy_q_values: Tensor,
     log_probs: Tensor,
-    weights: Weights,
-    advantage: Literal["mean", "max"],
-    beta: float,
-    max_weight: float,
+    weights: Weights = "exp",
+    advantage: Literal["mean", "max"] = "mean",
+    beta: float = 1.0,
+    max_weight: float = 20.0,
 ) -> Metrics:
     """Weighted likelihood; values (B,) of the logged actions, and (samples, B) of the policy's."""
     baseline = policy_q_values.mean(0) if advantage == "mean" else policy_q_values.amax(0)
@@ -93,6 +75,9 @@ def actor_objective(
     }[weights]
     metrics = imitation_objective(log_probs=log_probs, weights=factors, advantages=advantages)
     return metrics | {"filter_rate": better.mean()}
+
+
+crr_loss = combine(critic_objective, actor_objective, name="crr_loss", doc="The whole objective of CRR.")
 
 
 @register("crr", mode="offline")
@@ -112,12 +97,10 @@ class CRR(Algorithm):
 
     def critic_loss(self, batch: Batch) -> Metrics:
         """Critics against the smallest of the target critics, at an action of the target policy."""
-        next_obs = batch["next_obs"]
         with torch.no_grad():
-            next_q = self.target.critic(next_obs, self.target.actor.sample(next_obs)).amin(0)
-            target_q = bellman(batch, next_q, self.hyper.gamma)
-        q = self.model.critic(batch["obs"], batch["actions"])
-        return critic_objective(q_values=q, target_q_values=target_q)
+            next_actions = self.target.actor.sample(batch["next_obs"])
+        critics = self.model.critic, self.target.critic
+        return evaluation_loss(*critics, batch, next_actions=next_actions, gamma=self.hyper.gamma)
 
     def actor_loss(self, batch: Batch) -> Metrics:
         """Likelihood of the logged actions, weighted by their advantage over the policy's."""

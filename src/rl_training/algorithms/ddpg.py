@@ -6,7 +6,7 @@
 Lillicrap et al., "Continuous control with deep reinforcement learning", ICLR 2016.
 
 Differs from the paper: networks of 2x256 that see the action from the first layer, without batch normalisation, small
-last layers or weight decay, both with Adam's step 3e-4; batches of 256 and lagged copies that follow at 0.005;
+last layers or weight decay, both with learning rate 3e-4; batches of 256 and target networks that follow at 0.005;
 exploration by Gaussian noise without memory. This is the form in which DDPG is compared since TD3: at a million steps
 stronger on HalfCheetah and Walker2d, a little weaker on Hopper and Ant.
 """
@@ -15,10 +15,15 @@ from __future__ import annotations
 
 import torch
 from pydantic import Field
-from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, Step, ValueHyper, register
-from rl_training.algorithms.losses import bellman, critic_objective, saturation
+from rl_training.algorithms.losses import (
+    combine,
+    critic_objective,
+    evaluation_loss,
+    saturation,
+    value_actor_objective,
+)
 from rl_training.binding import options
 from rl_training.models import MLPDDPGModel
 from rl_training.types import Batch, Metrics
@@ -31,10 +36,12 @@ class DDPGHyper(ValueHyper):
     critic_weight_decay: float = Field(default=0.0, ge=0, description="weight decay of the critic; the paper has 0.01")
 
 
-def ddpg_loss(*, q_values: Tensor, target_q_values: Tensor, policy_q_values: Tensor) -> Metrics:
-    """The whole objective, from tensors alone; `q_values` (1, B), the others (B,)."""
-    critic = critic_objective(q_values=q_values, target_q_values=target_q_values)
-    return critic | {"actor_loss": -policy_q_values.mean()}
+ddpg_loss = combine(
+    critic_objective,
+    value_actor_objective,
+    name="ddpg_loss",
+    doc="The whole objective of DDPG; `q_values` is (1, B), the others (B,).",
+)
 
 
 @register("ddpg", mode="online")
@@ -48,18 +55,17 @@ class DDPG(Algorithm):
     defaults = {"exploration_noise": 0.1, "learning_starts": 10_000}
 
     def critic_loss(self, batch: Batch) -> Metrics:
-        """The critic against its lagged copy at the lagged actor's action."""
+        """The critic against the target critic at the target actor's action."""
         with torch.no_grad():
-            next_q = self.target.critic(batch["next_obs"], self.target.actor(batch["next_obs"]))[0]
-            target_q = bellman(batch, next_q, self.hyper.gamma)
-        q = self.model.critic(batch["obs"], batch["actions"])
-        return critic_objective(q_values=q, target_q_values=target_q)
+            next_actions = self.target.actor(batch["next_obs"])
+        critics = self.model.critic, self.target.critic
+        return evaluation_loss(*critics, batch, next_actions=next_actions, gamma=self.hyper.gamma)
 
     def actor_loss(self, batch: Batch) -> Metrics:
         """Value of the policy's own action."""
         actions = self.model.actor(batch["obs"])
         (q,) = self.model.critic(batch["obs"], actions)
-        return {"actor_loss": -q.mean(), "action_saturation": saturation(actions)}
+        return value_actor_objective(policy_q_values=q) | {"action_saturation": saturation(actions)}
 
 
 DDPGAlgorithm = DDPG

@@ -15,8 +15,8 @@ from pydantic import Field
 from torch import Tensor
 
 from rl_training.algorithms.base import register
-from rl_training.algorithms.losses import critic_objective
-from rl_training.algorithms.sac_n import SACN, SACNHyper, sac_n_loss
+from rl_training.algorithms.losses import combine, critic_objective, entropy_objective
+from rl_training.algorithms.sac_n import SACN, SACNHyper, policy_objective
 from rl_training.binding import options
 from rl_training.types import Batch, Metrics
 
@@ -29,32 +29,6 @@ class EDACHyper(SACNHyper):
     diversity_weight: float = Field(default=1.0, ge=0, description="weight of the agreement between critics: eta")
 
 
-def edac_loss(
-    *,
-    log_temperature: Tensor,
-    policy_log_probs: Tensor,
-    policy_q_values: Tensor,
-    q_values: Tensor,
-    target_q_values: Tensor,
-    action_gradients: Tensor,
-    target_entropy: float,
-    diversity_weight: float,
-) -> Metrics:
-    """The whole objective, from tensors alone; `action_gradients` (N, B, dim) are those of Q_j(s, a)."""
-    metrics = sac_n_loss(
-        log_temperature=log_temperature,
-        policy_log_probs=policy_log_probs,
-        policy_q_values=policy_q_values,
-        q_values=q_values,
-        target_q_values=target_q_values,
-        target_entropy=target_entropy,
-    )
-    diversity = diversity_objective(action_gradients)
-    return (
-        metrics | diversity | {"critic_loss": metrics["critic_loss"] + diversity_weight * diversity["diversity_loss"]}
-    )
-
-
 def diversity_objective(action_gradients: Tensor) -> Metrics:
     """How much the directions of N gradients (N, B, dim) agree: N where they are equal, 0 where they are orthogonal."""
     count = len(action_gradients)
@@ -63,6 +37,25 @@ def diversity_objective(action_gradients: Tensor) -> Metrics:
     pairs = directions.sum(0).square().sum(-1) - directions.square().sum((0, -1))
     agreement = pairs.mean() / (count - 1)
     return {"diversity_loss": agreement, "grad_cosine_mean": agreement / count}
+
+
+def diverse_critic_objective(
+    *, q_values: Tensor, target_q_values: Tensor, action_gradients: Tensor, diversity_weight: float
+) -> Metrics:
+    """Squared error of the critics, and the weighted agreement of their gradients (N, B, dim)."""
+    metrics = critic_objective(q_values=q_values, target_q_values=target_q_values)
+    diversity = diversity_objective(action_gradients)
+    loss = metrics["critic_loss"] + diversity_weight * diversity["diversity_loss"]
+    return metrics | diversity | {"critic_loss": loss}
+
+
+edac_loss = combine(
+    entropy_objective,
+    policy_objective,
+    diverse_critic_objective,
+    name="edac_loss",
+    doc="The whole objective of EDAC; `action_gradients` (N, B, dim) are those of Q_j(s, a).",
+)
 
 
 @register("edac", mode="offline")
@@ -77,10 +70,12 @@ class EDAC(SACN):
         actions = batch["actions"].expand(self.hyper.num_critics, *batch["actions"].shape).clone().requires_grad_()
         q = self.model.critic.forward_each(batch["obs"], actions)
         (gradients,) = torch.autograd.grad(q.sum(), actions, create_graph=True)
-        metrics = critic_objective(q_values=q, target_q_values=self.targets(batch))
-        diversity = diversity_objective(gradients)
-        loss = metrics["critic_loss"] + self.hyper.diversity_weight * diversity["diversity_loss"]
-        return metrics | diversity | {"critic_loss": loss}
+        return diverse_critic_objective(
+            q_values=q,
+            target_q_values=self.targets(batch),
+            action_gradients=gradients,
+            diversity_weight=self.hyper.diversity_weight,
+        )
 
 
 EDACAlgorithm = EDAC

@@ -13,19 +13,14 @@ instead of standing beside four relabelled copies.
 
 from __future__ import annotations
 
-from pydantic import Field
-
 from rl_training.algorithms.base import register
 from rl_training.algorithms.sac import SAC, SACHyper, sac_loss
 from rl_training.binding import options
 
 
 @options
-class HERHyper(SACHyper):
+class HERHyper(SACHyper, learning_rate=1e-3, gamma=0.95):
     """Hyper-parameters of HER, those of SAC, for tasks of some fifty steps."""
-
-    learning_rate: float = Field(default=1e-3, gt=0, description="step size of Adam")
-    gamma: float = Field(default=0.95, ge=0, le=1, description="discount per step")
 
 
 her_loss = sac_loss

@@ -19,9 +19,10 @@ from typing import Literal
 import torch
 from pydantic import Field
 from torch import Tensor
+from torch.nn import functional
 
 from rl_training.algorithms.base import Algorithm, Step, ValueHyper, register
-from rl_training.algorithms.losses import bellman, critic_objective, exp_weights, imitation_objective
+from rl_training.algorithms.losses import bellman, combine, critic_objective, exp_weights, imitation_objective
 from rl_training.binding import options, refuse_unused
 from rl_training.models import MLPIQLModel
 from rl_training.models.policies import gaussian_log_prob
@@ -34,12 +35,15 @@ class ImplicitHyper(ValueHyper):
 
     beta: float = Field(default=3.0, ge=0, description="inverse temperature of the advantage; 0 clones")
     max_weight: float = Field(default=100.0, gt=0, description="bound on the weight of an action")
-    value_learning_rate: float | None = Field(default=None, gt=0, description="step size of the value, if its own")
+    value_learning_rate: float | None = Field(
+        default=None, gt=0, description="learning rate of the value; null: learning_rate"
+    )
     policy: Literal["stochastic", "deterministic"] = Field(
         default="stochastic", description="likelihood of a Gaussian around tanh(mean), or regression of actions"
     )
     spread: Literal["clipped", "sigmoid"] = Field(
-        default="clipped", description="the learned log-deviation in [-5, 2]: clipped, or through a sigmoid"
+        default="clipped",
+        description="how the log of the standard deviation is kept in [-5, 2]: clipped, or by a sigmoid",
     )
     huber_delta: float | None = Field(
         default=None, gt=0, description="error from which the critics' loss is linear; null: squared throughout"
@@ -57,25 +61,6 @@ class IQLHyper(ImplicitHyper):
     expectile: float = Field(default=0.7, gt=0, lt=1, description="how far the value leans to the best actions")
 
 
-def iql_loss(
-    *,
-    values: Tensor,
-    target_q_values: Tensor,
-    log_probs: Tensor,
-    q_values: Tensor,
-    bellman_targets: Tensor,
-    expectile: float,
-    beta: float,
-    max_weight: float = 100.0,
-) -> Metrics:
-    """The whole objective, from tensors alone."""
-    value = value_objective(values=values, target_q_values=target_q_values, expectile=expectile)
-    actor = actor_objective(
-        values=values, target_q_values=target_q_values, log_probs=log_probs, beta=beta, max_weight=max_weight
-    )
-    return value | actor | critic_objective(q_values=q_values, target_q_values=bellman_targets)
-
-
 def value_objective(*, values: Tensor, target_q_values: Tensor, expectile: float) -> Metrics:
     """Expectile regression of the value on those of the logged actions, all (B,)."""
     errors = target_q_values - values
@@ -84,7 +69,7 @@ def value_objective(*, values: Tensor, target_q_values: Tensor, expectile: float
 
 
 def actor_objective(
-    *, values: Tensor, target_q_values: Tensor, log_probs: Tensor, beta: float, max_weight: float
+    *, values: Tensor, target_q_values: Tensor, log_probs: Tensor, beta: float, max_weight: float = 100.0
 ) -> Metrics:
     """Weighted likelihood of the logged actions, all (B,)."""
     advantages = (target_q_values - values).detach()
@@ -92,6 +77,48 @@ def actor_objective(
     clipped = (weights >= max_weight).to(weights.dtype).mean()
     metrics = imitation_objective(log_probs=log_probs, weights=weights, advantages=advantages)
     return metrics | {"weight_clip_fraction": clipped}
+
+
+def bootstrap_objective(*, q_values: Tensor, bellman_targets: Tensor, huber_delta: float | None = None) -> Metrics:
+    """Error of the critics (E, B) against targets (B,): squared, or linear beyond `huber_delta`."""
+    metrics = critic_objective(q_values=q_values, target_q_values=bellman_targets)
+    if huber_delta is None:
+        return metrics
+    errors = q_values - bellman_targets
+    losses = functional.huber_loss(errors, torch.zeros_like(errors), reduction="none", delta=huber_delta)
+    return metrics | {"critic_loss": losses.mean(-1).sum()}
+
+
+iql_loss = combine(
+    value_objective, actor_objective, bootstrap_objective, name="iql_loss", doc="The whole objective of IQL."
+)
+
+
+def implicit_actor_loss(
+    model: MLPIQLModel, target: MLPIQLModel, hyper: ImplicitHyper, batch: Batch, *, training: bool
+) -> Metrics:
+    """The loss of an actor that imitates by the advantage of target critics over the value."""
+    obs, actions = batch["obs"], batch["actions"]
+    with torch.no_grad():
+        values, target_q = model.value(obs), target.critic(obs, actions).amin(0)
+    report: Metrics = {}
+    if hyper.policy == "deterministic":
+        log_probs = -(model.actor(obs, training=training) - actions).square().sum(-1)
+    else:
+        mean, log_std = model.actor(obs, training=training)
+        log_probs = gaussian_log_prob(actions, mean, log_std)
+        report["log_std_mean"] = log_std.mean()
+    return report | actor_objective(
+        values=values, target_q_values=target_q, log_probs=log_probs, beta=hyper.beta, max_weight=hyper.max_weight
+    )
+
+
+def implicit_critic_loss(model: MLPIQLModel, hyper: ImplicitHyper, batch: Batch) -> Metrics:
+    """The loss of critics against the value of the next state."""
+    with torch.no_grad():
+        target_q = bellman(batch, model.value(batch["next_obs"]), hyper.gamma)
+    q = model.critic(batch["obs"], batch["actions"])
+    return bootstrap_objective(q_values=q, bellman_targets=target_q, huber_delta=hyper.huber_delta)
 
 
 @register("iql", mode="offline")
@@ -117,30 +144,11 @@ class IQL(Algorithm):
 
     def actor_loss(self, batch: Batch) -> Metrics:
         """Likelihood of the logged actions, weighted by their advantage over the value of the state."""
-        hyper, obs, actions = self.hyper, batch["obs"], batch["actions"]
-        with torch.no_grad():
-            values, target_q = self.model.value(obs), self.target.critic(obs, actions).amin(0)
-        spread: Metrics = {}
-        if hyper.policy == "deterministic":
-            log_probs = -(self.model.actor(obs, training=self.training) - actions).square().sum(-1)
-        else:
-            mean, log_std = self.model.actor(obs, training=self.training)
-            log_probs = gaussian_log_prob(actions, mean, log_std)
-            spread["log_std_mean"] = log_std.mean()
-        return spread | actor_objective(
-            values=values,
-            target_q_values=target_q,
-            log_probs=log_probs,
-            beta=hyper.beta,
-            max_weight=hyper.max_weight,
-        )
+        return implicit_actor_loss(self.model, self.target, self.hyper, batch, training=self.training)
 
     def critic_loss(self, batch: Batch) -> Metrics:
         """Twin critics against the value of the next state."""
-        with torch.no_grad():
-            target_q = bellman(batch, self.model.value(batch["next_obs"]), self.hyper.gamma)
-        q = self.model.critic(batch["obs"], batch["actions"])
-        return critic_objective(q_values=q, target_q_values=target_q, huber_delta=self.hyper.huber_delta)
+        return implicit_critic_loss(self.model, self.hyper, batch)
 
 
 IQLAlgorithm = IQL

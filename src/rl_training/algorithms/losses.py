@@ -1,15 +1,47 @@
-"""Formulas shared by algorithms: functions of tensors, without networks."""
+"""Formulas shared by algorithms: functions of tensors first, then losses that ask networks for them."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
-from rl_training.types import Batch, Metrics
+from rl_training.models import BehaviorVAE, MLPCrossQModel, MLPREDQModel, MLPSACModel, MLPTQCModel
+from rl_training.types import Batch, Metrics, nearest
+
+Objective: TypeAlias = Callable[..., Metrics]
+SoftModel: TypeAlias = MLPSACModel | MLPREDQModel | MLPTQCModel | MLPCrossQModel
 
 
-def bellman(batch: Batch, next_values: Tensor, gamma: float) -> Tensor:
+def combine(*objectives: Objective, name: str, doc: str) -> Objective:
+    """The whole objective of an algorithm, from tensors alone: each part takes the arguments that it names.
+
+    The parts are the functions that training minimises, so that a check of the whole is a check of what is trained.
+    """
+    parts = [(objective, inspect.signature(objective).parameters) for objective in objectives]
+    known = {key: each.replace(kind=each.KEYWORD_ONLY) for _, own in parts for key, each in own.items()}
+    signature = inspect.Signature(list(known.values()), return_annotation="Metrics")
+
+    def whole(**tensors: Any) -> Metrics:
+        for unknown in tensors.keys() - known:
+            raise TypeError(f"{name}() got an unexpected argument {unknown!r}{nearest(unknown, known)}")
+        signature.bind(**tensors)
+        metrics: Metrics = {}
+        for objective, own in parts:
+            metrics |= objective(**{key: tensors[key] for key in own if key in tensors})
+        return metrics
+
+    whole.__name__ = whole.__qualname__ = name
+    whole.__doc__ = doc
+    whole.__signature__ = signature  # type: ignore[attr-defined]  # what help() shows
+    return whole
+
+
+def bellman(batch: Batch, next_values: Tensor, gamma: float | Tensor) -> Tensor:
     """rewards + gamma * next_values, where termination stops the bootstrap and a time limit does not.
 
     Where rewards are sums over several steps, the batch says by `discounts` what the value after the last is worth.
@@ -21,22 +53,16 @@ def bellman(batch: Batch, next_values: Tensor, gamma: float) -> Tensor:
     return rewards + batch.get("discounts", gamma) * (1 - dones) * next_values
 
 
-def critic_objective(*, q_values: Tensor, target_q_values: Tensor, huber_delta: float | None = None) -> Metrics:
+def critic_objective(*, q_values: Tensor, target_q_values: Tensor) -> Metrics:
     """Squared error of E critics (E, B) against one target (B,): mean over the batch, sum over critics.
 
-    With a `huber_delta`, half of it up to an error of that size, and linear beyond. `q_std_ensemble` says how far the
-    critics are apart on a row.
+    `q_std_ensemble` says how far the critics are apart on a row.
     """
     if q_values.shape[-1:] != target_q_values.shape:
         shapes = f"q_values {tuple(q_values.shape)}, target_q_values {tuple(target_q_values.shape)}"
         raise ValueError(f"q_values must be (E, B) and target_q_values (B,), got {shapes}")
-    errors = q_values - target_q_values
-    if huber_delta is None:
-        losses = errors.square()
-    else:
-        losses = functional.huber_loss(errors, torch.zeros_like(errors), reduction="none", delta=huber_delta)
     return {
-        "critic_loss": losses.mean(-1).sum(),
+        "critic_loss": (q_values - target_q_values).square().mean(-1).sum(),
         "q_mean": q_values.mean(),
         "q_std": q_values.std(correction=0),
         "q_std_ensemble": q_values.std(0, correction=0).mean(),
@@ -47,8 +73,8 @@ def critic_objective(*, q_values: Tensor, target_q_values: Tensor, huber_delta: 
 def quantile_huber_loss(*, quantiles: Tensor, target_atoms: Tensor) -> Tensor:
     """Regression of M quantiles (..., B, M) on the distribution of atoms (B, K): the mean over all pairs.
 
-    The m-th quantile is that at (m - 1/2) / M; errors of an atom above it weigh so much, those below it the rest to 1.
-    They count by half their square up to 1, and linearly beyond.
+    The m-th quantile has the level (m - 1/2) / M. Errors of atoms above it are weighted by the level, errors of atoms
+    below it by 1 minus the level. An error counts by half its square up to 1, and linearly beyond.
     """
     if quantiles.shape[-2] != target_atoms.shape[0] or target_atoms.ndim != 2:
         shapes = f"quantiles {tuple(quantiles.shape)}, target_atoms {tuple(target_atoms.shape)}"
@@ -66,7 +92,7 @@ def smooth(actions: Tensor, noise: float, clip: float) -> Tensor:
 
 
 def saturation(actions: Tensor) -> Tensor:
-    """The share of actions that are all but on their bounds: near 1 early on, the actor has run into its tanh."""
+    """The share of actions that are almost on their bounds; near 1 early on, the actor is stuck in its tanh."""
     return (actions.detach().abs() > 0.99).to(actions.dtype).mean()
 
 
@@ -85,7 +111,7 @@ def exp_weights(advantages: Tensor, max_weight: float) -> Tensor:
 
 
 def imitation_objective(*, log_probs: Tensor, weights: Tensor, advantages: Tensor) -> Metrics:
-    """Likelihood of the logged actions, each weighted by what it is worth; advantages are only reported."""
+    """Weighted likelihood of the logged actions; advantages are only reported."""
     return {
         "actor_loss": -(weights * log_probs).mean(),
         "advantage_mean": advantages.mean(),
@@ -94,6 +120,11 @@ def imitation_objective(*, log_probs: Tensor, weights: Tensor, advantages: Tenso
         "weight_max": weights.amax(),
         "log_prob_data": log_probs.mean(),
     }
+
+
+def value_actor_objective(*, policy_q_values: Tensor) -> Metrics:
+    """Value (B,) of the policy's own actions."""
+    return {"actor_loss": -policy_q_values.mean()}
 
 
 def soft_actor_objective(*, values: Tensor, log_probs: Tensor, temperature: Tensor) -> Metrics:
@@ -107,13 +138,10 @@ def temperature_objective(*, log_temperature: Tensor, log_probs: Tensor, target_
     return {"temperature_loss": loss, "temperature": log_temperature.exp(), "entropy": -log_probs.mean()}
 
 
-def soft_policy_objective(
-    *, values: Tensor, log_probs: Tensor, log_temperature: Tensor, target_entropy: float
-) -> Metrics:
-    """Actor and temperature, each by its own loss, by the same sample."""
-    actor = soft_actor_objective(values=values, log_probs=log_probs, temperature=log_temperature.exp())
-    return actor | temperature_objective(
-        log_temperature=log_temperature, log_probs=log_probs, target_entropy=target_entropy
+def entropy_objective(*, log_temperature: Tensor, policy_log_probs: Tensor, target_entropy: float) -> Metrics:
+    """The objective of the temperature, by log-densities (B,) of the policy's own actions."""
+    return temperature_objective(
+        log_temperature=log_temperature, log_probs=policy_log_probs, target_entropy=target_entropy
     )
 
 
@@ -124,3 +152,53 @@ def vae_objective(
     error = (reconstructions - actions).square().mean()
     kl = -0.5 * (1 + 2 * log_std - mean.square() - (2 * log_std).exp()).mean()
     return {"vae_loss": error + kl_weight * kl, "vae_reconstruction": error, "vae_kl": kl}
+
+
+def behavior_objective(
+    *,
+    reconstructions: Tensor,
+    actions: Tensor,
+    latent_mean: Tensor,
+    latent_log_std: Tensor,
+    vae_kl_weight: float = 0.5,
+) -> Metrics:
+    """The objective of a VAE as a model of the behaviour."""
+    latent = {"mean": latent_mean, "log_std": latent_log_std}
+    return vae_objective(reconstructions=reconstructions, actions=actions, **latent, kl_weight=vae_kl_weight)
+
+
+def behavior_loss(vae: BehaviorVAE, batch: Batch, vae_kl_weight: float) -> Metrics:
+    """The loss of a model of the behaviour on logged actions."""
+    reconstructions, mean, log_std = vae(batch["obs"], batch["actions"])
+    latent = {"latent_mean": mean, "latent_log_std": log_std}
+    return behavior_objective(
+        reconstructions=reconstructions, actions=batch["actions"], **latent, vae_kl_weight=vae_kl_weight
+    )
+
+
+def evaluation_loss(
+    critic: nn.Module, target_critic: nn.Module, batch: Batch, *, next_actions: Tensor, gamma: float
+) -> Metrics:
+    """The loss of critics against the smallest of the target critics at the policy's next actions."""
+    with torch.no_grad():
+        target_q = bellman(batch, target_critic(batch["next_obs"], next_actions).amin(0), gamma)
+    return critic_objective(q_values=critic(batch["obs"], batch["actions"]), target_q_values=target_q)
+
+
+def soft_policy_loss(
+    model: SoftModel,
+    obs: Tensor,
+    critic: Callable[[Tensor, Tensor], Tensor],
+    objective: Objective,
+    *,
+    target_entropy: float,
+    training: bool,
+) -> Metrics:
+    """The loss of actor and temperature by one sample; `objective` takes what `critic` says of the policy's actions."""
+    temperature = model.temperature
+    mean, log_std = model.actor(obs, training=training)
+    actions, log_probs = model.actor.draw(mean, log_std)
+    entropy = {"policy_log_probs": log_probs, "log_temperature": temperature.log_value}
+    metrics = objective(critic(obs, actions), **entropy)
+    metrics |= {"action_saturation": saturation(actions), "log_std_mean": log_std.mean()}
+    return metrics | entropy_objective(**entropy, target_entropy=target_entropy) if temperature.learned else metrics

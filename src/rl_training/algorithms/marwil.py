@@ -22,7 +22,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, Hyper, Step, register
+from rl_training.algorithms.base import Algorithm, Step, register
+from rl_training.algorithms.hyper import LambdaReturnHyper
 from rl_training.algorithms.losses import exp_weights, imitation_objective
 from rl_training.binding import options
 from rl_training.models import MLPMARWILModel
@@ -31,22 +32,18 @@ from rl_training.types import Batch, Metrics
 
 
 @options
-class MARWILHyper(Hyper):
+class MARWILHyper(LambdaReturnHyper, td_lambda=1.0):
     """Hyper-parameters of MARWIL."""
 
-    learning_rate: float = Field(default=1e-4, gt=0, description="step size of Adam")
-    value_learning_rate: float | None = Field(default=None, gt=0, description="step size of the value, if its own")
-    gamma: float = Field(default=0.99, ge=0, le=1, description="discount per step")
-    td_lambda: float = Field(default=1.0, ge=0, le=1, description="mixture of long returns (1) and one-step ones (0)")
-    recompute_interval: int = Field(default=1000, ge=1, description="updates between computations of the returns")
     beta: float = Field(default=1.0, ge=0, description="inverse temperature of the scaled advantage; 0 clones")
-    max_weight: float = Field(default=20.0, gt=0, description="bound on the weight of an action")
     value_weight: float = Field(default=1.0, gt=0, description="weight of the value's loss")
     scale_start: float | None = Field(
         default=None, gt=0, description="mean squared advantage at the start; null: the first batch's"
     )
     scale_rate: float = Field(default=1e-3, ge=0, le=1, description="rate at which it follows the batches")
-    log_std_weight: float = Field(default=0.0, ge=0, description="weight of a bonus on the policy's deviation")
+    log_std_weight: float = Field(
+        default=0.0, ge=0, description="weight of a bonus on the log of the policy's standard deviation"
+    )
 
 
 def marwil_loss(

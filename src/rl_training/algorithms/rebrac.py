@@ -20,26 +20,22 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from rl_training.algorithms.base import TRANSITION, Algorithm, Sizes, Step, ValueHyper, register
-from rl_training.algorithms.losses import bellman, critic_objective, smooth
+from rl_training.algorithms.base import TRANSITION, Algorithm, Step, register
+from rl_training.algorithms.hyper import SmoothingHyper
+from rl_training.algorithms.losses import bellman, combine, critic_objective, smooth
 from rl_training.binding import options
 from rl_training.models import MLPReBRACModel
 from rl_training.types import Batch, Metrics
 
 
 @options
-class ReBRACHyper(ValueHyper):
+class ReBRACHyper(SmoothingHyper, learning_rate=1e-3, hidden_sizes=(256, 256, 256)):
     """Hyper-parameters of ReBRAC."""
 
-    learning_rate: float = Field(default=1e-3, gt=0, description="step size of Adam")
-    hidden_sizes: Sizes = Field(default=(256, 256, 256), min_length=1, description="widths of the hidden layers")
     actor_bc_weight: float = Field(default=0.01, ge=0, description="weight of the actor's distance to the data")
     critic_bc_weight: float = Field(default=0.01, ge=0, description="weight of the next action's distance to the data")
     actor_q_weight: float = Field(default=1.0, ge=0, description="weight of the value in the actor's loss")
     normalize_q: bool = Field(default=True, description="divide the value in the actor's loss by its mean magnitude")
-    policy_noise: float = Field(default=0.2, ge=0, description="standard deviation of target smoothing")
-    noise_clip: float = Field(default=0.5, ge=0, description="bound on the smoothing noise")
-    policy_delay: int = Field(default=2, ge=1, description="critic updates per actor update")
     online_actor_bc_factor: float = Field(
         default=0.5, ge=0, description="factor that actor_bc_weight comes to, in a line, by the end of an online phase"
     )
@@ -47,28 +43,6 @@ class ReBRACHyper(ValueHyper):
         default=0.0, ge=0, description="factor on critic_bc_weight in an online phase"
     )
     critic_layer_norm: bool = Field(default=True, description="layer normalisation in the critics")
-
-
-def rebrac_loss(
-    *,
-    q_values: Tensor,
-    target_q_values: Tensor,
-    policy_q_values: Tensor,
-    policy_actions: Tensor,
-    actions: Tensor,
-    actor_bc_weight: float | Tensor,
-    actor_q_weight: float = 1.0,
-    normalize_q: bool = True,
-) -> Metrics:
-    """The whole objective, from tensors alone; `penalized_values` makes the next values of its target."""
-    return critic_objective(q_values=q_values, target_q_values=target_q_values) | actor_objective(
-        policy_q_values=policy_q_values,
-        policy_actions=policy_actions,
-        actions=actions,
-        actor_bc_weight=actor_bc_weight,
-        actor_q_weight=actor_q_weight,
-        normalize_q=normalize_q,
-    )
 
 
 def penalized_values(
@@ -85,8 +59,8 @@ def actor_objective(
     policy_actions: Tensor,
     actions: Tensor,
     actor_bc_weight: float | Tensor,
-    actor_q_weight: float,
-    normalize_q: bool,
+    actor_q_weight: float = 1.0,
+    normalize_q: bool = True,
 ) -> Metrics:
     """Cloning minus value, the value (B,) being the smaller of the two critics."""
     distance = (policy_actions - actions).square().sum(-1)
@@ -98,6 +72,14 @@ def actor_objective(
         "q_lambda": q_lambda,
         "policy_q_min": policy_q_values.mean(),
     }
+
+
+rebrac_loss = combine(
+    critic_objective,
+    actor_objective,
+    name="rebrac_loss",
+    doc="The whole objective of ReBRAC; `penalized_values` makes the next values of its target.",
+)
 
 
 @register("rebrac", mode="offline")

@@ -11,7 +11,7 @@ in this order; actor and temperature move on every `policy_delay`-th update, by 
 Chen et al., "Randomized Ensembled Double Q-Learning: Learning Fast Without a Model", ICLR 2021.
 
 DroQ is REDQ with `num_critics: 2`, `num_target_critics: 2`, `critic_dropout: 0.01` and `critic_layer_norm: true`: few
-critics, each of which dropout makes an ensemble. It acts in every pass of an update, through lagged critics too.
+critics, each of which dropout makes an ensemble. It acts in every pass of an update, through target critics too.
 
 Hiraoka et al., "Dropout Q-Functions for Doubly Efficient Reinforcement Learning", ICLR 2022.
 
@@ -22,14 +22,23 @@ follows the critics as the same update left them.
 from __future__ import annotations
 
 import math
+from functools import partial
+from typing import ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from rl_training.algorithms.base import Step, register
-from rl_training.algorithms.losses import bellman, critic_objective, soft_policy_objective
-from rl_training.algorithms.sac import SAC, SACHyper
+from rl_training.algorithms.base import Algorithm, Step, register
+from rl_training.algorithms.losses import (
+    bellman,
+    combine,
+    critic_objective,
+    entropy_objective,
+    soft_actor_objective,
+    soft_policy_loss,
+)
+from rl_training.algorithms.sac import SACHyper
 from rl_training.binding import options
 from rl_training.models import MLPREDQModel
 from rl_training.types import Batch, ConfigError, Metrics
@@ -41,14 +50,16 @@ class REDQHyper(SACHyper):
 
     num_critics: int = Field(default=10, ge=1, description="critics; the actor follows the mean of them")
     num_target_critics: float = Field(
-        default=2, ge=1, description="lagged critics, drawn anew, whose smallest counts; 1.5: one or two, as likely"
+        default=2, ge=1, description="target critics, drawn anew, whose smallest counts; 1.5: one or two, as likely"
     )
     policy_delay: int = Field(default=20, ge=1, description="critic updates per update of actor and temperature")
     target_entropy: float | None = Field(
         default=None, description="entropy to reach; null: minus half the action's dimension"
     )
+    backup_entropy: bool = Field(default=True, description="whether the critics' target pays for entropy")
     critic_dropout: float = Field(default=0.0, ge=0, lt=1, description="share of the critics' units dropped in updates")
     critic_layer_norm: bool = Field(default=False, description="layer normalisation in the critics")
+    entropy_per_dimension: ClassVar[float] = -0.5
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,22 +68,20 @@ class REDQHyper(SACHyper):
             raise ConfigError(f"num_target_critics must be at most {most}, got {self.num_target_critics:g}")
 
 
-def redq_loss(
-    *,
-    q_values: Tensor,
-    target_q_values: Tensor,
-    policy_q_values: Tensor,
-    policy_log_probs: Tensor,
-    log_temperature: Tensor,
-    target_entropy: float,
-) -> Metrics:
-    """The whole objective, from tensors alone; `q_values` and `policy_q_values` (N, B), the others (B,)."""
-    return critic_objective(q_values=q_values, target_q_values=target_q_values) | soft_policy_objective(
-        values=policy_q_values.mean(0),
-        log_probs=policy_log_probs,
-        log_temperature=log_temperature,
-        target_entropy=target_entropy,
+def actor_objective(policy_q_values: Tensor, *, policy_log_probs: Tensor, log_temperature: Tensor) -> Metrics:
+    """Entropy and the mean of the critics (N, B) at the policy's own actions."""
+    return soft_actor_objective(
+        values=policy_q_values.mean(0), log_probs=policy_log_probs, temperature=log_temperature.exp()
     )
+
+
+redq_loss = combine(
+    critic_objective,
+    actor_objective,
+    entropy_objective,
+    name="redq_loss",
+    doc="The whole objective of REDQ; `q_values` and `policy_q_values` are (N, B), the others (B,).",
+)
 
 
 def draw_subset(size: int, of: int, device: torch.device) -> Tensor:
@@ -89,7 +98,7 @@ def smallest(values: Tensor, number: float) -> Tensor:
 
 
 @register("redq", mode="online")
-class REDQ(SAC):
+class REDQ(Algorithm):
     """Randomized ensembled double Q-learning."""
 
     hyper: REDQHyper
@@ -104,8 +113,7 @@ class REDQ(SAC):
     @property
     def target_entropy(self) -> float:
         """The entropy that the temperature is to bring about."""
-        given: float | None = self.hyper.target_entropy
-        return -0.5 * self.model.action_dim if given is None else given
+        return self.hyper.target_entropy_for(self.model.action_dim)
 
     def critic_loss(self, batch: Batch) -> Metrics:
         """All critics against the smallest of a few target critics, entropy included."""
@@ -120,19 +128,21 @@ class REDQ(SAC):
         number, chosen = hyper.num_target_critics, None
         if number < hyper.num_critics:
             chosen = draw_subset(math.ceil(number), hyper.num_critics, next_obs.device)
-        values = self.target.critic(next_obs, next_actions, chosen=chosen, training=self.training)
-        next_q = smallest(values, number) + self.entropy_bonus(log_probs)
+        next_q = smallest(self.target.critic(next_obs, next_actions, chosen=chosen, training=self.training), number)
+        if hyper.backup_entropy:
+            next_q = next_q - self.model.temperature() * log_probs
         return bellman(batch, next_q, hyper.gamma)
 
-    def entropy_bonus(self, log_probs: Tensor) -> Tensor:
-        """What the target pays for entropy at s'."""
-        bonus: Tensor = -self.model.temperature() * log_probs
-        return bonus
-
-    def policy_values(self, obs: Tensor, actions: Tensor) -> Tensor:
-        """Values (B,) that the actor is to raise: the mean of all critics."""
-        values: Tensor = self.model.critic(obs, actions, training=self.training).mean(0)
-        return values
+    def actor_loss(self, batch: Batch) -> Metrics:
+        """Value and entropy of the policy's own actions, and the temperature by the same sample."""
+        return soft_policy_loss(
+            self.model,
+            batch["obs"],
+            partial(self.model.critic, training=self.training),
+            actor_objective,
+            target_entropy=self.target_entropy,
+            training=self.training,
+        )
 
 
 REDQAlgorithm = REDQ

@@ -16,21 +16,14 @@ log-densities, which are infinite on the bounds, while here logged actions only 
 
 from __future__ import annotations
 
-import torch
-from pydantic import Field
-from torch import Tensor
-
 from rl_training.algorithms.base import register
 from rl_training.algorithms.redq import REDQ, REDQHyper, redq_loss
 from rl_training.binding import options
 
 
 @options
-class RLPDHyper(REDQHyper):
-    """Hyper-parameters of RLPD: REDQ's, and whether targets contain entropy."""
-
-    critic_layer_norm: bool = Field(default=True, description="layer normalisation in the critics")
-    backup_entropy: bool = Field(default=True, description="whether the critics' target pays for entropy")
+class RLPDHyper(REDQHyper, critic_layer_norm=True):
+    """Hyper-parameters of RLPD: REDQ's, with normalised critics."""
 
 
 rlpd_loss = redq_loss
@@ -42,10 +35,6 @@ class RLPD(REDQ):
 
     hyper: RLPDHyper
     defaults = {**REDQ.defaults, "offline_batch_ratio": 0.5}
-
-    def entropy_bonus(self, log_probs: Tensor) -> Tensor:
-        """What the target pays for entropy at s', if anything."""
-        return super().entropy_bonus(log_probs) if self.hyper.backup_entropy else torch.zeros_like(log_probs)
 
 
 RLPDAlgorithm = RLPD

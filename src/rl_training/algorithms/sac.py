@@ -18,60 +18,48 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, Alpha, Step, ValueHyper, register
+from rl_training.algorithms.base import Algorithm, Step, ValueHyper, register
+from rl_training.algorithms.hyper import EntropyHyper
 from rl_training.algorithms.losses import (
     bellman,
+    combine,
     critic_objective,
-    saturation,
+    entropy_objective,
     soft_actor_objective,
-    soft_policy_objective,
-    temperature_objective,
+    soft_policy_loss,
 )
-from rl_training.binding import options, refuse_unused
+from rl_training.binding import options
 from rl_training.models import MLPSACModel
 from rl_training.types import Batch, Metrics
 
 
 @options
-class SACHyper(ValueHyper):
+class SACHyper(ValueHyper, EntropyHyper):
     """Hyper-parameters of SAC."""
 
     num_critics: int = Field(default=2, ge=1, description="critics; the smallest of them counts")
-    alpha: Alpha = Field(default="auto", description="entropy temperature: a number, or auto to learn it")
-    target_entropy: float | None = Field(
-        default=None, description="entropy to reach; null: minus the action's dimension"
-    )
-    temperature_learning_rate: float | None = Field(
-        default=None, gt=0, description="step size of the temperature, if its own"
-    )
-
-    def __post_init__(self) -> None:
-        learned = self.alpha == "auto"
-        refuse_unused(self, "target_entropy", "temperature_learning_rate", unless="alpha: auto", holds=learned)
-
-
-def sac_loss(
-    *,
-    q_values: Tensor,
-    target_q_values: Tensor,
-    policy_q_values: Tensor,
-    policy_log_probs: Tensor,
-    log_temperature: Tensor,
-    target_entropy: float,
-) -> Metrics:
-    """The whole objective, from tensors alone; `q_values` and `policy_q_values` (E, B), the others (B,)."""
-    return critic_half(q_values=q_values, target_q_values=target_q_values) | soft_policy_objective(
-        values=policy_q_values.amin(0),
-        log_probs=policy_log_probs,
-        log_temperature=log_temperature,
-        target_entropy=target_entropy,
-    )
 
 
 def critic_half(*, q_values: Tensor, target_q_values: Tensor) -> Metrics:
     """Half the squared error, summed over critics."""
     metrics = critic_objective(q_values=q_values, target_q_values=target_q_values)
     return metrics | {"critic_loss": 0.5 * metrics["critic_loss"]}
+
+
+def actor_objective(policy_q_values: Tensor, *, policy_log_probs: Tensor, log_temperature: Tensor) -> Metrics:
+    """Entropy and the smallest of the critics (E, B) at the policy's own actions."""
+    return soft_actor_objective(
+        values=policy_q_values.amin(0), log_probs=policy_log_probs, temperature=log_temperature.exp()
+    )
+
+
+sac_loss = combine(
+    critic_half,
+    actor_objective,
+    entropy_objective,
+    name="sac_loss",
+    doc="The whole objective of SAC; `q_values` and `policy_q_values` are (E, B), the others (B,).",
+)
 
 
 @register("sac", mode="online")
@@ -87,8 +75,7 @@ class SAC(Algorithm):
     @property
     def target_entropy(self) -> float:
         """The entropy that the temperature is to bring about."""
-        given: float | None = self.hyper.target_entropy
-        return -float(self.model.action_dim) if given is None else given
+        return self.hyper.target_entropy_for(self.model.action_dim)
 
     def critic_loss(self, batch: Batch) -> Metrics:
         """All critics against the smallest of the target critics, entropy included."""
@@ -103,24 +90,15 @@ class SAC(Algorithm):
         return bellman(batch, next_q, self.hyper.gamma)
 
     def actor_loss(self, batch: Batch) -> Metrics:
-        """Value and entropy of the policy's own action, and the temperature by the same sample."""
-        actor, temperature = self.model.actor, self.model.temperature
-        mean, log_std = actor(batch["obs"], training=self.training)
-        actions, log_probs = actor.draw(mean, log_std)
-        metrics = soft_actor_objective(
-            values=self.policy_values(batch["obs"], actions), log_probs=log_probs, temperature=temperature()
+        """Value and entropy of the policy's own actions, and the temperature by the same sample."""
+        return soft_policy_loss(
+            self.model,
+            batch["obs"],
+            self.model.critic,
+            actor_objective,
+            target_entropy=self.target_entropy,
+            training=self.training,
         )
-        metrics |= {"action_saturation": saturation(actions), "log_std_mean": log_std.mean()}
-        if not temperature.learned:
-            return metrics
-        return metrics | temperature_objective(
-            log_temperature=temperature.log_value, log_probs=log_probs, target_entropy=self.target_entropy
-        )
-
-    def policy_values(self, obs: Tensor, actions: Tensor) -> Tensor:
-        """Values (B,) that the actor is to raise: by the smallest of the critics."""
-        values: Tensor = self.model.critic(obs, actions).amin(0)
-        return values
 
 
 SACAlgorithm = SAC

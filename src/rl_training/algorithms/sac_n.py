@@ -9,7 +9,7 @@ in this order, each with the networks as the step before left them.
 
 An et al., "Uncertainty-Based Offline Reinforcement Learning with Diversified Q-Ensemble", NeurIPS 2021.
 
-Differs from the authors' code: the order of steps is CORL's; lagged copies start equal to the critics.
+Differs from the authors' code: the order of steps is CORL's; target networks start equal to the critics.
 """
 
 from __future__ import annotations
@@ -18,8 +18,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, Sizes, Step, register
-from rl_training.algorithms.losses import bellman, critic_objective, soft_actor_objective, temperature_objective
+from rl_training.algorithms.base import Algorithm, Step, register
+from rl_training.algorithms.losses import (
+    bellman,
+    combine,
+    critic_objective,
+    entropy_objective,
+    soft_actor_objective,
+)
 from rl_training.algorithms.sac import SACHyper
 from rl_training.binding import options
 from rl_training.models import MLPSACNModel
@@ -27,36 +33,32 @@ from rl_training.types import Batch, Metrics
 
 
 @options
-class SACNHyper(SACHyper):
+class SACNHyper(SACHyper, hidden_sizes=(256, 256, 256)):
     """Hyper-parameters of SAC-N."""
 
-    hidden_sizes: Sizes = Field(default=(256, 256, 256), min_length=1, description="widths of the hidden layers")
     num_critics: int = Field(default=10, ge=1, description="critics; the narrower the data, the more it takes")
 
 
-def sac_n_loss(
-    *,
-    log_temperature: Tensor,
-    policy_log_probs: Tensor,
-    policy_q_values: Tensor,
-    q_values: Tensor,
-    target_q_values: Tensor,
-    target_entropy: float,
-) -> Metrics:
-    """The whole objective, from tensors alone; values (N, B), log-densities (B,)."""
-    temperature = temperature_objective(
-        log_temperature=log_temperature, log_probs=policy_log_probs, target_entropy=target_entropy
-    )
-    actor = actor_objective(
-        policy_q_values=policy_q_values, policy_log_probs=policy_log_probs, temperature=log_temperature.exp()
-    )
-    return temperature | actor | critic_objective(q_values=q_values, target_q_values=target_q_values)
-
-
 def actor_objective(*, policy_q_values: Tensor, policy_log_probs: Tensor, temperature: Tensor) -> Metrics:
-    """Entropy and the smallest of the critics (N, B) at the policy's own action."""
+    """Entropy and the smallest of the critics (N, B) at the policy's own actions."""
     metrics = soft_actor_objective(values=policy_q_values.amin(0), log_probs=policy_log_probs, temperature=temperature)
     return metrics | {"q_policy_std": policy_q_values.std(0, correction=0).mean()}
+
+
+def policy_objective(*, policy_q_values: Tensor, policy_log_probs: Tensor, log_temperature: Tensor) -> Metrics:
+    """The actor's objective, by the logarithm of the temperature."""
+    return actor_objective(
+        policy_q_values=policy_q_values, policy_log_probs=policy_log_probs, temperature=log_temperature.exp()
+    )
+
+
+sac_n_loss = combine(
+    entropy_objective,
+    policy_objective,
+    critic_objective,
+    name="sac_n_loss",
+    doc="The whole objective of SAC-N; values are (N, B), log-densities (B,).",
+)
 
 
 @register("sac_n", mode="offline")
@@ -72,18 +74,19 @@ class SACN(Algorithm):
         """The temperature, by the entropy of the policy."""
         with torch.no_grad():
             actions, log_probs = self.model.actor.sample(batch["obs"])
-        target = -actions.shape[-1] if self.hyper.target_entropy is None else self.hyper.target_entropy
-        return temperature_objective(
-            log_temperature=self.model.temperature.log_value, log_probs=log_probs, target_entropy=target
+        return entropy_objective(
+            log_temperature=self.model.temperature.log_value,
+            policy_log_probs=log_probs,
+            target_entropy=self.hyper.target_entropy_for(actions.shape[-1]),
         )
 
     def actor_loss(self, batch: Batch) -> Metrics:
-        """Value and entropy of the policy's own action."""
+        """Value and entropy of the policy's own actions."""
         actions, log_probs = self.model.actor.sample(batch["obs"])
-        return actor_objective(
+        return policy_objective(
             policy_q_values=self.model.critic(batch["obs"], actions),
             policy_log_probs=log_probs,
-            temperature=self.model.temperature(),
+            log_temperature=self.model.temperature.log_value,
         )
 
     def critic_loss(self, batch: Batch) -> Metrics:

@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from rl_training.algorithms.base import register
-from rl_training.algorithms.losses import critic_objective
+from rl_training.algorithms.losses import combine, critic_objective
 from rl_training.algorithms.td3 import TD3, TD3Hyper
 from rl_training.binding import options
 from rl_training.types import Batch, Metrics
@@ -26,21 +26,6 @@ class TD3BCHyper(TD3Hyper):
     """Hyper-parameters of TD3+BC."""
 
     bc_alpha: float = Field(default=2.5, gt=0, description="weight of value against cloning")
-
-
-def td3_bc_loss(
-    *,
-    q_values: Tensor,
-    target_q_values: Tensor,
-    policy_q_values: Tensor,
-    policy_actions: Tensor,
-    actions: Tensor,
-    bc_alpha: float,
-) -> Metrics:
-    """The whole objective, from tensors alone."""
-    return critic_objective(q_values=q_values, target_q_values=target_q_values) | actor_objective(
-        policy_q_values=policy_q_values, policy_actions=policy_actions, actions=actions, bc_alpha=bc_alpha
-    )
 
 
 def actor_objective(*, policy_q_values: Tensor, policy_actions: Tensor, actions: Tensor, bc_alpha: float) -> Metrics:
@@ -54,6 +39,9 @@ def actor_objective(*, policy_q_values: Tensor, policy_actions: Tensor, actions:
         "bc_lambda": bc_lambda,
         "policy_q_abs_mean": scale,
     }
+
+
+td3_bc_loss = combine(critic_objective, actor_objective, name="td3_bc_loss", doc="The whole objective of TD3+BC.")
 
 
 @register("td3_bc", mode="offline")

@@ -25,8 +25,11 @@ from torch import Tensor
 from rl_training.algorithms.base import register
 from rl_training.algorithms.losses import (
     bellman,
+    combine,
+    entropy_objective,
     quantile_huber_loss,
-    soft_policy_objective,
+    soft_actor_objective,
+    soft_policy_loss,
 )
 from rl_training.algorithms.sac import SAC, SACHyper
 from rl_training.binding import options
@@ -49,24 +52,6 @@ class TQCHyper(SACHyper):
             raise ConfigError(f"dropped_quantiles must be < num_quantiles, got {found}")
 
 
-def tqc_loss(
-    *,
-    quantiles: Tensor,
-    target_atoms: Tensor,
-    policy_quantiles: Tensor,
-    policy_log_probs: Tensor,
-    log_temperature: Tensor,
-    target_entropy: float,
-) -> Metrics:
-    """The whole objective, from tensors alone; quantiles (E, B, M), atoms (B, K), log-densities (B,)."""
-    return quantile_objective(quantiles=quantiles, target_atoms=target_atoms) | soft_policy_objective(
-        values=policy_quantiles.mean((0, -1)),
-        log_probs=policy_log_probs,
-        log_temperature=log_temperature,
-        target_entropy=target_entropy,
-    )
-
-
 def quantile_objective(*, quantiles: Tensor, target_atoms: Tensor) -> Metrics:
     """Quantile regression of critics (E, B, M) on atoms (B, K)."""
     values = quantiles.mean(-1)
@@ -78,6 +63,22 @@ def quantile_objective(*, quantiles: Tensor, target_atoms: Tensor) -> Metrics:
         "quantile_spread": quantile_spread(quantiles.detach()),
         "target_atoms_mean": target_atoms.mean(),
     }
+
+
+def actor_objective(policy_quantiles: Tensor, *, policy_log_probs: Tensor, log_temperature: Tensor) -> Metrics:
+    """Entropy and the mean of all quantiles (E, B, M) at the policy's own actions, nothing left out."""
+    return soft_actor_objective(
+        values=policy_quantiles.mean(-1).mean(0), log_probs=policy_log_probs, temperature=log_temperature.exp()
+    )
+
+
+tqc_loss = combine(
+    quantile_objective,
+    actor_objective,
+    entropy_objective,
+    name="tqc_loss",
+    doc="The whole objective of TQC; quantiles are (E, B, M), atoms (B, K), log-densities (B,).",
+)
 
 
 def pooled_atoms(quantiles: Tensor) -> Tensor:
@@ -124,10 +125,16 @@ class TQC(SAC):
         }
         return bellman(columns, atoms, self.hyper.gamma)
 
-    def policy_values(self, obs: Tensor, actions: Tensor) -> Tensor:
-        """Values (B,) that the actor is to raise: the mean of all critics, nothing left out."""
-        values: Tensor = self.model.critic(obs, actions).mean(0)
-        return values
+    def actor_loss(self, batch: Batch) -> Metrics:
+        """Value and entropy of the policy's own actions, and the temperature by the same sample."""
+        return soft_policy_loss(
+            self.model,
+            batch["obs"],
+            self.model.critic.quantiles,
+            actor_objective,
+            target_entropy=self.target_entropy,
+            training=self.training,
+        )
 
 
 TQCAlgorithm = TQC

@@ -15,60 +15,40 @@ Differs from the paper: z is clipped from above only, as in the authors' code; `
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from rl_training.algorithms.base import Step, register
-from rl_training.algorithms.iql import IQL, ImplicitHyper, actor_objective
-from rl_training.algorithms.losses import critic_objective
+from rl_training.algorithms.base import Algorithm, Step, register
+from rl_training.algorithms.iql import (
+    IQL,
+    ImplicitHyper,
+    actor_objective,
+    bootstrap_objective,
+    implicit_actor_loss,
+    implicit_critic_loss,
+)
+from rl_training.algorithms.losses import combine
 from rl_training.binding import options
+from rl_training.models import MLPIQLModel
 from rl_training.types import Batch, Metrics
 
 
 @options
-class XQLHyper(ImplicitHyper):
+class XQLHyper(ImplicitHyper, huber_delta=20.0):
     """Hyper-parameters of XQL."""
 
     loss_temperature: float = Field(default=2.0, gt=0, description="how soft the maximum in the value is")
     gumbel_clip: float = Field(default=7.0, gt=0, description="upper bound on z, the scaled error of the value")
     two_sided_clip: bool = Field(default=False, description="bound z from below by - gumbel_clip too")
-    huber_delta: float | None = Field(
-        default=20.0, gt=0, description="error from which the critics' loss is linear; null: squared throughout"
-    )
     value_updates: int = Field(default=1, ge=1, description="steps of the value per update")
     value_layer_norm: bool = Field(default=True, description="layer normalisation in the value")
     random_actions: int = Field(default=0, ge=0, description="uniform actions per state added to the value's batch")
-    action_noise: float = Field(default=0.0, ge=0, description="deviation of noise, clipped at 0.5, on its actions")
-
-
-def xql_loss(
-    *,
-    values: Tensor,
-    target_q_values: Tensor,
-    log_probs: Tensor,
-    q_values: Tensor,
-    bellman_targets: Tensor,
-    loss_temperature: float,
-    gumbel_clip: float = 7.0,
-    two_sided_clip: bool = False,
-    beta: float = 3.0,
-    max_weight: float = 100.0,
-    huber_delta: float | None = 20.0,
-) -> Metrics:
-    """The whole objective, from tensors alone."""
-    value = value_objective(
-        values=values,
-        target_q_values=target_q_values,
-        loss_temperature=loss_temperature,
-        gumbel_clip=gumbel_clip,
-        two_sided_clip=two_sided_clip,
+    action_noise: float = Field(
+        default=0.0, ge=0, description="standard deviation of noise, clipped at 0.5, on its actions"
     )
-    actor = actor_objective(
-        values=values, target_q_values=target_q_values, log_probs=log_probs, beta=beta, max_weight=max_weight
-    )
-    critic = critic_objective(q_values=q_values, target_q_values=bellman_targets, huber_delta=huber_delta)
-    return value | actor | critic
 
 
 def value_objective(
@@ -76,7 +56,7 @@ def value_objective(
     values: Tensor,
     target_q_values: Tensor,
     loss_temperature: float,
-    gumbel_clip: float,
+    gumbel_clip: float = 7.0,
     two_sided_clip: bool = False,
 ) -> Metrics:
     """Gumbel regression of the value on those of the logged actions, all (B,)."""
@@ -91,12 +71,24 @@ def value_objective(
     }
 
 
+xql_loss = combine(
+    value_objective,
+    partial(actor_objective, beta=3.0),
+    partial(bootstrap_objective, huber_delta=20.0),
+    name="xql_loss",
+    doc="The whole objective of XQL.",
+)
+
+
 @register("xql", mode="offline")
-class XQL(IQL):
+class XQL(Algorithm):
     """Extreme Q-learning."""
 
-    hyper: XQLHyper  # type: ignore[assignment]
+    hyper: XQLHyper
+    model: MLPIQLModel
+    target: MLPIQLModel
     steps = (Step("value", repeat="value_updates"), Step("actor"), Step("critic", tracks=("critic",)))
+    defaults = IQL.defaults
 
     def value_loss(self, batch: Batch) -> Metrics:
         """The value of a state as the soft maximum over its logged actions."""
@@ -122,6 +114,14 @@ class XQL(IQL):
             return actions[None]
         uniform = torch.rand(hyper.random_actions, *actions.shape, dtype=actions.dtype, device=actions.device)
         return torch.cat([actions[None], 2 * uniform - 1])
+
+    def actor_loss(self, batch: Batch) -> Metrics:
+        """Likelihood of the logged actions, weighted by their advantage over the value of the state."""
+        return implicit_actor_loss(self.model, self.target, self.hyper, batch, training=self.training)
+
+    def critic_loss(self, batch: Batch) -> Metrics:
+        """Twin critics against the value of the next state."""
+        return implicit_critic_loss(self.model, self.hyper, batch)
 
 
 XQLAlgorithm = XQL
