@@ -39,6 +39,9 @@ class Hyper:
             setattr(cls, name, Field(default=default, description=parents[name].description, **bounds))
         cls.__annotations__ = inspect.get_annotations(cls) | {name: hints[name] for name in defaults}
 
+    def __post_init__(self) -> None:
+        """Check options that depend on each other; a mixin that does so calls its parents' check too."""
+
     def learning_rate_of(self, child: str) -> float:
         """The learning rate of one child of the model: its own if it has one, else the shared one."""
         own: float | None = getattr(self, f"{child}_learning_rate", None)
@@ -91,6 +94,7 @@ class EntropyHyper(Hyper):
     entropy_per_dimension: ClassVar[float] = -1.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         learned = self.alpha == "auto"
         refuse_unused(self, "target_entropy", "temperature_learning_rate", unless="alpha: auto", holds=learned)
 
