@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from rl_training import algorithms
+from rl_training.algorithms import ALGORITHMS
 
 SOURCE = Path(__file__).parents[1] / "src" / "rl_training"
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -111,6 +115,25 @@ def test_every_module_says_what_it_is_for(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
 
 
-def test_files_stay_small() -> None:
-    long = {_name(path): lines for path in FILES if (lines := len(path.read_text().splitlines())) > 400}
-    assert not long
+MOST_LINES = 350
+MOST_LINES_OF_AN_ALGORITHM = 220
+LONGER = {"cli.py": 364, "data/offline_dataset.py": 385, "runtime/assembly.py": 357}
+"""Files that are longer than the others may be, and must not grow."""
+
+
+@pytest.mark.parametrize("path", FILES, ids=_name)
+def test_files_stay_small(path: Path) -> None:
+    is_algorithm = _package(path) == "algorithms" and path.name != "base.py"
+    most = MOST_LINES_OF_AN_ALGORITHM if is_algorithm else MOST_LINES
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= LONGER.get(_name(path), most)
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_an_algorithm_is_a_variant_of_one_other_at_most(name: str) -> None:
+    parents = [parent for parent in ALGORITHMS[name].__mro__[1:] if parent in ALGORITHMS.values()]
+    assert len(parents) <= 1
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_the_loss_of_an_algorithm_says_what_it_is(name: str) -> None:
+    assert inspect.getdoc(getattr(algorithms, f"{name}_loss"))

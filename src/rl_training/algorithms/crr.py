@@ -99,8 +99,7 @@ class CRR(Algorithm):
         """Critics against the smallest of the target critics, at an action of the target policy."""
         with torch.no_grad():
             next_actions = self.target.actor.sample(batch["next_obs"])
-        critics = self.model.critic, self.target.critic
-        return evaluation_loss(*critics, batch, next_actions=next_actions, gamma=self.hyper.gamma)
+        return evaluation_loss(self.model.critic, self.target.critic, batch, next_actions, self.hyper.gamma)
 
     def actor_loss(self, batch: Batch) -> Metrics:
         """Likelihood of the logged actions, weighted by their advantage over the policy's."""

@@ -58,8 +58,7 @@ class DDPG(Algorithm):
         """The critic against the target critic at the target actor's action."""
         with torch.no_grad():
             next_actions = self.target.actor(batch["next_obs"])
-        critics = self.model.critic, self.target.critic
-        return evaluation_loss(*critics, batch, next_actions=next_actions, gamma=self.hyper.gamma)
+        return evaluation_loss(self.model.critic, self.target.critic, batch, next_actions, self.hyper.gamma)
 
     def actor_loss(self, batch: Batch) -> Metrics:
         """Value of the policy's own action."""

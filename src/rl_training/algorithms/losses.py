@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,6 @@ from rl_training.models import BehaviorVAE, MLPCrossQModel, MLPREDQModel, MLPSAC
 from rl_training.types import Batch, Metrics, nearest
 
 Objective: TypeAlias = Callable[..., Metrics]
-SoftModel: TypeAlias = MLPSACModel | MLPREDQModel | MLPTQCModel | MLPCrossQModel
 
 
 def combine(*objectives: Objective, name: str, doc: str) -> Objective:
@@ -177,7 +176,7 @@ def behavior_loss(vae: BehaviorVAE, batch: Batch, vae_kl_weight: float) -> Metri
 
 
 def evaluation_loss(
-    critic: nn.Module, target_critic: nn.Module, batch: Batch, *, next_actions: Tensor, gamma: float
+    critic: nn.Module, target_critic: nn.Module, batch: Batch, next_actions: Tensor, gamma: float
 ) -> Metrics:
     """The loss of critics against the smallest of the target critics at the policy's next actions."""
     with torch.no_grad():
@@ -185,20 +184,30 @@ def evaluation_loss(
     return critic_objective(q_values=critic(batch["obs"], batch["actions"]), target_q_values=target_q)
 
 
+class SoftAlgorithm(Protocol):
+    """An algorithm with a policy that is paid for its entropy."""
+
+    training: bool
+
+    @property
+    def model(self) -> MLPSACModel | MLPREDQModel | MLPTQCModel | MLPCrossQModel:
+        """Its networks."""
+
+    @property
+    def target_entropy(self) -> float:
+        """The entropy that the temperature is to bring about."""
+
+
 def soft_policy_loss(
-    model: SoftModel,
-    obs: Tensor,
-    critic: Callable[[Tensor, Tensor], Tensor],
-    objective: Objective,
-    *,
-    target_entropy: float,
-    training: bool,
+    algorithm: SoftAlgorithm, obs: Tensor, critic: Callable[[Tensor, Tensor], Tensor], objective: Objective
 ) -> Metrics:
     """The loss of actor and temperature by one sample; `objective` takes what `critic` says of the policy's actions."""
-    temperature = model.temperature
-    mean, log_std = model.actor(obs, training=training)
-    actions, log_probs = model.actor.draw(mean, log_std)
+    actor, temperature = algorithm.model.actor, algorithm.model.temperature
+    mean, log_std = actor(obs, training=algorithm.training)
+    actions, log_probs = actor.draw(mean, log_std)
     entropy = {"policy_log_probs": log_probs, "log_temperature": temperature.log_value}
     metrics = objective(critic(obs, actions), **entropy)
     metrics |= {"action_saturation": saturation(actions), "log_std_mean": log_std.mean()}
-    return metrics | entropy_objective(**entropy, target_entropy=target_entropy) if temperature.learned else metrics
+    if not temperature.learned:
+        return metrics
+    return metrics | entropy_objective(**entropy, target_entropy=algorithm.target_entropy)

@@ -135,14 +135,8 @@ class REDQ(Algorithm):
 
     def actor_loss(self, batch: Batch) -> Metrics:
         """Value and entropy of the policy's own actions, and the temperature by the same sample."""
-        return soft_policy_loss(
-            self.model,
-            batch["obs"],
-            partial(self.model.critic, training=self.training),
-            actor_objective,
-            target_entropy=self.target_entropy,
-            training=self.training,
-        )
+        critic = partial(self.model.critic, training=self.training)
+        return soft_policy_loss(self, batch["obs"], critic, actor_objective)
 
 
 REDQAlgorithm = REDQ

@@ -91,14 +91,7 @@ class SAC(Algorithm):
 
     def actor_loss(self, batch: Batch) -> Metrics:
         """Value and entropy of the policy's own actions, and the temperature by the same sample."""
-        return soft_policy_loss(
-            self.model,
-            batch["obs"],
-            self.model.critic,
-            actor_objective,
-            target_entropy=self.target_entropy,
-            training=self.training,
-        )
+        return soft_policy_loss(self, batch["obs"], self.model.critic, actor_objective)
 
 
 SACAlgorithm = SAC

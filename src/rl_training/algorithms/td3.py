@@ -59,8 +59,7 @@ class TD3(Algorithm):
         hyper = self.hyper
         with torch.no_grad():
             next_actions = smooth(self.target.actor(batch["next_obs"]), hyper.policy_noise, hyper.noise_clip)
-        critics = self.model.critic, self.target.critic
-        return evaluation_loss(*critics, batch, next_actions=next_actions, gamma=hyper.gamma)
+        return evaluation_loss(self.model.critic, self.target.critic, batch, next_actions, hyper.gamma)
 
     def actor_loss(self, batch: Batch) -> Metrics:
         """Value of the policy's own action, by the first critic."""
