@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import pytest
+from conftest import packaged
 from pydantic import Field
 
 from rl_training.algorithms import ALGORITHMS
@@ -245,7 +246,7 @@ def test_overrides_by_themselves_must_name_fields_of_the_config() -> None:
 def test_every_packaged_config_is_found_by_name_and_is_for_the_algorithm_of_its_folder() -> None:
     names = packaged_configs()
 
-    assert {f"{algo}/{'point_goal' if algo == 'her' else 'pendulum'}" for algo in ALGORITHMS} <= set(names)
+    assert {packaged(algo) for algo in ALGORITHMS} <= set(names)
     for name, path in names.items():
         assert find_config(name) == path
         config, _ = read_options(name)

@@ -29,11 +29,9 @@ from rl_training.types import Batch, Metrics
 
 
 @options
-class DQNHyper(Hyper):
+class DQNHyper(Hyper, learning_rate=1e-3, max_grad_norm=10.0):
     """Hyper-parameters of DQN."""
 
-    learning_rate: float = Field(default=1e-3, gt=0, description="learning rate of Adam")
-    max_grad_norm: float | None = Field(default=10.0, gt=0, description="bound on the gradient norm")
     gamma: float = Field(default=0.99, ge=0, le=1, description="discount per step")
     double: bool = Field(default=True, description="the critic chooses the action whose target value counts")
     dueling: bool = Field(default=False, description="a value of the state and advantages of the choices apart")

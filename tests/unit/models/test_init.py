@@ -23,7 +23,7 @@ from rl_training.models.initializers import (
     xavier_small_last,
 )
 from rl_training.models.layers import EnsembleRenormMLP
-from rl_training.spaces import BoxActions, SpaceSpec
+from rl_training.spaces import BoxActions, DiscreteActions, SpaceSpec
 
 Layers = list[tuple[Tensor, Tensor]]
 """Weight (fan_out, fan_in) and bias of each layer."""
@@ -190,6 +190,7 @@ USES: dict[str, dict[str, str]] = {
     "her": {"actor": "uniform", "critic": "uniform"},
     "tqc": {"actor": "uniform", "critic": "uniform"},
     "crossq": {"actor": "uniform", "critic": "uniform"},
+    "dqn": {"critic": "uniform"},
     # rlkit's: a small last layer, smaller for actors.
     "bear": {"actor": "smaller_last", "critic": "small_last", "vae": "uniform"},
     "rebrac": {"actor": "smaller_last", "critic": "small_last"},
@@ -228,6 +229,8 @@ def _build(name: str, **hyper: Any) -> Any:
     cls = ALGORITHMS[name]
     wide: dict[str, Any] = {f: WIDTHS for f in cls.hyper_class.__dataclass_fields__ if f.endswith("hidden_sizes")}
     spaces = SpaceSpec.vector(OBS_DIM, BoxActions((-1.0,) * ACTION_DIM, (1.0,) * ACTION_DIM))
+    if "continuous" not in cls.action_kinds:
+        spaces = SpaceSpec.vector(OBS_DIM, DiscreteActions(ACTION_DIM))
     return cls.build(spaces, cls.hyper_class(**wide, **hyper))
 
 
