@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from rl_training.algorithms import ALGORITHMS
 from rl_training.runtime.assembly import open_session
+from rl_training.runtime.events import after_block
 from rl_training.runtime.options import read_options
 from rl_training.runtime.performance import configure_machine
 from rl_training.spaces import BoxActions, SpaceSpec
@@ -58,7 +59,7 @@ def ours(algo: str, *, compiled: bool) -> Work:
         while session.state.env_steps < stop:
             session.collect()
             session.learn(session.next_updates())
-            session.after_block()
+            after_block(session)
 
     return work
 

@@ -18,9 +18,8 @@ from command_line import TINY, Answer, Command, call_main
 
 from rl_training import cli
 from rl_training.config import load_config
-from rl_training.runtime import predict, resume, train
+from rl_training.runtime import events, predict, resume, train
 from rl_training.runtime.artifacts import read_metrics
-from rl_training.runtime.trainer import Session
 from rl_training.types import ConfigError
 
 CHECKOUT = Path(__file__).parents[2]
@@ -306,7 +305,7 @@ def test_an_interrupted_run_ends_with_status_130_and_can_be_resumed(
     train_tiny: Command, command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(Session, "log", lambda self: signal.raise_signal(signal.SIGINT))
+        patch.setattr(events, "log", lambda session: signal.raise_signal(signal.SIGINT))
         answer = train_tiny("bc", "--quiet")
 
     (run,) = (tmp_path / "runs").iterdir()

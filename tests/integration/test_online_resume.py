@@ -20,7 +20,7 @@ from small_runs import PRIOR, differences, online_config
 
 from rl_training.algorithms import Algorithm
 from rl_training.config import TrainConfig, load_config
-from rl_training.runtime import Callback, TrainerState, resume, train
+from rl_training.runtime import Callback, TrainerState, events, resume, train
 from rl_training.runtime.artifacts import read_metrics
 from rl_training.runtime.checkpointing import load_checkpoint, load_tree
 from rl_training.runtime.trainer import Session
@@ -220,16 +220,16 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(
 def test_an_interrupt_between_two_blocks_costs_nothing(
     name: str, straight: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected, after_block = _everything(straight(name)), Session.after_block
+    expected, after_block = _everything(straight(name)), events.after_block
 
-    def interrupted(self: Session) -> None:
-        after_block(self)
-        if self.state.update_count >= 7:
-            self.state.interrupt("asked to")
+    def interrupted(session: Session) -> None:
+        after_block(session)
+        if session.state.update_count >= 7:
+            session.state.interrupt("asked to")
 
     algo, *overrides = SCENARIOS[name]
     with monkeypatch.context() as patched:
-        patched.setattr(Session, "after_block", interrupted)
+        patched.setattr(events, "after_block", interrupted)
         result = train(online_config(tmp_path / "runs", algo, *overrides))
     saved = load_checkpoint(result.checkpoint_path)["trainer"]["state"]
     assert result.interrupted

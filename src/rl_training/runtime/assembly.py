@@ -41,8 +41,9 @@ from rl_training.runtime.options import RunOptions, check_action_kind
 from rl_training.runtime.performance import can_compile, default_device, should_compile
 from rl_training.runtime.plan import Plan
 from rl_training.runtime.replay_store import ReplayStore
+from rl_training.runtime.session import Session
+from rl_training.runtime.session_state import load_session
 from rl_training.runtime.state import TrainerState
-from rl_training.runtime.trainer import Session
 from rl_training.spaces import SpaceSpec
 from rl_training.types import CheckpointError, ConfigError, DatasetError, nearest
 
@@ -130,7 +131,7 @@ def open_session(
         resources=resources,
     )
     if tree is not None:
-        session.load_tree(tree)
+        load_session(session, tree)
     return session
 
 

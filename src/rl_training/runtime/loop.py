@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from rl_training.runtime import events
 from rl_training.runtime.artifacts import write_json
+from rl_training.runtime.session import Session
 from rl_training.runtime.state import TrainResult
-from rl_training.runtime.trainer import Session
 
 
 def train_session(session: Session) -> TrainResult:
@@ -23,19 +24,20 @@ def run_loop(session: Session) -> None:
     state, plan = session.state, session.plan
     for callback in session.callbacks:
         callback.on_train_start(state)
-    session.start()
+    events.evaluate_initial_policy(session)
+    session.mark_time()
     while not state.should_stop and not plan.is_over(state):
         updates = session.next_updates()
         if not updates:
             session.collect()
             updates = session.next_updates()
         session.learn(updates)
-        session.after_block()
-    session.save_rest()
+        events.after_block(session)
+    events.checkpoint_if_interrupted(session)
 
 
 def finish(session: Session) -> TrainResult:
-    """Write the result and say goodbye."""
+    """Write the result, and the buffer as a dataset if asked for."""
     state, run = session.state, session.run
     result = TrainResult(
         run_dir=run.path,
@@ -59,7 +61,8 @@ def finish(session: Session) -> TrainResult:
             "stop_reason": state.stop_reason,
         },
     )
-    session.save_replay()
+    if session.store is not None and session.saves_replay and not state.interrupted:
+        session.store.export(run.path / "replay.npz", session.spaces)
     for callback in session.callbacks:
         callback.on_train_end(state)
     return result

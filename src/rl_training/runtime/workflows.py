@@ -21,6 +21,7 @@ from rl_training.binding import bind
 from rl_training.config import TrainConfig, load_config
 from rl_training.data import TransitionDataset, check_destination, collect_dataset, write_dataset
 from rl_training.envs import make_native_env, space_spec
+from rl_training.runtime import events
 from rl_training.runtime.artifacts import RunDirectory
 from rl_training.runtime.assembly import open_session
 from rl_training.runtime.callbacks import Callback
@@ -31,7 +32,8 @@ from rl_training.runtime.options import ConfigSource, bind_options, find_algorit
 from rl_training.runtime.performance import configure_machine
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.randomness import forked
-from rl_training.runtime.trainer import Session, TrainResult
+from rl_training.runtime.session import Session
+from rl_training.runtime.state import TrainResult
 from rl_training.spaces import SpaceSpec
 from rl_training.types import CheckpointError, ConfigError
 
@@ -55,7 +57,7 @@ def train(config: ConfigSource, *, callbacks: Sequence[Callback] = (), threads: 
     configure_machine(threads)
     session = open_session(config, options, callbacks)
     # From here on there is something to resume from, whatever happens.
-    session.checkpoint()
+    events.checkpoint(session)
     return _run(session)
 
 
@@ -96,7 +98,7 @@ def resume(
         session.run.write_config(session.config)
     if overrides or checkpoint.name != "latest.pt":
         # What the run goes on from is its latest state, whatever it had come to before.
-        session.checkpoint()
+        events.checkpoint(session)
     return _run(session)
 
 

@@ -24,8 +24,10 @@ from rl_training.envs import make_vector_env
 from rl_training.envs.snapshots import Snapshot
 from rl_training.runtime import EvaluationResult, evaluate_policy, read_options
 from rl_training.runtime.assembly import open_session
+from rl_training.runtime.events import save
 from rl_training.runtime.loop import train_session
 from rl_training.runtime.rollout import EVAL_SEED, Collector, LocalCollector, RunningStatistics, Stepper
+from rl_training.runtime.session_state import session_tree
 from rl_training.spaces import BoxActions
 
 ID = "Walk-v0"
@@ -441,11 +443,11 @@ def test_asking_for_the_state_of_a_run_writes_nothing(tmp_path: Path) -> None:
     session = open_session(*read_options(online_config(tmp_path, "sac")))
     session.collect()
 
-    assert session.tree()["replay"] == []
+    assert session_tree(session)["replay"] == []
     assert not (session.run.path / "replay").exists()
 
-    session.save("here.pt")
-    assert session.tree()["replay"] == [[0, 1]]
+    save(session, "here.pt")
+    assert session_tree(session)["replay"] == [[0, 1]]
     assert [path.name for path in (session.run.path / "replay").iterdir()] == ["rows_0000000000_0000000001.pt"]
     session.close()
 
