@@ -10,8 +10,7 @@ from rl_training.binding import describe
 from rl_training.config import TrainConfig
 from rl_training.data import DataOptions
 from rl_training.experiment import list_algorithms
-from rl_training.runtime.controls import ControlOptions
-from rl_training.runtime.plan import LoopOptions, OnlineOptions
+from rl_training.runtime.option_groups import ControlOptions, LoopOptions, OnlineOptions
 
 ROOT = Path(__file__).parents[1]
 

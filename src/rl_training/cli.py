@@ -62,7 +62,7 @@ def train(
 ) -> None:
     """Train from a configuration."""
     from rl_training.runtime import read_options
-    from rl_training.runtime.options import fine_tuning_config
+    from rl_training.runtime.fine_tuning import fine_tuning_config
 
     overrides = [*(set_ or []), *(more or [])]
     if from_ is not None:

@@ -20,8 +20,7 @@ from rl_training.runtime import Callback, TrainerState, TrainResult, read_option
 from rl_training.runtime.artifacts import read_metrics
 from rl_training.runtime.assembly import open_session
 from rl_training.runtime.checkpointing import load_checkpoint
-from rl_training.runtime.fine_tuning import FineTuning
-from rl_training.runtime.options import fine_tuning_config
+from rl_training.runtime.fine_tuning import FineTuning, fine_tuning_config
 from rl_training.types import ConfigError
 
 SHORT = ("env_kwargs.max_episode_steps=10", "algo_kwargs.eval_interval=10")

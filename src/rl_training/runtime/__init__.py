@@ -8,8 +8,8 @@ from typing import Any
 from rl_training.algorithms import ALGORITHMS
 from rl_training.config import TrainConfig
 from rl_training.runtime.callbacks import Callback, EarlyStoppingCallback
-from rl_training.runtime.controls import EarlyStoppingConfig
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
+from rl_training.runtime.option_groups import EarlyStoppingConfig
 from rl_training.runtime.options import read_options
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.schedules import ScheduleSpec, resolve_schedule_value

@@ -32,11 +32,11 @@ from rl_training.rewards import RewardTransformConfig
 from rl_training.runtime.artifacts import RunDirectory
 from rl_training.runtime.callbacks import Callback, EarlyStoppingCallback
 from rl_training.runtime.collecting import Collector, LocalCollector, Stepper
-from rl_training.runtime.controls import ControlOptions
 from rl_training.runtime.datasets import Data, find_spaces, load_data
 from rl_training.runtime.diagnostics import diagnose
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
 from rl_training.runtime.fine_tuning import FineTuning, begin_with_checkpoint
+from rl_training.runtime.option_groups import ControlOptions
 from rl_training.runtime.options import RunOptions, check_action_kind
 from rl_training.runtime.performance import can_compile, default_device, should_compile
 from rl_training.runtime.plan import Plan

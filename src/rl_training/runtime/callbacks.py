@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rl_training.runtime.controls import EarlyStoppingConfig
+from rl_training.runtime.option_groups import EarlyStoppingConfig
 from rl_training.types import ConfigError, nearest
 
 if TYPE_CHECKING:

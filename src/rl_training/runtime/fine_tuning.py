@@ -5,19 +5,54 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from rl_training.algorithms import Algorithm
-from rl_training.config import TrainConfig
+from rl_training.algorithms import ALGORITHMS, Algorithm
+from rl_training.config import TrainConfig, parse_overrides, read_config
 from rl_training.envs import reward_transform
 from rl_training.rewards import RewardTransformConfig
 from rl_training.runtime.checkpointing import find_checkpoint, load_checkpoint
-from rl_training.runtime.options import RunOptions
+from rl_training.runtime.options import ConfigSource, RunOptions, merge, read_options
 from rl_training.spaces import SpaceSpec
 from rl_training.types import ConfigError
 
 Rewards = Sequence[Mapping[str, Any]]
 """What is done to rewards, one after the other, in numbers."""
+
+
+def fine_tuning_config(
+    checkpoint: str | Path, source: ConfigSource | None = None, *, overrides: Sequence[str] = ()
+) -> tuple[TrainConfig, RunOptions]:
+    """The config of a run that goes online with a checkpoint's policy: its own, or another, with overrides."""
+    path = find_checkpoint(checkpoint)
+    if source is None:
+        values = merge(_without_offline(load_checkpoint(path)["config"]), parse_overrides(overrides))
+    elif isinstance(source, (str, Path)):
+        values = read_config(source, overrides=overrides)
+    else:
+        plain = source.to_plain() if isinstance(source, TrainConfig) else dict(source)
+        values = merge(plain, parse_overrides(overrides))
+    kwargs = dict(values.get("algo_kwargs") or {})
+    if "offline_pretrain_updates" not in parse_overrides(overrides).get("algo_kwargs", {}):
+        # What it was trained for, or would be, is done.
+        kwargs.pop("offline_pretrain_updates", None)
+    algorithm = ALGORITHMS.get(values.get("algo", ""))
+    if kwargs.get("mode") is None and algorithm is not None and algorithm.mode == "offline":
+        kwargs["mode"] = "offline_to_online"
+    return read_options({**values, "algo_kwargs": {**kwargs, "initial_checkpoint": str(path)}})
+
+
+def _without_offline(config: dict[str, Any]) -> dict[str, Any]:
+    """An offline run's config without its mode, and without budgets and schedules that were meant for that run."""
+    kwargs = config["algo_kwargs"]
+    if kwargs.get("mode") != "offline":
+        return config
+    own = (
+        *("mode", "max_updates", "max_epochs", "warmup_steps"),
+        *("learning_rate_schedule", "actor_learning_rate_schedule"),
+    )
+    return {**config, "algo_kwargs": {name: value for name, value in kwargs.items() if name not in own}}
 
 
 def begin_with_checkpoint(

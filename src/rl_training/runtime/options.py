@@ -10,12 +10,10 @@ from typing import Any, TypeAlias
 from rl_training.algorithms import ALGORITHMS, Algorithm
 from rl_training.algorithms.base import Hyper, Mode
 from rl_training.binding import bind
-from rl_training.config import TrainConfig, parse_overrides, read_config
+from rl_training.config import TrainConfig, read_config
 from rl_training.data import DataOptions
 from rl_training.envs import reward_transform
-from rl_training.runtime.checkpointing import find_checkpoint, load_checkpoint
-from rl_training.runtime.controls import ControlOptions
-from rl_training.runtime.plan import PRIOR_OPTIONS, LoopOptions, OnlineOptions
+from rl_training.runtime.option_groups import ControlOptions, LoopOptions, OnlineOptions
 from rl_training.spaces import SpaceSpec
 from rl_training.types import ConfigError, nearest
 
@@ -99,40 +97,6 @@ def bind_options(config: TrainConfig) -> RunOptions:
     return options
 
 
-def fine_tuning_config(
-    checkpoint: str | Path, source: ConfigSource | None = None, *, overrides: Sequence[str] = ()
-) -> tuple[TrainConfig, RunOptions]:
-    """The config of a run that goes online with a checkpoint's policy: its own, or another, with overrides."""
-    path = find_checkpoint(checkpoint)
-    if source is None:
-        values = merge(_without_offline(load_checkpoint(path)["config"]), parse_overrides(overrides))
-    elif isinstance(source, (str, Path)):
-        values = read_config(source, overrides=overrides)
-    else:
-        plain = source.to_plain() if isinstance(source, TrainConfig) else dict(source)
-        values = merge(plain, parse_overrides(overrides))
-    kwargs = dict(values.get("algo_kwargs") or {})
-    if "offline_pretrain_updates" not in parse_overrides(overrides).get("algo_kwargs", {}):
-        # What it was trained for, or would be, is done.
-        kwargs.pop("offline_pretrain_updates", None)
-    algorithm = ALGORITHMS.get(values.get("algo", ""))
-    if kwargs.get("mode") is None and algorithm is not None and algorithm.mode == "offline":
-        kwargs["mode"] = "offline_to_online"
-    return read_options({**values, "algo_kwargs": {**kwargs, "initial_checkpoint": str(path)}})
-
-
-def _without_offline(config: dict[str, Any]) -> dict[str, Any]:
-    """An offline run's config without its mode, and without budgets and schedules that were meant for that run."""
-    kwargs = config["algo_kwargs"]
-    if kwargs.get("mode") != "offline":
-        return config
-    own = (
-        *("mode", "max_updates", "max_epochs", "warmup_steps"),
-        *("learning_rate_schedule", "actor_learning_rate_schedule"),
-    )
-    return {**config, "algo_kwargs": {name: value for name, value in kwargs.items() if name not in own}}
-
-
 def merge(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Values with overrides written into them, mapping by mapping."""
     merged = {
@@ -165,7 +129,7 @@ def _refuse_foreign(config: TrainConfig, options: RunOptions) -> None:
     phased = {field.name for field in fields(options.hyper) if field.name.startswith("online_")}
     foreign = {
         "offline": online | phased,
-        "online": {*PRIOR_OPTIONS, "max_epochs"}
+        "online": {"offline_pretrain_updates", "offline_batch_ratio", "max_epochs"}
         | {field.name for field in fields(DataOptions)} - rewards - {"normalize_obs"},
         "offline_to_online": {"max_epochs"},
     }[mode]

@@ -1,94 +1,18 @@
-"""How a run goes: what it may be told about its loop, and when it acts and when it learns."""
+"""When a run acts and when it learns."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING
 
-from pydantic import BeforeValidator, Field
-
-from rl_training.algorithms.base import Mode
-from rl_training.binding import options, refuse_unused
-from rl_training.config import PathText
-from rl_training.runtime.performance import CompileOption
-from rl_training.runtime.schedules import ScheduleSpec, as_schedule, resolve_schedule_value
-from rl_training.types import ConfigError
+from rl_training.runtime.option_groups import LoopOptions, OnlineOptions
+from rl_training.runtime.schedules import ScheduleSpec, resolve_schedule_value
 
 if TYPE_CHECKING:
     from rl_training.runtime.state import TrainerState
 
-Ratio = Annotated[float, Field(ge=0, le=1)] | Literal["proportional"]
-
-
-@options
-class LoopOptions:
-    """How the loop runs."""
-
-    mode: Mode | None = Field(default=None, description="where transitions come from; null: as the algorithm is made")
-    batch_size: int = Field(default=256, ge=1, description="transitions in a batch")
-    n_step: int = Field(default=1, ge=1, description="steps over which rewards are summed before a value is asked for")
-    min_buffer_size: int = Field(default=1, ge=1, description="transitions that must be there before an update")
-    compile: CompileOption = Field(default="auto", description="compile the update: auto compiles runs that earn it")
-
-
-@options
-class OnlineOptions:
-    """How a run acts, and what it does with its experience; for runs with `mode: online` or `offline_to_online`."""
-
-    buffer_capacity: int = Field(default=1_000_000, ge=1, description="transitions that the replay buffer holds")
-    learning_starts: int = Field(default=5_000, ge=0, description="environment steps before the first update")
-    update_to_data: float | None = Field(
-        default=None, gt=0, description="updates per transition, however many environments; default 1"
-    )
-    train_frequency: int | None = Field(
-        default=None, ge=1, description="steps of all environments together between rounds of updates"
-    )
-    gradient_updates_per_step: int | None = Field(default=None, ge=1, description="updates in such a round")
-    exploration_noise: float = Field(
-        default=0.0,
-        ge=0,
-        description="standard deviation of Gaussian noise on actions; discrete: probability of a random choice",
-    )
-    exploration_schedule: Annotated[ScheduleSpec | None, BeforeValidator(as_schedule)] = Field(
-        default=None, description="how exploration_noise falls: linear or cosine, or a mapping with fraction"
-    )
-    vector_env: Literal["sync", "async"] = Field(
-        default="sync", description="environments one after the other, or each in a process of its own"
-    )
-    replay: Literal["uniform", "hindsight"] = Field(
-        default="uniform", description="hindsight: goals are exchanged for goals achieved later"
-    )
-    her_ratio: float = Field(default=0.8, ge=0, le=1, description="share of a batch whose goals are exchanged")
-    goal_selection_strategy: Literal["future", "final", "episode"] = Field(
-        default="future", description="which achieved goals may take their place"
-    )
-    save_replay: bool = Field(default=False, description="keep the buffer as a dataset, replay.npz, when the run ends")
-    initial_checkpoint: PathText | None = Field(
-        default=None, description="checkpoint of the same algorithm whose networks the run begins with"
-    )
-    offline_pretrain_updates: int = Field(
-        default=0, ge=0, description="updates on prior data before the first environment step"
-    )
-    offline_batch_ratio: Ratio = Field(
-        default=0.5, description="share of prior data in a batch, or proportional: every row counts alike"
-    )
-
-    def __post_init__(self) -> None:
-        rounds = [name for name in ("train_frequency", "gradient_updates_per_step") if getattr(self, name) is not None]
-        if self.update_to_data is not None and rounds:
-            raise ConfigError(f"update_to_data and {rounds[0]} both say how often to update; give one")
-        hindsight = self.replay == "hindsight"
-        refuse_unused(self, "her_ratio", "goal_selection_strategy", unless="replay: hindsight", holds=hindsight)
-
-    @property
-    def counts_rounds(self) -> bool:
-        """Whether updates are counted by steps of the environments together, instead of by transitions."""
-        return self.train_frequency is not None or self.gradient_updates_per_step is not None
-
-
-PRIOR_OPTIONS = ("offline_pretrain_updates", "offline_batch_ratio")
-"""Options that mean something only where there is prior data beside the environment."""
+__all__ = ["LoopOptions", "OnlineOptions", "Plan"]
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from rl_training.data import Source
 from rl_training.runtime.artifacts import MetricWindow, RunDirectory
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collecting import Collector
-from rl_training.runtime.controls import ControlOptions
 from rl_training.runtime.fine_tuning import FineTuning
-from rl_training.runtime.plan import LoopOptions, Plan
+from rl_training.runtime.option_groups import ControlOptions, LoopOptions
+from rl_training.runtime.plan import Plan
 from rl_training.runtime.replay_store import ReplayStore
 from rl_training.runtime.schedules import resolve_schedule_value
 from rl_training.runtime.state import TrainerState
