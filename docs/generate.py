@@ -11,6 +11,7 @@ from rl_training.config import TrainConfig
 from rl_training.data import DataOptions
 from rl_training.experiment import list_algorithms
 from rl_training.runtime.option_groups import ControlOptions, LoopOptions, OnlineOptions
+from rl_training.runtime.options import mode_defaults
 
 ROOT = Path(__file__).parents[1]
 
@@ -57,8 +58,8 @@ def options() -> str:
     parts += ["## In `algo_kwargs`, by algorithm"]
     for spec in list_algorithms():
         parts += [f"### {spec.name}", option_table(describe(spec.algorithm.hyper_class))]
-        if spec.algorithm.defaults:
-            changed = ", ".join(f"`{name}: {_cell(value)}`" for name, value in spec.algorithm.defaults.items())
+        if defaults := mode_defaults(spec.algorithm, spec.algorithm.mode):
+            changed = ", ".join(f"`{name}: {_cell(value)}`" for name, value in defaults.items())
             parts.append(f"Defaults of shared options that differ, after the paper: {changed}.")
     return "\n\n".join(parts) + "\n"
 

@@ -23,7 +23,7 @@ def options(cls: type[T]) -> type[T]:
     validate = group.__init__
 
     def checked(self: object, **values: Any) -> None:
-        problems = _strays(group, values)
+        problems = _booleans_for_numbers(group, values)
         try:
             validate(self, **{name: _number(value) for name, value in values.items()})
         except ValidationError as error:
@@ -38,7 +38,7 @@ def options(cls: type[T]) -> type[T]:
 _SETTINGS = ConfigDict(extra="forbid", allow_inf_nan=False, validate_default=False)
 
 
-def _strays(hint: Any, value: Any, name: str = "") -> dict[str, str]:
+def _booleans_for_numbers(hint: Any, value: Any, name: str = "") -> dict[str, str]:
     """By name, the booleans that stand for numbers, which pydantic would take as 0 and 1."""
     kinds = _kinds(hint)
     if isinstance(value, bool) and not {bool, Any} & kinds:
@@ -52,7 +52,7 @@ def _strays(hint: Any, value: Any, name: str = "") -> dict[str, str]:
         parts = [(hint, number, item) for number, item in enumerate(value)]
     found: dict[str, str] = {}
     for part, key, item in parts:
-        found |= _strays(part, item, f"{name}.{key}" if name else key)
+        found |= _booleans_for_numbers(part, item, f"{name}.{key}" if name else key)
     return found
 
 
@@ -142,6 +142,43 @@ def _names(group: Any, path: Sequence[str]) -> list[str]:
     return [field.name for field in fields(group)] if group is not None else []
 
 
+MODES = ("offline", "online", "offline_to_online")
+"""Where the transitions of a run come from."""
+
+
+def option(
+    default: Any,
+    meaning: str,
+    *,
+    modes: Sequence[str] | None = None,
+    resume: Literal["fixed", "fixed_while_acting"] | None = None,
+    agree: bool | None = None,
+    offline_only: bool | None = None,
+    incidental: bool | None = None,
+    **bounds: Any,
+) -> Any:
+    """A field of an option group, with what the option means beyond its value.
+
+    `modes`: where it has a meaning; without them, where its group has one (`modes` of the class), else everywhere.
+    `resume`: it cannot change when a run is resumed, or a run that acts is. `agree`: a run that begins with a
+    checkpoint needs the value the checkpoint was trained with. `offline_only`: what an offline run was given, or an
+    algorithm has as default, does not hold for a run that acts. `incidental`: it makes no difference to learning.
+    """
+    facts = {"modes": modes, "resume": resume, "agree": agree, "offline_only": offline_only, "incidental": incidental}
+    stated: dict[str, Any] = {name: value for name, value in facts.items() if value is not None}
+    return Field(default=default, description=meaning, json_schema_extra=stated, **bounds)
+
+
+def options_with(fact: str, *groups: type[Any]) -> dict[str, Any]:
+    """The options of some groups whose fields state a fact, and what they say."""
+    found: dict[str, Any] = {}
+    for field in (field for group in groups for field in fields(group)):
+        stated = getattr(field.default, "json_schema_extra", None) or {}
+        if fact in stated:
+            found[field.name] = stated[fact]
+    return found
+
+
 def refuse_unused(group: Any, *names: str, unless: str, holds: bool) -> None:
     """Refuse options that were given but mean nothing: `unless` says what would have to hold."""
     defaults = {field.name: getattr(field.default, "default", field.default) for field in fields(group)}
@@ -151,14 +188,14 @@ def refuse_unused(group: Any, *names: str, unless: str, holds: bool) -> None:
 
 
 def bind(
-    values: Mapping[str, Any], *groups: type[Any], where: str | None = None, places: Mapping[str, str] | None = None
+    values: Mapping[str, Any], *groups: type[Any], where: str | None = None, hints: Mapping[str, str] | None = None
 ) -> tuple[Any, ...]:
     """Share one flat mapping out over several option groups by field name; collect every problem before raising.
 
-    `places` are the options that belong elsewhere, with what to call them in a hint.
+    `hints` are options that belong elsewhere, each with the words that say where.
     """
     homes = {field.name: group for group in groups for field in fields(group)}
-    problems = [f"unknown option {key!r}{nearest(str(key), homes, places)}" for key in values if key not in homes]
+    problems = [f"unknown option {key!r}{nearest(str(key), homes, hints)}" for key in values if key not in homes]
     bound = []
     for group in groups:
         try:

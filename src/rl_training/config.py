@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BeforeValidator, Field
 
-from rl_training.binding import bind, options
+from rl_training.binding import bind, option, options
 from rl_training.rewards import RewardPreset, RewardTransformConfig
 from rl_training.types import ConfigError, nearest
 
@@ -45,25 +45,35 @@ PathText = Annotated[str, BeforeValidator(_path_text)]
 class TrainConfig:
     """One run: what to train, on what, for how long, and where the result goes."""
 
-    algo: str = Field(description="name of a registered algorithm, see `rl-training list`")
-    env_id: str | None = Field(default=None, description="Gymnasium environment; optional when a dataset is given")
-    seed: int = Field(default=0, ge=0, description="seed of initialisation, sampling and noise")
-    total_timesteps: int = Field(default=1_000_000, ge=1, description="length of the run; offline, gradient updates")
-    output_dir: PathText = Field(default="runs", description="folder in which the run directory is made")
-    device: str = Field(
-        default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?|mps)$", description="auto, cpu, cuda, cuda:<n> or mps"
+    algo: str = Field(
+        description="name of a registered algorithm, see `rl-training list`", json_schema_extra={"resume": "fixed"}
     )
-    num_envs: int | None = Field(
-        default=None, ge=1, description="environments side by side; default for evaluation: 10"
+    env_id: str | None = option(None, "Gymnasium environment; optional when a dataset is given", resume="fixed")
+    seed: int = option(0, "seed of initialisation, sampling and noise", ge=0, resume="fixed", incidental=True)
+    total_timesteps: int = option(1_000_000, "length of the run; offline, gradient updates", ge=1)
+    output_dir: PathText = option("runs", "folder in which the run directory is made", resume="fixed", incidental=True)
+    device: str = option(
+        "auto", "auto, cpu, cuda, cuda:<n> or mps", pattern=r"^(auto|cpu|cuda(:\d+)?|mps)$", incidental=True
     )
-    eval_episodes: int = Field(default=10, ge=1, description="episodes in an evaluation")
-    log_interval: int = Field(default=1000, ge=1, description="timesteps between two lines of metrics")
-    checkpoint_interval: int = Field(default=10_000, ge=1, description="timesteps between two checkpoints")
-    tags: tuple[str, ...] = Field(default=(), description="free labels, kept with the run")
+    num_envs: int | None = option(
+        None,
+        "environments side by side; default for evaluation: 10",
+        ge=1,
+        resume="fixed_while_acting",
+        incidental=True,
+    )
+    eval_episodes: int = option(10, "episodes in an evaluation", ge=1)
+    log_interval: int = option(1000, "timesteps between two lines of metrics", ge=1, incidental=True)
+    checkpoint_interval: int = option(10_000, "timesteps between two checkpoints", ge=1, incidental=True)
+    tags: tuple[str, ...] = option((), "free labels, kept with the run", incidental=True)
     algo_kwargs: dict[str, Any] = Field(
         default_factory=dict, description="options of the algorithm, its data and the loop"
     )
-    env_kwargs: dict[str, Any] = Field(default_factory=dict, description="arguments of the environment, and `wrappers`")
+    env_kwargs: dict[str, Any] = Field(
+        default_factory=dict,
+        description="arguments of the environment, and `wrappers`",
+        json_schema_extra={"resume": "fixed"},
+    )
 
     def to_plain(self) -> dict[str, Any]:
         """Lists, mappings, numbers and text only, as YAML and checkpoints store them."""

@@ -13,7 +13,7 @@ from conftest import packaged
 from pydantic import Field
 
 from rl_training.algorithms import ALGORITHMS
-from rl_training.binding import bind, describe, options
+from rl_training.binding import MODES, bind, describe, options, options_with
 from rl_training.config import (
     RewardTransformConfig,
     TrainConfig,
@@ -24,7 +24,7 @@ from rl_training.config import (
     parse_yaml,
     read_config,
 )
-from rl_training.runtime.options import bind_options, option_groups, read_options
+from rl_training.runtime.options import bind_options, option_groups, option_modes, read_options
 from rl_training.types import ConfigError
 
 
@@ -435,3 +435,37 @@ def test_reward_bounds_that_cross_are_refused_also_when_one_comes_from_the_prese
     assert _problems(lambda: RewardTransformConfig(preset="clip_1", clip_min=2.0)) == (
         "clip_min must be <= clip_max, got 2.0 and 1.0",
     )
+
+
+def test_what_an_option_means_beyond_its_value_is_said_at_its_field() -> None:
+    groups: tuple[type[Any], ...] = (TrainConfig, *option_groups(ALGORITHMS["iql"]))
+    resume, modes = options_with("resume", *groups), option_modes(*groups)
+
+    fixed = {name for name, when in resume.items() if when == "fixed"}
+    assert fixed == {"algo", "env_id", "env_kwargs", "seed", "output_dir", "normalize_obs", "mode"}
+    assert {name for name in resume if name not in fixed} == {
+        *("num_envs", "n_step", "replay", "buffer_capacity", "initial_checkpoint", "offline_pretrain_updates"),
+        *("learning_starts", "warmup_steps", "min_buffer_size"),
+        *("update_to_data", "train_frequency", "gradient_updates_per_step"),
+    }
+    assert modes["reward_scale"] == modes["normalize_obs"] == modes["batch_size"] == MODES
+    assert modes["reward_normalize"] == modes["dataset_path"] == ("offline", "offline_to_online")
+    assert modes["buffer_capacity"] == ("online", "offline_to_online")
+    assert modes["offline_batch_ratio"] == ("offline_to_online",)
+    assert modes["max_epochs"] == ("offline",)
+
+
+def test_hyper_parameters_of_online_updates_are_for_runs_that_act() -> None:
+    modes = option_modes(ALGORITHMS["cal_ql"].hyper_class)
+
+    assert {name for name in modes if modes[name] != MODES} == {name for name in modes if name.startswith("online_")}
+
+
+@pytest.mark.parametrize(("mode", "expected"), [("offline", 0.3), ("offline_to_online", 0.2), (None, 0.3)])
+def test_defaults_may_be_declared_by_mode(mode: str | None, expected: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        ALGORITHMS["td3_bc"], "defaults", {"validation_fraction": 0.2, "offline": {"validation_fraction": 0.3}}
+    )
+    values = {"algo": "td3_bc", "env_id": "Pendulum-v1", "algo_kwargs": {"dataset_kind": "random", "mode": mode}}
+
+    assert read_options(values)[1].data.validation_fraction == expected

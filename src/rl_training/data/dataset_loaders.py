@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
 
-from rl_training.binding import bind, options
+from rl_training.binding import MODES, bind, option, options
 from rl_training.config import PathText, RewardPreset, RewardTransformConfig
 from rl_training.data.audit import audit
 from rl_training.data.collection import collect_dataset
@@ -74,16 +74,27 @@ class MixSpec(DatasetSpec):
 class DataOptions(DatasetSpec):
     """Which data to train on, and what is done to it before."""
 
+    modes: ClassVar = ("offline", "offline_to_online")
     dataset_mix: tuple[MixSpec, ...] = Field(default=(), description="datasets to mix, each with a ratio")
-    reward_scale: float | None = Field(default=None, description="factor on rewards; default 1")
-    reward_shift: float | None = Field(default=None, description="added to rewards after scaling; default 0")
-    reward_clip_min: float | None = Field(default=None, description="lower bound on rewards after scale and shift")
-    reward_clip_max: float | None = Field(default=None, description="upper bound on rewards after scale and shift")
-    reward_preset: RewardPreset | None = Field(default=None, description="named reward transform to start from")
-    reward_normalize: Literal["none", "return_range", "standard"] = Field(
-        default="none", description="first of all: times 1000 / range of returns, or to mean 0 and deviation 1"
+    reward_scale: float | None = option(None, "factor on rewards; default 1", modes=MODES, agree=True)
+    reward_shift: float | None = option(None, "added to rewards after scaling; default 0", modes=MODES, agree=True)
+    reward_clip_min: float | None = option(
+        None, "lower bound on rewards after scale and shift", modes=MODES, agree=True
     )
-    normalize_obs: bool = Field(default=False, description="normalise observations with the data's mean and deviation")
+    reward_clip_max: float | None = option(
+        None, "upper bound on rewards after scale and shift", modes=MODES, agree=True
+    )
+    reward_preset: RewardPreset | None = option(None, "named reward transform to start from", modes=MODES, agree=True)
+    reward_normalize: Literal["none", "return_range", "standard"] = option(
+        "none", "first of all: times 1000 / range of returns, or to mean 0 and standard deviation 1", agree=True
+    )
+    normalize_obs: bool = option(
+        False,
+        "normalise observations with the data's mean and standard deviation",
+        modes=MODES,
+        agree=True,
+        resume="fixed",
+    )
     clip_actions: bool = Field(default=False, description="clip logged actions into the action bounds")
     action_low: tuple[float, ...] | None = Field(default=None, description="lower action bounds, without an env_id")
     action_high: tuple[float, ...] | None = Field(default=None, description="upper action bounds, without an env_id")

@@ -15,7 +15,7 @@ from rl_training.binding import describe
 from rl_training.config import packaged_configs
 from rl_training.runtime import TrainResult, check_algorithm, load_policy, read_options, resume, train
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.options import ConfigSource, find_algorithm, option_groups
+from rl_training.runtime.options import ConfigSource, find_algorithm, mode_defaults, option_groups
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,8 @@ class AlgorithmSpec:
 
     def options(self) -> dict[str, list[dict[str, Any]]]:
         """Every option by group, with the defaults that hold for this algorithm."""
-        return {group.__name__: describe(group, self.algorithm.defaults) for group in option_groups(self.algorithm)}
+        defaults = mode_defaults(self.algorithm, self.algorithm.mode)
+        return {group.__name__: describe(group, defaults) for group in option_groups(self.algorithm)}
 
     def train(self, config: ConfigSource, *, callbacks: Sequence[Callback] = ()) -> TrainResult:
         """Train from a config that is for this algorithm."""
@@ -52,7 +53,7 @@ class AlgorithmSpec:
         return train(config, callbacks=callbacks)
 
     def evaluate(self, checkpoint: str | Path, *, episodes: int | None = None) -> dict[str, Any]:
-        """Raw returns and lengths of a checkpoint's policy, with their mean and spread."""
+        """Raw returns and lengths of a checkpoint's policy, with their mean and standard deviation."""
         return load_policy(checkpoint, algo=self.name).evaluate(episodes=episodes).to_dict()
 
     def predict(self, checkpoint: str | Path, obs: ArrayLike, *, deterministic: bool = True) -> NDArray[Any]:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rl_training.binding import options_with
 from rl_training.config import TrainConfig, load_config
 from rl_training.experiment.statistics import bootstrap_interval, interquartile_mean
 from rl_training.runtime.artifacts import read_metrics
 from rl_training.types import ConfigError, MissingExtraError, nearest
 
 PREFERRED = ("normalized_score", "return_mean", "td_error", "action_mse")
-INCIDENTAL = ("seed", "output_dir", "tags", "log_interval", "checkpoint_interval", "num_envs", "device")
 LOWER_IS_BETTER = ("td_error", "action_mse")
 
 
@@ -101,7 +101,8 @@ def group_runs(records: Sequence[RunRecord]) -> dict[tuple[str, str, str], list[
 
 def _options(config: TrainConfig) -> dict[str, str]:
     """Every option of a run but those that make no difference to what it learns, by dotted name."""
-    values = {key: value for key, value in config.to_plain().items() if key not in INCIDENTAL}
+    incidental = options_with("incidental", TrainConfig)
+    values = {key: value for key, value in config.to_plain().items() if key not in incidental}
     kwargs = values.pop("algo_kwargs")
     return {key: str(value) for key, value in {**values, **{f"algo_kwargs.{k}": v for k, v in kwargs.items()}}.items()}
 

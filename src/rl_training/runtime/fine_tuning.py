@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.algorithms import ALGORITHMS, Algorithm
+from rl_training.binding import options_with
 from rl_training.config import TrainConfig, parse_overrides, read_config
+from rl_training.data import DataOptions
 from rl_training.envs import reward_transform
 from rl_training.rewards import RewardTransformConfig
 from rl_training.runtime.checkpointing import find_checkpoint, load_checkpoint
+from rl_training.runtime.option_groups import ControlOptions, LoopOptions
 from rl_training.runtime.options import ConfigSource, RunOptions, merge, read_options
 from rl_training.spaces import SpaceSpec
 from rl_training.types import ConfigError
@@ -48,17 +51,14 @@ def _without_offline(config: dict[str, Any]) -> dict[str, Any]:
     kwargs = config["algo_kwargs"]
     if kwargs.get("mode") != "offline":
         return config
-    own = (
-        *("mode", "max_updates", "max_epochs", "warmup_steps"),
-        *("learning_rate_schedule", "actor_learning_rate_schedule"),
-    )
+    own = options_with("offline_only", LoopOptions, ControlOptions)
     return {**config, "algo_kwargs": {name: value for name, value in kwargs.items() if name not in own}}
 
 
 def begin_with_checkpoint(
     algorithm: Algorithm, spaces: SpaceSpec, config: TrainConfig, options: RunOptions, rewards: Rewards
 ) -> None:
-    """Load the networks, lagged copies and optimisers of a checkpoint, which must have been trained alike."""
+    """Load the networks, target networks and optimisers of a checkpoint, which must have been trained alike."""
     path = find_checkpoint(str(options.online.initial_checkpoint))
     tree = load_checkpoint(path)
     other = TrainConfig(**tree["config"])
@@ -85,13 +85,13 @@ def _differences(
 ) -> list[tuple[str, str, str]]:
     """What two runs treat otherwise: its name, and what it is in each."""
     kwargs = after.to_plain()["algo_kwargs"]
-    names = [name for name in kwargs if name.startswith("reward_") or name in ("gamma", "normalize_obs")]
-    pairs = {name: (before.algo_kwargs[name], kwargs[name]) for name in names}
+    agree = {"gamma", *options_with("agree", DataOptions)} & before.algo_kwargs.keys()
+    pairs = {name: (before.algo_kwargs[name], value) for name, value in kwargs.items() if name in agree}
     pairs["env_kwargs.wrappers.reward"] = (reward_transform(before.env_kwargs), reward_transform(after.env_kwargs))
     found = [(name, repr(first), repr(second)) for name, (first, second) in pairs.items() if first != second]
     if before_rewards is not None and not _are_close(before_rewards, after_rewards):
         # The same options can come to other numbers: reward_normalize looks at the data.
-        found.append(("rewards of", _said(before_rewards), _said(after_rewards)))
+        found.append(("rewards of", describe_rewards(before_rewards), describe_rewards(after_rewards)))
     return found
 
 
@@ -103,7 +103,8 @@ def _are_close(first: Rewards, second: Rewards) -> bool:
     )
 
 
-def _said(rewards: Rewards) -> str:
+def describe_rewards(rewards: Rewards) -> str:
+    """What is done to rewards, in words."""
     usual = RewardTransformConfig().resolve()
     parts = [[f"{name} {value:g}" for name, value in each.items() if value != usual[name]] for each in rewards]
     return "; ".join(", ".join(each) for each in parts) or "the data as they are"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
 from rl_training.algorithms.base import Mode
-from rl_training.binding import options, refuse_unused
+from rl_training.binding import option, options, refuse_unused
 from rl_training.config import PathText
 from rl_training.runtime.performance import CompileOption
 from rl_training.runtime.schedules import ScheduleSpec, as_schedule
@@ -21,53 +21,64 @@ Ratio = Annotated[float, Field(ge=0, le=1)] | Literal["proportional"]
 class LoopOptions:
     """How the loop runs."""
 
-    mode: Mode | None = Field(default=None, description="where transitions come from; null: as the algorithm is made")
-    batch_size: int = Field(default=256, ge=1, description="transitions in a batch")
-    n_step: int = Field(default=1, ge=1, description="steps over which rewards are summed before a value is asked for")
-    min_buffer_size: int = Field(default=1, ge=1, description="transitions that must be there before an update")
-    compile: CompileOption = Field(default="auto", description="compile the update: auto compiles runs that earn it")
+    mode: Mode | None = option(
+        None, "where transitions come from; null: as the algorithm is made", resume="fixed", offline_only=True
+    )
+    batch_size: int = option(256, "transitions in a batch", ge=1)
+    n_step: int = option(
+        1, "steps over which rewards are summed before a value is asked for", ge=1, resume="fixed_while_acting"
+    )
+    min_buffer_size: int = option(
+        1, "transitions that must be there before an update", ge=1, resume="fixed_while_acting"
+    )
+    compile: CompileOption = option("auto", "compile the update: auto compiles runs that earn it")
 
 
 @options
 class OnlineOptions:
     """How a run acts, and what it does with its experience; for runs with `mode: online` or `offline_to_online`."""
 
-    buffer_capacity: int = Field(default=1_000_000, ge=1, description="transitions that the replay buffer holds")
-    learning_starts: int = Field(default=5_000, ge=0, description="environment steps before the first update")
-    update_to_data: float | None = Field(
-        default=None, gt=0, description="updates per transition, however many environments; default 1"
+    modes: ClassVar = ("online", "offline_to_online")
+    buffer_capacity: int = option(
+        1_000_000, "transitions that the replay buffer holds", ge=1, resume="fixed_while_acting"
     )
-    train_frequency: int | None = Field(
-        default=None, ge=1, description="steps of all environments together between rounds of updates"
+    learning_starts: int = option(5_000, "environment steps before the first update", ge=0, resume="fixed_while_acting")
+    update_to_data: float | None = option(
+        None, "updates per transition, however many environments; default 1", gt=0, resume="fixed_while_acting"
     )
-    gradient_updates_per_step: int | None = Field(default=None, ge=1, description="updates in such a round")
-    exploration_noise: float = Field(
-        default=0.0,
+    train_frequency: int | None = option(
+        None, "steps of all environments together between rounds of updates", ge=1, resume="fixed_while_acting"
+    )
+    gradient_updates_per_step: int | None = option(None, "updates in such a round", ge=1, resume="fixed_while_acting")
+    exploration_noise: float = option(
+        0.0, "standard deviation of Gaussian noise on actions; discrete: probability of a random choice", ge=0
+    )
+    exploration_schedule: Annotated[ScheduleSpec | None, BeforeValidator(as_schedule)] = option(
+        None, "how exploration_noise falls: linear or cosine, or a mapping with fraction"
+    )
+    vector_env: Literal["sync", "async"] = option(
+        "sync", "environments one after the other, or each in a process of its own"
+    )
+    replay: Literal["uniform", "hindsight"] = option(
+        "uniform", "hindsight: goals are exchanged for goals achieved later", resume="fixed_while_acting"
+    )
+    her_ratio: float = option(0.8, "share of a batch whose goals are exchanged", ge=0, le=1)
+    goal_selection_strategy: Literal["future", "final", "episode"] = option(
+        "future", "which achieved goals may take their place"
+    )
+    save_replay: bool = option(False, "keep the buffer as a dataset, replay.npz, when the run ends")
+    initial_checkpoint: PathText | None = option(
+        None, "checkpoint of the same algorithm whose networks the run begins with", resume="fixed_while_acting"
+    )
+    offline_pretrain_updates: int = option(
+        0,
+        "updates on prior data before the first environment step",
         ge=0,
-        description="standard deviation of Gaussian noise on actions; discrete: probability of a random choice",
+        modes=("offline_to_online",),
+        resume="fixed_while_acting",
     )
-    exploration_schedule: Annotated[ScheduleSpec | None, BeforeValidator(as_schedule)] = Field(
-        default=None, description="how exploration_noise falls: linear or cosine, or a mapping with fraction"
-    )
-    vector_env: Literal["sync", "async"] = Field(
-        default="sync", description="environments one after the other, or each in a process of its own"
-    )
-    replay: Literal["uniform", "hindsight"] = Field(
-        default="uniform", description="hindsight: goals are exchanged for goals achieved later"
-    )
-    her_ratio: float = Field(default=0.8, ge=0, le=1, description="share of a batch whose goals are exchanged")
-    goal_selection_strategy: Literal["future", "final", "episode"] = Field(
-        default="future", description="which achieved goals may take their place"
-    )
-    save_replay: bool = Field(default=False, description="keep the buffer as a dataset, replay.npz, when the run ends")
-    initial_checkpoint: PathText | None = Field(
-        default=None, description="checkpoint of the same algorithm whose networks the run begins with"
-    )
-    offline_pretrain_updates: int = Field(
-        default=0, ge=0, description="updates on prior data before the first environment step"
-    )
-    offline_batch_ratio: Ratio = Field(
-        default=0.5, description="share of prior data in a batch, or proportional: every row counts alike"
+    offline_batch_ratio: Ratio = option(
+        0.5, "share of prior data in a batch, or proportional: every row counts alike", modes=("offline_to_online",)
     )
 
     def __post_init__(self) -> None:
@@ -87,11 +98,11 @@ class OnlineOptions:
 class EarlyStoppingConfig:
     """When evaluations say that training may end."""
 
-    metric: str = Field(default="return_mean", description="a metric of evaluations or of held-out diagnostics")
-    mode: Literal["max", "min"] = Field(default="max", description="whether more or less of it is better")
-    patience: int | None = Field(default=None, ge=1, description="stop after this many evaluations without improvement")
-    min_delta: float = Field(default=0.0, ge=0, description="smallest change that counts as improvement")
-    threshold: float | None = Field(default=None, description="stop on reaching this value")
+    metric: str = option("return_mean", "a metric of evaluations or of held-out diagnostics")
+    mode: Literal["max", "min"] = option("max", "whether more or less of it is better")
+    patience: int | None = option(None, "stop after this many evaluations without improvement", ge=1)
+    min_delta: float = option(0.0, "smallest change that counts as improvement", ge=0)
+    threshold: float | None = option(None, "stop on reaching this value")
 
     def __post_init__(self) -> None:
         if self.patience is None and self.threshold is None:
@@ -102,26 +113,26 @@ class EarlyStoppingConfig:
 class ControlOptions:
     """Budgets, cadences and schedules of a run."""
 
-    eval_interval: int | None = Field(
-        default=5000, ge=1, description="timesteps between evaluations; null: at the end only"
+    eval_interval: int | None = option(5000, "timesteps between evaluations; null: at the end only", ge=1)
+    max_updates: int | None = option(None, "stop after this many updates", ge=1, offline_only=True)
+    max_epochs: int | None = option(
+        None, "stop after this many passes over the data", ge=1, modes=("offline",), offline_only=True
     )
-    max_updates: int | None = Field(default=None, ge=1, description="stop after this many updates")
-    max_epochs: int | None = Field(default=None, ge=1, description="stop after this many passes over the data")
-    learning_rate_schedule: Annotated[ScheduleSpec | None, BeforeValidator(as_schedule)] = Field(
-        default=None, description="constant, linear or cosine, or a mapping of kind, warmup and final_ratio"
+    learning_rate_schedule: Annotated[ScheduleSpec | None, BeforeValidator(as_schedule)] = option(
+        None, "constant, linear or cosine, or a mapping of kind, warmup and final_ratio", offline_only=True
     )
-    actor_learning_rate_schedule: Annotated[ScheduleSpec | None, BeforeValidator(as_schedule)] = Field(
-        default=None, description="schedule of the actor's learning rate, if its own"
+    actor_learning_rate_schedule: Annotated[ScheduleSpec | None, BeforeValidator(as_schedule)] = option(
+        None, "schedule of the actor's learning rate, if its own", offline_only=True
     )
-    warmup_steps: int | None = Field(
-        default=None,
-        ge=0,
-        description="environment steps with random actions; default learning_starts, or 0 for a policy that is trained "
+    warmup_steps: int | None = option(
+        None,
+        "environment steps with random actions; default learning_starts, or 0 for a policy that is trained "
         "already; offline, shorthand for learning_rate_schedule.warmup",
+        ge=0,
+        resume="fixed_while_acting",
+        offline_only=True,
     )
-    early_stopping: EarlyStoppingConfig | None = Field(
-        default=None, description="metric, mode, patience, min_delta, threshold"
-    )
+    early_stopping: EarlyStoppingConfig | None = option(None, "metric, mode, patience, min_delta, threshold")
 
     def schedules(self, *, ramp: bool = True) -> dict[str, ScheduleSpec]:
         """The learning-rate schedules: `multiplier` for all, and the actor's if it has its own.

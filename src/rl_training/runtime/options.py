@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from rl_training.algorithms import ALGORITHMS, Algorithm
 from rl_training.algorithms.base import Hyper, Mode
-from rl_training.binding import bind
+from rl_training.binding import MODES, bind, options_with
 from rl_training.config import TrainConfig, read_config
 from rl_training.data import DataOptions
 from rl_training.envs import reward_transform
@@ -37,7 +37,7 @@ class RunOptions:
         """Where transitions come from: as the config says, or as the algorithm is made."""
         return self.loop.mode or self.algorithm.mode
 
-    def settle(self) -> RunOptions:
+    def with_mode(self) -> RunOptions:
         """The options with the mode written out."""
         return replace(self, loop=replace(self.loop, mode=self.mode))
 
@@ -46,8 +46,8 @@ class RunOptions:
         kwargs: dict[str, Any] = {}
         for group in (self.hyper, self.data, self.loop, self.online, self.controls):
             kwargs |= asdict(group)
-        places = [(spec, "dataset_path") for spec in (kwargs, *kwargs["dataset_mix"])]
-        for spec, name in [*places, (kwargs, "initial_checkpoint")]:
+        datasets = [(spec, "dataset_path") for spec in (kwargs, *kwargs["dataset_mix"])]
+        for spec, name in [*datasets, (kwargs, "initial_checkpoint")]:
             if spec[name] is not None:
                 spec[name] = str(Path(spec[name]).resolve())
         return replace(config, algo_kwargs=kwargs)
@@ -83,7 +83,7 @@ def bind_options(config: TrainConfig) -> RunOptions:
     bound: tuple[Any, ...] = ()
     try:
         outer = {field.name: f"{field.name!r} beside algo_kwargs" for field in fields(TrainConfig)}
-        bound = bind(values, *option_groups(algorithm), where="algo_kwargs", places=outer)
+        bound = bind(values, *option_groups(algorithm), where="algo_kwargs", hints=outer)
     except ConfigError as error:
         problems += error.problems
     try:
@@ -92,7 +92,7 @@ def bind_options(config: TrainConfig) -> RunOptions:
         problems += error.problems
     if problems:
         raise ConfigError(*problems)
-    options = RunOptions(algorithm, *bound).settle()
+    options = RunOptions(algorithm, *bound).with_mode()
     _refuse_foreign(config, options)
     return options
 
@@ -107,32 +107,38 @@ def merge(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any
     return {**values, **overrides, **merged}
 
 
+def option_modes(*groups: type[Any]) -> dict[str, Sequence[str]]:
+    """The modes in which each option means something: as its field says, else its group.
+
+    Hyper-parameters that begin with `online_` are for the updates of a run that acts.
+    """
+    usual = {field.name: getattr(group, "modes", MODES) for group in groups for field in fields(group)}
+    online = {name: OnlineOptions.modes for name in usual if name.startswith("online_")}
+    return usual | online | options_with("modes", *groups)
+
+
+def mode_defaults(algorithm: type[Algorithm], mode: Mode) -> dict[str, Any]:
+    """The algorithm's own defaults: for all modes, and those under the name of this one (`{"offline": {...}}`)."""
+    shared = {name: value for name, value in algorithm.defaults.items() if name not in MODES}
+    return shared | dict(algorithm.defaults.get(mode, {}))
+
+
 def _defaults(algorithm: type[Algorithm], given: Mapping[str, Any]) -> dict[str, Any]:
     """The algorithm's own defaults, without those that mean nothing beside what is given."""
-    mode = given.get("mode") or algorithm.mode
-    meaningless = {
+    mode = given["mode"] if given.get("mode") in MODES else algorithm.mode
+    meaningless = {name for name, modes in option_modes(DataOptions).items() if mode not in modes}
+    if mode != "offline":
+        meaningless |= options_with("offline_only", *option_groups(algorithm)).keys()
+    if any(given.get(name) is not None for name in ("train_frequency", "gradient_updates_per_step")):
         # How often it updates is said in one way, and the user's counts.
-        "update_to_data": any(given.get(name) is not None for name in ("train_frequency", "gradient_updates_per_step")),
-        # A rate that ends at nothing is for data that does not change.
-        "actor_learning_rate_schedule": mode != "offline",
-        # It looks at the data.
-        "reward_normalize": mode == "online",
-    }
-    return {name: value for name, value in algorithm.defaults.items() if not meaningless.get(name)}
+        meaningless.add("update_to_data")
+    return {name: value for name, value in mode_defaults(algorithm, mode).items() if name not in meaningless}
 
 
 def _refuse_foreign(config: TrainConfig, options: RunOptions) -> None:
     """Refuse options that mean nothing in the run's mode; one that has the value it would have anyway is no request."""
     algorithm, mode = options.algorithm, options.mode
-    online = {field.name for field in fields(OnlineOptions)}
-    rewards = {field.name for field in fields(DataOptions) if field.name.startswith("reward_")} - {"reward_normalize"}
-    phased = {field.name for field in fields(options.hyper) if field.name.startswith("online_")}
-    foreign = {
-        "offline": online | phased,
-        "online": {"offline_pretrain_updates", "offline_batch_ratio", "max_epochs"}
-        | {field.name for field in fields(DataOptions)} - rewards - {"normalize_obs"},
-        "offline_to_online": {"max_epochs"},
-    }[mode]
+    foreign = {name for name, modes in option_modes(*option_groups(algorithm)).items() if mode not in modes}
     usual = {name: value for group in option_groups(algorithm) for name, value in _field_defaults(group).items()}
     usual |= _defaults(algorithm, config.algo_kwargs)
     problems = [
@@ -161,8 +167,8 @@ def _field_defaults(group: type[Any]) -> dict[str, Any]:
     return {field.name: getattr(field.default, "default", field.default) for field in fields(group)}
 
 
-def _inner_places(algo: Any) -> dict[str, str]:
-    """The options of an algorithm's `algo_kwargs`, for who looks for them one level too high."""
+def _inner_hints(algo: Any) -> dict[str, str]:
+    """Where the options of an algorithm's `algo_kwargs` belong, to hint at it if they stand one level too high."""
     groups = option_groups(ALGORITHMS[algo]) if isinstance(algo, str) and algo in ALGORITHMS else ()
     return {field.name: f"'algo_kwargs.{field.name}'" for group in groups for field in fields(group)}
 
@@ -175,7 +181,7 @@ def read_options(source: ConfigSource, *, overrides: Sequence[str] = ()) -> tupl
     problems: list[str] = []
     config, options = None, None
     try:
-        config = bind(values, TrainConfig, places=_inner_places(values.get("algo")))[0]
+        config = bind(values, TrainConfig, hints=_inner_hints(values.get("algo")))[0]
     except ConfigError as error:
         problems += error.problems
     try:

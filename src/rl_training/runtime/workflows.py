@@ -17,7 +17,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from rl_training.algorithms import Algorithm
-from rl_training.binding import bind
+from rl_training.binding import bind, options_with
 from rl_training.config import TrainConfig, load_config
 from rl_training.data import TransitionDataset, check_destination, collect_dataset, write_dataset
 from rl_training.envs import make_native_env, space_spec
@@ -28,7 +28,7 @@ from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpointing import find_checkpoint, load_checkpoint, save_checkpoint
 from rl_training.runtime.evaluation import EVAL_SEED, EvaluationResult, evaluate_policy
 from rl_training.runtime.loop import train_session
-from rl_training.runtime.options import ConfigSource, bind_options, find_algorithm, merge, read_options
+from rl_training.runtime.options import ConfigSource, bind_options, find_algorithm, merge, option_groups, read_options
 from rl_training.runtime.performance import configure_machine
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.randomness import forked
@@ -36,16 +36,6 @@ from rl_training.runtime.session import Session
 from rl_training.runtime.state import TrainResult
 from rl_training.spaces import SpaceSpec
 from rl_training.types import CheckpointError, ConfigError
-
-KEPT = ("algo", "env_id", "env_kwargs", "seed", "output_dir", "normalize_obs", "mode")
-"""What a run is: options that cannot change when it is resumed."""
-
-KEPT_WHILE_ACTING = (
-    *("num_envs", "n_step", "replay", "buffer_capacity", "initial_checkpoint", "offline_pretrain_updates"),
-    *("learning_starts", "warmup_steps", "min_buffer_size"),
-    *("update_to_data", "train_frequency", "gradient_updates_per_step"),
-)
-"""What buffer and counters of a run that acts were made with; with other values they would mean something else."""
 
 CHUNK = 1024
 """Observations that a policy answers at a time; some look at a hundred actions for each."""
@@ -79,7 +69,7 @@ def resume(
     tree = load_checkpoint(checkpoint) if checkpoint.is_file() else None
     config = TrainConfig(**tree["config"]) if tree else load_config(run_dir / "config.yaml")
     _check_algo(checkpoint, config, expected_algo)
-    _check_overrides(overrides, acts=config.algo_kwargs.get("mode", "offline") != "offline")
+    _check_overrides(overrides, config)
     config = bind(merge(config.to_plain(), overrides), TrainConfig)[0]
     options = bind_options(config)
     configure_machine(threads or (tree["machine"]["threads"] if tree else None))
@@ -102,10 +92,12 @@ def resume(
     return _run(session)
 
 
-def _check_overrides(overrides: Mapping[str, Any], *, acts: bool) -> None:
-    kwargs = overrides.get("algo_kwargs")
+def _check_overrides(overrides: Mapping[str, Any], config: TrainConfig) -> None:
+    """Refuse overrides of what a run is, and in a run that acts, of what its buffer and counters were made with."""
+    kwargs, acts = overrides.get("algo_kwargs"), config.algo_kwargs.get("mode", "offline") != "offline"
     given = {*overrides, *(kwargs if isinstance(kwargs, Mapping) else ())}
-    fixed = [name for name in (*KEPT, *(KEPT_WHILE_ACTING if acts else ())) if name in given]
+    kept = options_with("resume", TrainConfig, *option_groups(find_algorithm(config.algo)))
+    fixed = [name for name, when in kept.items() if name in given and (acts or when == "fixed")]
     if fixed:
         raise ConfigError(f"a run keeps its {fixed[0]}: leave it out, or start a new run")
 
