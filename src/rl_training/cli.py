@@ -17,14 +17,14 @@ from rl_training.types import ConfigError, UserError
 
 # Everything that imports torch is imported inside the command that needs it, so that --help answers at once.
 if TYPE_CHECKING:
-    from rl_training.config import TrainConfig
     from rl_training.runtime import TrainResult
+    from rl_training.runtime.options import BoundConfig
 
 INTERRUPTED = 130
 SPINS = "2000"
-"""How long a thread that waits for another keeps its core, in turns of OpenMP's loop. By default it waits so long that
-beside a busy core two threads do a fiftieth of the updates of one; with fewer turns they still do half of them, and
-about as many as before where all cores are free."""
+"""How many turns of OpenMP's loop a waiting thread spins before it gives up its core. With OpenMP's own default, two
+threads beside a busy core made a fiftieth of the updates of one thread. With this value they make half of them, and
+as many as before where all cores are free."""
 
 app = typer.Typer(
     name="rl-training",
@@ -66,17 +66,17 @@ def train(
 
     overrides = [*(set_ or []), *(more or [])]
     if from_ is not None:
-        record, _ = fine_tuning_config(from_, config, overrides=overrides)
+        bound = fine_tuning_config(from_, config, overrides=overrides)
     elif config is not None:
-        record, _ = read_options(config, overrides=overrides)
+        bound = read_options(config, overrides=overrides)
     else:
         raise ConfigError("--config is required: a path or a packaged name; see `rl-training list`")
     if seeds is None:
         if workers != "1":
             raise ConfigError("--workers goes with --seeds")
-        _train_one(record, quiet=quiet, as_json=as_json)
+        _train_one(bound, quiet=quiet, as_json=as_json)
     else:
-        _train_seeds(record, parse_seeds(seeds), workers, quiet=quiet, as_json=as_json)
+        _train_seeds(bound, parse_seeds(seeds), workers, quiet=quiet, as_json=as_json)
 
 
 @app.command()
@@ -266,13 +266,13 @@ def parse_seeds(text: str) -> list[int]:
     return seeds
 
 
-def _train_one(config: TrainConfig, *, quiet: bool, as_json: bool) -> None:
+def _train_one(config: BoundConfig, *, quiet: bool, as_json: bool) -> None:
     from rl_training.runtime import train as train_run
 
     _report_result(train_run(config, callbacks=_progress(quiet or as_json)), as_json=as_json)
 
 
-def _train_seeds(config: TrainConfig, seeds: list[int], workers: str, *, quiet: bool, as_json: bool) -> None:
+def _train_seeds(config: BoundConfig, seeds: list[int], workers: str, *, quiet: bool, as_json: bool) -> None:
     from rl_training.experiment import ExperimentManager
     from rl_training.experiment.manager import default_workers
 

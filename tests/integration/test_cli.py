@@ -17,8 +17,9 @@ import pytest
 from command_line import TINY, Answer, Command, call_main
 
 from rl_training import cli
-from rl_training.config import load_config
+from rl_training.config import TrainConfig, load_config
 from rl_training.runtime import events, predict, resume, train
+from rl_training.runtime import options as run_options
 from rl_training.runtime.artifacts import read_metrics
 from rl_training.types import ConfigError
 
@@ -527,3 +528,17 @@ def test_a_command_without_arguments_explains_itself(command: Command) -> None:
 
     words = answer.out + answer.err
     assert all(name in words for name in ("train", "resume", "eval", "predict", "list", "config", "report"))
+
+
+def test_a_start_checks_its_options_once(train_tiny: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    bound: list[str] = []
+
+    def counted(config: TrainConfig) -> run_options.RunOptions:
+        bound.append(config.algo)
+        return bind_options(config)
+
+    bind_options = run_options.bind_options
+    monkeypatch.setattr(run_options, "bind_options", counted)
+
+    assert train_tiny("bc", "--quiet").code == 0
+    assert bound == ["bc"]

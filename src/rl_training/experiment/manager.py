@@ -20,7 +20,7 @@ from typing_extensions import Self
 from rl_training.config import TrainConfig
 from rl_training.runtime import TrainerState, TrainResult, read_options, resume, train
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.options import ConfigSource
+from rl_training.runtime.options import BoundConfig, ConfigSource
 from rl_training.types import ConfigError, UserError
 
 
@@ -60,7 +60,7 @@ class ExperimentManager:
 
     def sweep(
         self,
-        config: ConfigSource,
+        config: ConfigSource | BoundConfig,
         seeds: Sequence[int],
         *,
         workers: int = 1,

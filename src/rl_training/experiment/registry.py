@@ -48,9 +48,9 @@ class AlgorithmSpec:
 
     def train(self, config: ConfigSource, *, callbacks: Sequence[Callback] = ()) -> TrainResult:
         """Train from a config that is for this algorithm."""
-        config, _ = read_options(config)
-        check_algorithm(config, self.name)
-        return train(config, callbacks=callbacks)
+        bound = read_options(config)
+        check_algorithm(bound[0], self.name)
+        return train(bound, callbacks=callbacks)
 
     def evaluate(self, checkpoint: str | Path, *, episodes: int | None = None) -> dict[str, Any]:
         """Raw returns and lengths of a checkpoint's policy, with their mean and standard deviation."""

@@ -46,9 +46,9 @@ def trainer_for(algo: str) -> Callable[..., TrainResult]:
     """The function `train_<algo>`."""
 
     def train_algorithm(config: Any, **options: Any) -> TrainResult:
-        config, _ = read_options(config)
-        check_algorithm(config, algo)
-        return train(config, **options)
+        bound = read_options(config)
+        check_algorithm(bound[0], algo)
+        return train(bound, **options)
 
     train_algorithm.__name__ = train_algorithm.__qualname__ = f"train_{algo}"
     train_algorithm.__doc__ = (

@@ -304,7 +304,7 @@ def _make_plan(config: TrainConfig, options: RunOptions, rows: int) -> tuple[Pla
     plan = Plan.online(
         config.total_timesteps, online, loop, warmup=warmup, pretrain=pretrain, num_envs=config.num_envs or 1
     )
-    return plan.limited(controls.max_updates), None
+    return plan.with_update_limit(controls.max_updates), None
 
 
 def _fine_tuning(options: RunOptions) -> FineTuning | None:

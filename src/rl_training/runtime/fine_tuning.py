@@ -16,7 +16,7 @@ from rl_training.envs import reward_transform
 from rl_training.rewards import RewardTransformConfig
 from rl_training.runtime.checkpointing import find_checkpoint, load_checkpoint
 from rl_training.runtime.option_groups import ControlOptions, LoopOptions
-from rl_training.runtime.options import ConfigSource, RunOptions, merge, read_options
+from rl_training.runtime.options import BoundConfig, ConfigSource, RunOptions, merge, read_options
 from rl_training.spaces import SpaceSpec
 from rl_training.types import ConfigError
 
@@ -26,7 +26,7 @@ Rewards = Sequence[Mapping[str, Any]]
 
 def fine_tuning_config(
     checkpoint: str | Path, source: ConfigSource | None = None, *, overrides: Sequence[str] = ()
-) -> tuple[TrainConfig, RunOptions]:
+) -> BoundConfig:
     """The config of a run that goes online with a checkpoint's policy: its own, or another, with overrides."""
     path = find_checkpoint(checkpoint)
     if source is None:

@@ -53,6 +53,10 @@ class RunOptions:
         return replace(config, algo_kwargs=kwargs)
 
 
+BoundConfig: TypeAlias = tuple[TrainConfig, RunOptions]
+"""A configuration and its options, checked, as `read_options` returns them."""
+
+
 def find_algorithm(name: str) -> type[Algorithm]:
     """The registered algorithm of this name."""
     if name not in ALGORITHMS:
@@ -173,8 +177,31 @@ def _inner_hints(algo: Any) -> dict[str, str]:
     return {field.name: f"'algo_kwargs.{field.name}'" for group in groups for field in fields(group)}
 
 
-def read_options(source: ConfigSource, *, overrides: Sequence[str] = ()) -> tuple[TrainConfig, RunOptions]:
-    """A config and its options from a record, a mapping, a path or a packaged name; all problems of both together."""
+def bind_hyper(config: TrainConfig) -> Hyper:
+    """The hyper-parameters alone, which is all that a trained policy needs; other options are not looked at."""
+    group = find_algorithm(config.algo).hyper_class
+    hyper: Hyper = bind(_known(config.algo_kwargs, group), group, where="algo_kwargs")[0]
+    return hyper
+
+
+def read_saved_config(values: Mapping[str, Any]) -> TrainConfig:
+    """The config in a checkpoint, without options that this version of the package does not have."""
+    kwargs = _known(values["algo_kwargs"], *option_groups(find_algorithm(values["algo"])))
+    return TrainConfig(**_known(values, TrainConfig) | {"algo_kwargs": kwargs})
+
+
+def _known(values: Mapping[str, Any], *groups: type[Any]) -> dict[str, Any]:
+    names = {field.name for group in groups for field in fields(group)}
+    return {name: value for name, value in values.items() if name in names}
+
+
+def read_options(source: ConfigSource | BoundConfig, *, overrides: Sequence[str] = ()) -> BoundConfig:
+    """A config and its options from a record, a mapping, a path or a packaged name; all problems of both together.
+
+    What this function returned before is returned as it is, so that whoever passes it on does not check it again.
+    """
+    if isinstance(source, tuple):
+        return source
     if isinstance(source, TrainConfig):
         return source, bind_options(source)
     values = dict(source) if isinstance(source, Mapping) else read_config(source, overrides=overrides)

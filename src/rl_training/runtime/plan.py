@@ -29,7 +29,7 @@ class Plan:
     max_updates: int | None = None
     limit_reason: str | None = None
     """Why the run ends with `max_updates`, where its own length is not the reason."""
-    waits_for: int = 0
+    learning_starts: int = 0
     """Transitions after which updates begin."""
     random_steps: int = 0
     """Steps of the environments that are taken with uniform actions."""
@@ -49,7 +49,7 @@ class Plan:
         return cls(
             total=total + pretrain,
             pretrain=pretrain,
-            waits_for=max(online.learning_starts, warmup, loop.min_buffer_size - 1),
+            learning_starts=max(online.learning_starts, warmup, loop.min_buffer_size - 1),
             random_steps=warmup,
             exploration_noise=online.exploration_noise,
             exploration_schedule=online.exploration_schedule,
@@ -59,7 +59,7 @@ class Plan:
             updates_per_round=online.gradient_updates_per_step or 1,
         )
 
-    def limited(self, max_updates: int | None) -> Plan:
+    def with_update_limit(self, max_updates: int | None) -> Plan:
         """The plan with a bound on updates."""
         reason = None if max_updates is None else f"reached max_updates ({max_updates})"
         return replace(self, max_updates=max_updates, limit_reason=reason)
@@ -68,16 +68,16 @@ class Plan:
     def updates(self) -> int:
         """How many updates the whole run will make, if every transition is stored at once."""
         vector_steps = math.ceil((self.total - self.pretrain) / self.num_envs)
-        idle = min(self.waits_for // self.num_envs, vector_steps)
+        idle = min(self.learning_starts // self.num_envs, vector_steps)
         count = self.pretrain + self._earned(vector_steps - idle, vector_steps * self.num_envs)
         return count if self.max_updates is None else min(count, self.max_updates)
 
     def _earned(self, vector_steps: int, stored: int) -> int:
-        """Updates for so many steps of all environments that count, or else for what is stored."""
+        """Online updates earned so far: in rounds every `train_frequency` vector steps, or by stored transitions."""
         if self.update_to_data is None:
             return vector_steps // self.train_frequency * self.updates_per_round
         # 0.29 * 100 is a little less than 29.
-        return int(self.update_to_data * max(stored - self.waits_for, 0) + 1e-9)
+        return int(self.update_to_data * max(stored - self.learning_starts, 0) + 1e-9)
 
     def is_over(self, state: TrainerState) -> bool:
         """Whether there is nothing left to do."""
@@ -111,4 +111,4 @@ class Plan:
 
     def is_learning(self, state: TrainerState) -> bool:
         """Whether transitions that come count for updates."""
-        return state.stored > self.waits_for
+        return state.stored > self.learning_starts

@@ -38,7 +38,7 @@ class TrainerState:
     vector_steps: int = 0
     """Steps of all environments together."""
     idle_vector_steps: int = 0
-    """Those of them that no update was to follow."""
+    """Vector steps taken before learning started; they earn no updates."""
     stored: int = 0
     """Transitions ever added to the buffer."""
     online_updates: int = 0

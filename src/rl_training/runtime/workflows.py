@@ -1,4 +1,4 @@
-"""The four things one does with a policy: train, resume, evaluate, predict."""
+"""What one does with a policy: train, resume, evaluate, predict, collect data."""
 
 from __future__ import annotations
 
@@ -28,7 +28,17 @@ from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpointing import find_checkpoint, load_checkpoint, save_checkpoint
 from rl_training.runtime.evaluation import EVAL_SEED, EvaluationResult, evaluate_policy
 from rl_training.runtime.loop import train_session
-from rl_training.runtime.options import ConfigSource, bind_options, find_algorithm, merge, option_groups, read_options
+from rl_training.runtime.options import (
+    BoundConfig,
+    ConfigSource,
+    bind_hyper,
+    bind_options,
+    find_algorithm,
+    merge,
+    option_groups,
+    read_options,
+    read_saved_config,
+)
 from rl_training.runtime.performance import configure_machine
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.randomness import forked
@@ -41,8 +51,10 @@ CHUNK = 1024
 """Observations that a policy answers at a time; some look at a hundred actions for each."""
 
 
-def train(config: ConfigSource, *, callbacks: Sequence[Callback] = (), threads: int | None = None) -> TrainResult:
-    """Train from a config; nothing is written before everything has been checked."""
+def train(
+    config: ConfigSource | BoundConfig, *, callbacks: Sequence[Callback] = (), threads: int | None = None
+) -> TrainResult:
+    """Train from a config, or what `read_options` returned; nothing is written before everything has been checked."""
     config, options = read_options(config)
     configure_machine(threads)
     session = open_session(config, options, callbacks)
@@ -195,11 +207,11 @@ def load_policy(path: str | Path, *, algo: str | None = None) -> SavedPolicy:
     """The policy in a checkpoint or run directory; `algo`, if given, is the algorithm it must be of."""
     checkpoint = find_checkpoint(path)
     tree = load_checkpoint(checkpoint)
-    config, spaces = TrainConfig(**tree["config"]), SpaceSpec.from_plain(tree["spaces"])
+    config, spaces = read_saved_config(tree["config"]), SpaceSpec.from_plain(tree["spaces"])
     _check_algo(checkpoint, config, algo)
     # Initial weights are drawn, and then replaced by those of the checkpoint.
     with forked(config.seed):
-        algorithm = find_algorithm(config.algo).build(spaces, bind_options(config).hyper)
+        algorithm = find_algorithm(config.algo).build(spaces, bind_hyper(config))
     algorithm.load_state_dict(tree["algorithm"])
     return SavedPolicy(algorithm, Policy.of(algorithm, spaces), spaces, config, tree)
 
@@ -235,15 +247,15 @@ def collect(
     if env_id is None:
         raise ConfigError("no environment is named, and the checkpoint has none")
     make = partial(make_native_env, env_id, env_kwargs, raw_rewards=True)
-    stage = make()
-    if saved is not None and space_spec(stage) != saved.spaces:
+    env = make()
+    if saved is not None and space_spec(env) != saved.spaces:
         raise ConfigError(f"the policy was trained for other observations or actions than those of {env_id}")
     act = None if saved is None else partial(_act, saved.policy, deterministic=not stochastic)
     with forked(seed), torch.no_grad():
         dataset = collect_dataset(make, act=act, size=steps, episodes=episodes, seed=seed)
     policy = "random" if saved is None else saved.config.algo
-    write_dataset(dataset, out, env=stage, policy=policy)
-    stage.close()
+    write_dataset(dataset, out, env=env, policy=policy)
+    env.close()
     return dataset
 
 

@@ -14,6 +14,7 @@ import torch
 from rl_training.algorithms import ALGORITHMS, Algorithm
 from rl_training.config import TrainConfig
 from rl_training.runtime import Policy, load_policy, train
+from rl_training.runtime.checkpointing import load_checkpoint, save_checkpoint
 from rl_training.spaces import BoxActions, SpaceSpec
 from rl_training.types import ConfigError
 
@@ -137,3 +138,14 @@ def test_observations_of_the_wrong_shape_are_refused(checkpoint: Path, shape: tu
         load_policy(checkpoint).predict(np.zeros(shape))
 
     assert str(caught.value) == f"obs must have shape (3,) or (batch, 3), got {shape}"
+
+
+def test_a_policy_needs_its_hyper_parameters_alone(checkpoint: Path, tmp_path: Path) -> None:
+    tree = load_checkpoint(checkpoint)
+    tree["config"]["of_another_version"] = 1
+    tree["config"]["algo_kwargs"] |= {"of_another_version": 1, "batch_size": "no number"}
+    save_checkpoint(tmp_path / "other.pt", tree)
+
+    actions = load_policy(tmp_path / "other.pt").predict(np.zeros((5, 3)))
+
+    np.testing.assert_array_equal(actions, load_policy(checkpoint).predict(np.zeros((5, 3))))
