@@ -37,8 +37,9 @@ ALLOWED = {
     "experiment": {"runtime", "algorithms", *BASE},
     "api": {"experiment", "runtime", *BASE},
     "console": {"experiment", "runtime"},
-    "cli_data": {"console", "runtime", "types"},
-    "cli": {"api", "cli_data", "console", "experiment", "runtime", *BASE},
+    "cli_config": {"console", "experiment", "runtime", *BASE},
+    "cli_data": {"cli_config", "console", "runtime", "types"},
+    "cli": {"api", "cli_config", "cli_data", "console", "experiment", "runtime", *BASE},
     "__main__": {"cli"},
     "__init__": {"config", "runtime", "api", "types"},
 }
@@ -50,7 +51,7 @@ THIRD_PARTY_HOMES = {
     "minari": {"data/readers.py", "data/writers.py"},
     "matplotlib": {"experiment/report.py"},
     "yaml": {"config.py"},
-    "typer": {"cli.py", "cli_data.py"},
+    "typer": {"cli.py", "cli_config.py", "cli_data.py"},
     "rich": {"console.py", "runtime/progress.py"},
 }
 """Third-party packages that are used in one place only."""

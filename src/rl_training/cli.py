@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from rl_training.cli_config import JsonOption, SetOption, config_app
 from rl_training.cli_data import data_app
 from rl_training.console import SweepDisplay, cell, number_text, print_json, print_table, score_text, summary
 from rl_training.types import ConfigError, UserError
@@ -33,16 +34,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-config_app = typer.Typer(help="Look at configurations.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 app.add_typer(data_app, name="data")
 
 ConfigOption = Annotated[str | None, typer.Option("--config", "-c", help="Path of a YAML file, or a packaged name.")]
-SetOption = Annotated[
-    list[str] | None, typer.Option("--set", "-s", help="Override, as dotted.key=YAML value; repeatable.")
-]
 MoreSets = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="More overrides, after --set.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="Run directory or checkpoint.")]
 
@@ -159,68 +155,6 @@ def list_(as_json: JsonOption = False) -> None:
         print_json(rows)
     else:
         print_table(["algorithm", "mode", "idea", "configs"], [[*map(cell, row.values())] for row in rows])
-
-
-@config_app.command("show")
-def config_show(config: Annotated[str, typer.Argument()], set_: SetOption = None, as_json: JsonOption = False) -> None:
-    """The configuration with every option written out."""
-    from rl_training.runtime import read_options
-
-    record, options = read_options(config, overrides=set_ or [])
-    resolved = options.resolve(record)
-    if as_json:
-        print_json(resolved.to_plain())
-    else:
-        print(resolved.to_yaml(), end="")
-
-
-@config_app.command("explain")
-def config_explain(
-    algorithm: Annotated[str | None, typer.Argument(help="An algorithm; without one, the outer record.")] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Every option: type, bound, default, meaning."""
-    from rl_training.binding import describe
-    from rl_training.config import TrainConfig
-
-    groups = {"TrainConfig": describe(TrainConfig)}
-    if algorithm is not None:
-        from rl_training.experiment import get_algorithm_spec
-
-        groups |= get_algorithm_spec(algorithm).options()
-    if as_json:
-        print_json(groups)
-        return
-    for name, rows in groups.items():
-        print(f"\n{name}{'' if name == 'TrainConfig' else ' (in algo_kwargs)'}")
-        print_table(["option", "type", "bound", "default", "meaning"], [[*map(cell, row.values())] for row in rows])
-
-
-@config_app.command("validate")
-def config_validate(
-    configs: Annotated[list[str], typer.Argument(metavar="CONFIG")],
-    set_: SetOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Check configurations without running them."""
-    from rl_training.runtime import read_options
-
-    problems: dict[str, list[str]] = {}
-    for config in configs:
-        try:
-            read_options(config, overrides=set_ or [])
-            problems[config] = []
-        except ConfigError as error:
-            problems[config] = list(error.problems)
-    if as_json:
-        print_json(problems)
-        raise typer.Exit(2 if any(problems.values()) else 0)
-    for config in configs:
-        if not problems[config]:
-            print(f"{config}: ok")
-    wrong = [ConfigError(*found, where=config) for config, found in problems.items() if found]
-    if wrong:
-        raise UserError("\n".join(map(str, wrong)))
 
 
 @app.command()

@@ -18,19 +18,7 @@ from rl_training.binding import bind, option, options
 from rl_training.rewards import RewardPreset, RewardTransformConfig
 from rl_training.types import ConfigError, nearest
 
-__all__ = [
-    "PathText",
-    "RewardPreset",
-    "RewardTransformConfig",
-    "TrainConfig",
-    "dump_yaml",
-    "find_config",
-    "load_config",
-    "packaged_configs",
-    "parse_overrides",
-    "parse_yaml",
-    "read_config",
-]
+__all__ = ["RewardPreset", "RewardTransformConfig", "TrainConfig", "load_config", "packaged_configs"]
 
 
 def _path_text(value: Any) -> Any:

@@ -6,14 +6,16 @@ import hashlib
 import os
 import shutil
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from rl_training.algorithms import Algorithm
 from rl_training.files import atomic_write
-from rl_training.types import CheckpointError
+from rl_training.types import CheckpointError, UserError
 
 FORMAT = 1
 
@@ -51,6 +53,17 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 def load_tree(path: Path) -> dict[str, Any]:
     """Read what `save_tree` wrote and make sure that it is whole."""
     return _whole(path, _read(path))
+
+
+def load_networks(
+    algorithm: Algorithm, tree: Mapping[str, Any], *, what: str, error_class: type[UserError] = CheckpointError
+) -> None:
+    """Put a checkpoint's networks, target networks and optimisers into an algorithm; `what` names it in an error."""
+    try:
+        algorithm.load_state_dict(tree["algorithm"])
+    except RuntimeError as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise error_class(f"{what} does not fit the options of the networks: {reason}") from None
 
 
 def _read(path: Path) -> dict[str, Any]:

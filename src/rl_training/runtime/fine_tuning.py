@@ -14,7 +14,7 @@ from rl_training.config import TrainConfig, parse_overrides, read_config
 from rl_training.data import DataOptions
 from rl_training.envs import reward_transform
 from rl_training.rewards import RewardTransformConfig
-from rl_training.runtime.checkpointing import find_checkpoint, load_checkpoint
+from rl_training.runtime.checkpointing import find_checkpoint, load_checkpoint, load_networks
 from rl_training.runtime.option_groups import ControlOptions, LoopOptions
 from rl_training.runtime.options import BoundConfig, ConfigSource, RunOptions, merge, read_options
 from rl_training.spaces import SpaceSpec
@@ -73,11 +73,7 @@ def begin_with_checkpoint(
             f"initial_checkpoint {path} was trained with {name} {before}, the run has {after}: rewards and "
             "observations before and after must be transformed alike"
         )
-    try:
-        algorithm.load_state_dict(tree["algorithm"])
-    except RuntimeError as error:
-        reason = str(error).splitlines()[-1].strip()
-        raise ConfigError(f"initial_checkpoint {path} does not fit the options of the networks: {reason}") from None
+    load_networks(algorithm, tree, what=f"initial_checkpoint {path}", error_class=ConfigError)
 
 
 def _differences(

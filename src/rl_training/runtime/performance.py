@@ -39,7 +39,7 @@ def _raise_malloc_thresholds() -> None:
 
 
 def should_compile(option: CompileOption, updates: int) -> bool:
-    """Whether a run of so many updates is compiled; warns once where it should be and cannot be."""
+    """Whether a run with this number of updates is compiled; warns once where it should be and cannot be."""
     if option == "always" and (obstacle := _obstacle()) is not None:
         raise ConfigError(f"compile: always is not possible: {obstacle}; set compile: never or auto")
     return can_compile(option == "always" or (option == "auto" and updates >= EARNED_AFTER))

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.checkpointing import load_networks
 from rl_training.runtime.session import Session
-from rl_training.types import CheckpointError
 
 
 def _named_callbacks(session: Session) -> list[tuple[str, Callback]]:
@@ -56,11 +56,7 @@ def session_tree(session: Session) -> dict[str, Any]:
 def load_session(session: Session, tree: Mapping[str, Any]) -> None:
     """Continue from what `session_tree` returned."""
     trainer = tree["trainer"]
-    try:
-        session.algorithm.load_state_dict(tree["algorithm"])
-    except RuntimeError as error:
-        reason = str(error).splitlines()[-1].strip()
-        raise CheckpointError(f"the checkpoint does not fit the options of the networks: {reason}") from None
+    load_networks(session.algorithm, tree, what="the checkpoint")
     # A source may compute fields with the networks, so these come first. The buffer's counters are part of the
     # source's state and say how many rows the store has to bring back, so the rows come last.
     session.source.load_state_dict(tree["source"])

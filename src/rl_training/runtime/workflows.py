@@ -25,7 +25,7 @@ from rl_training.runtime import events
 from rl_training.runtime.artifacts import RunDirectory
 from rl_training.runtime.assembly import open_session
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.checkpointing import find_checkpoint, load_checkpoint, save_checkpoint
+from rl_training.runtime.checkpointing import find_checkpoint, load_checkpoint, load_networks, save_checkpoint
 from rl_training.runtime.evaluation import EVAL_SEED, EvaluationResult, evaluate_policy
 from rl_training.runtime.loop import train_session
 from rl_training.runtime.options import (
@@ -212,7 +212,7 @@ def load_policy(path: str | Path, *, algo: str | None = None) -> SavedPolicy:
     # Initial weights are drawn, and then replaced by those of the checkpoint.
     with forked(config.seed):
         algorithm = find_algorithm(config.algo).build(spaces, bind_hyper(config))
-    algorithm.load_state_dict(tree["algorithm"])
+    load_networks(algorithm, tree, what=str(checkpoint))
     return SavedPolicy(algorithm, Policy.of(algorithm, spaces), spaces, config, tree)
 
 

@@ -16,7 +16,7 @@ from rl_training.config import TrainConfig
 from rl_training.runtime import Policy, load_policy, train
 from rl_training.runtime.checkpointing import load_checkpoint, save_checkpoint
 from rl_training.spaces import BoxActions, SpaceSpec
-from rl_training.types import ConfigError
+from rl_training.types import CheckpointError, ConfigError
 
 SPACES = SpaceSpec.vector(2, BoxActions((0.0, -3.0), (4.0, 1.0)))
 
@@ -149,3 +149,12 @@ def test_a_policy_needs_its_hyper_parameters_alone(checkpoint: Path, tmp_path: P
     actions = load_policy(tmp_path / "other.pt").predict(np.zeros((5, 3)))
 
     np.testing.assert_array_equal(actions, load_policy(checkpoint).predict(np.zeros((5, 3))))
+
+
+def test_networks_that_do_not_fit_are_refused_with_the_file(checkpoint: Path, tmp_path: Path) -> None:
+    tree = load_checkpoint(checkpoint)
+    tree["config"]["algo_kwargs"]["hidden_sizes"] = [3]
+    save_checkpoint(tmp_path / "other.pt", tree)
+
+    with pytest.raises(CheckpointError, match=r"other\.pt does not fit the options of the networks: size mismatch"):
+        load_policy(tmp_path / "other.pt")
