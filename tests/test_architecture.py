@@ -15,11 +15,8 @@ from rl_training.algorithms import ALGORITHMS
 SOURCE = Path(__file__).parents[1] / "src" / "rl_training"
 FILES = sorted(SOURCE.rglob("*.py"))
 
-BASE = {"types", "files", "binding", "rewards", "config", "spaces", "reading"}
-"""What all layers may import: plain values, files, options, spaces."""
-
-BASE = {"types", "files", "binding", "rewards", "config", "spaces", "reading"}
-"""What all layers may import: plain values, files, options, spaces."""
+BASE = {"types", "files", "binding", "rewards", "config", "spaces", "reading", "returns"}
+"""What all layers may import: plain values, files, options, spaces, returns."""
 
 ALLOWED = {
     "types": set(),
@@ -28,7 +25,8 @@ ALLOWED = {
     "rewards": {"types", "binding"},
     "config": {"types", "binding", "rewards"},
     "spaces": {"types"},
-    "reading": {"types"},
+    "reading": set(),
+    "returns": {"types"},
     "data": BASE,
     "envs": BASE,
     "models": BASE,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.algorithms import ALGORITHMS, Algorithm
-from rl_training.data import TransitionDataset, with_lambda_returns
+from rl_training.data import TransitionDataset, with_annotations
 from rl_training.spaces import BoxActions, SpaceSpec
 
 GAMMA = 0.9
@@ -53,9 +53,8 @@ def _learn(name: str, dataset: TransitionDataset, *, updates: int, **hyper: Any)
 def _train(algorithm: Algorithm, dataset: TransitionDataset, *, updates: int) -> Algorithm:
     dataset = dataset.with_returns_to_go(gamma=GAMMA)
     for update in range(updates):
-        if "lambda_returns" in algorithm.needs and update % algorithm.hyper.recompute_interval == 0:
-            td_lambda = algorithm.hyper.td_lambda
-            dataset = with_lambda_returns(dataset, algorithm.lagged_values, gamma=GAMMA, td_lambda=td_lambda)
+        if algorithm.annotates and update % algorithm.hyper.recompute_interval == 0:
+            dataset = with_annotations(dataset, algorithm.annotate, standardizes=algorithm.standardizes)
         # A falling step size, since at a constant one the answer would keep trembling.
         algorithm.set_learning_rate_multiplier(1 - update / updates)
         algorithm.update({field: dataset.fields[field] for field in algorithm.needs})

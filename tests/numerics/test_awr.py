@@ -12,7 +12,7 @@ from peers import ACTION_DIM, OBS_DIM, actor_layers, assert_layers_equal, batche
 from torch import Tensor, nn
 
 from rl_training.algorithms.awr import AWR, AWRAlgorithm, actor_objective, awr_loss, value_objective
-from rl_training.data import LambdaReturnSource, TransitionDataset, with_lambda_returns
+from rl_training.data import TransitionDataset, source_for, with_lambda_returns
 from rl_training.models import MLPAWRModel
 from rl_training.types import Batch, ConfigError
 
@@ -155,12 +155,12 @@ def test_the_policys_mean_is_not_squashed_and_its_deviation_not_learned() -> Non
 
 
 def test_the_copy_that_returns_are_computed_with_moves_once_per_interval() -> None:
-    algorithm = build("awr", recompute_interval=3)
+    algorithm: Any = build("awr", recompute_interval=3)
     obs = _batches(1)[0]["obs"]
-    before = algorithm.lagged_values(obs)
+    before = algorithm.target_values(obs)
     for number, batch in enumerate(_batches(7), start=1):
         algorithm.update(batch)
-        lagged = algorithm.lagged_values(obs)
+        lagged = algorithm.target_values(obs)
         assert torch.equal(lagged, before) == (number not in (3, 6))
         if number in (3, 6):
             torch.testing.assert_close(lagged, algorithm.model.value(obs).detach())
@@ -168,11 +168,11 @@ def test_the_copy_that_returns_are_computed_with_moves_once_per_interval() -> No
 
 
 def test_values_for_returns_are_those_of_normalised_observations() -> None:
-    algorithm = build("awr")
+    algorithm: Any = build("awr")
     obs = _batches(1)[0]["obs"]
     algorithm.set_obs_statistics(torch.full((OBS_DIM,), 2.0), torch.full((OBS_DIM,), 4.0))
     expected = algorithm.model.value((obs - 2) / 4).detach()
-    torch.testing.assert_close(algorithm.lagged_values(obs), expected)
+    torch.testing.assert_close(algorithm.target_values(obs), expected)
 
 
 def test_defaults_are_the_authors_with_the_rates_for_adam() -> None:
@@ -217,9 +217,7 @@ def test_updates_from_a_source_equal_a_second_implementation_of_the_whole_iterat
     ours = build("awr", gamma=GAMMA, td_lambda=TD_LAMBDA, recompute_interval=interval)
     naive = _Naive(ours)
     dataset = _episodes()
-    source = LambdaReturnSource(
-        dataset, ours.lagged_values, names=ours.needs, gamma=GAMMA, td_lambda=TD_LAMBDA, interval=interval
-    )
+    source, _ = source_for(ours, dataset)
     for update in range(11):
         batch = source.sample(16)
         if update % interval == 0:

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rl_training.data import (
-    EpisodeReplayBuffer,
-    HindsightReplayBuffer,
+    Hindsight,
     MixedSource,
     ReplayBuffer,
     TransitionDataset,
@@ -85,7 +84,7 @@ def _add(buffer: ReplayBuffer, found: list[Row | None]) -> None:
     rows = [blank if row is None else row for row in found]
     numbers = np.array([row.number for row in rows], dtype=np.float64)
     # The goal that is asked for is -1, and row n achieves goal n + 1; buffers without goals see the number alone.
-    goals = [np.full_like(numbers, -1), numbers + 1] if isinstance(buffer, HindsightReplayBuffer) else []
+    goals = [np.full_like(numbers, -1), numbers + 1] if buffer.hindsight is not None else []
     buffer.add(
         obs=np.stack([numbers, *goals], 1),
         actions=numbers[:, None] / 8,
@@ -252,9 +251,9 @@ def test_a_dataset_of_a_buffer_has_its_episodes_and_no_false_termination(
         assert episode.truncations.tolist() == [False] * (len(episode) - 1) + [not last]
 
 
-def episodic(play: Play, capacity: int, **options: Any) -> EpisodeReplayBuffer:
-    return EpisodeReplayBuffer(
-        capacity=capacity, num_envs=play.num_envs, obs_dim=1, action_dim=1, gamma=GAMMA, **options
+def episodic(play: Play, capacity: int, **options: Any) -> ReplayBuffer:
+    return ReplayBuffer(
+        whole_episodes=True, capacity=capacity, num_envs=play.num_envs, obs_dim=1, action_dim=1, gamma=GAMMA, **options
     )
 
 
@@ -293,18 +292,17 @@ def test_episodes_know_what_came_after(play: Play, n_step: int, with_actions: bo
         assert (n_step > 1) == ("discounts" in found[row.number])
 
 
-def hindsight(play: Play, capacity: int, **options: Any) -> HindsightReplayBuffer:
+def hindsight(play: Play, capacity: int, *, her_ratio: float, strategy: Any = "future", **options: Any) -> ReplayBuffer:
     def reward(achieved: NDArray[Any], desired: NDArray[Any]) -> NDArray[Any]:
         return np.where(np.abs(achieved - desired)[:, 0] < 0.5, 0.0, -1.0)
 
-    return HindsightReplayBuffer(
+    return ReplayBuffer(
         capacity=capacity,
         num_envs=play.num_envs,
         obs_dim=2,
         action_dim=1,
         gamma=GAMMA,
-        goal_dim=1,
-        compute_reward=reward,
+        hindsight=Hindsight(1, reward, her_ratio=her_ratio, strategy=strategy),
         **options,
     )
 
@@ -319,11 +317,12 @@ def relabelled(window: list[Row], goal: int) -> dict[str, float]:
 @LAW
 @given(plays(), st.integers(1, 4), st.sampled_from(["future", "final", "episode"]), st.data())
 def test_hindsight_equals_a_plain_computation(play: Play, n_step: int, strategy: str, data: st.DataObject) -> None:
+    her_ratio = data.draw(st.sampled_from([0.0, 0.5, 1.0]))
     buffer = hindsight(
         play,
         data.draw(capacities(play, least=len(play.steps))),
         n_step=n_step,
-        her_ratio=data.draw(st.sampled_from([0.0, 0.5, 1.0])),
+        her_ratio=her_ratio,
         strategy=strategy,
     )
     play.feed(buffer)
@@ -341,8 +340,8 @@ def test_hindsight_equals_a_plain_computation(play: Play, n_step: int, strategy:
         window = episode[step : step + n_step]
         low = {"future": step, "final": len(episode) - 1, "episode": 0}[strategy]
         values = expected(window) if goal == -1 else relabelled(window, goal)
-        assert goal in ({-1} if buffer.her_ratio < 1 else set()) | (
-            {row.number + 1 for row in episode[low:]} if buffer.her_ratio > 0 else set()
+        assert goal in ({-1} if her_ratio < 1 else set()) | (
+            {row.number + 1 for row in episode[low:]} if her_ratio > 0 else set()
         )
         assert batch["next_obs"][k, 1] == goal
         assert {name: float(value[k].flatten()[0]) for name, value in batch.items()} == {

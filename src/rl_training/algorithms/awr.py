@@ -25,6 +25,8 @@ from rl_training.algorithms.losses import combine, exp_weights, imitation_object
 from rl_training.binding import options
 from rl_training.models import MLPAWRModel
 from rl_training.models.policies import gaussian_log_prob
+from rl_training.reading import Transitions
+from rl_training.returns import lambda_returns
 from rl_training.types import Batch, Metrics
 
 
@@ -81,8 +83,21 @@ class AWR(Algorithm):
     model: MLPAWRModel
     target: MLPAWRModel
     steps = (Step("value", tracks=("value",), tau=1.0, track_every="recompute_interval"), Step("actor"))
-    needs = ("obs", "actions", "lambda_returns", "advantages")
+    reads = Transitions(("obs", "actions", "lambda_returns", "advantages"))
+    annotates = ("lambda_returns", "advantages")
+    standardizes = ("advantages",)
+    annotate_every = "recompute_interval"
     defaults = {"normalize_obs": True}
+
+    def annotate(self, rows: Batch, ends: Tensor) -> Batch:
+        """Returns by the target network of the value, which moves every `recompute_interval` updates."""
+        gamma, td_lambda = self.hyper.gamma, self.hyper.td_lambda
+        return lambda_returns(rows, ends, self.target_values, gamma=gamma, td_lambda=td_lambda)
+
+    def target_values(self, obs: Tensor) -> Tensor:
+        """Values of raw observations by the target network."""
+        values: Tensor = self.target.value(self.normalize(obs))
+        return values
 
     def value_loss(self, batch: Batch) -> Metrics:
         """The value of a state as the mean of its returns."""

@@ -19,6 +19,7 @@ from rl_training.algorithms.hyper import Alpha, Hyper, Sizes, ValueHyper
 from rl_training.algorithms.optim import Adam, Optimizer, gradient_norm, polyak
 from rl_training.binding import bind
 from rl_training.models import Model
+from rl_training.reading import TRANSITION, Reading, Transitions
 from rl_training.spaces import ActionKind, ActionSpace, BoxActions, SpaceSpec
 from rl_training.types import Batch, Metrics
 
@@ -31,15 +32,11 @@ GradientFunction = Callable[[Batch], tuple[Metrics, Gradients, dict[str, Tensor]
 Mode: TypeAlias = Literal["offline", "online", "offline_to_online"]
 A = TypeVar("A", bound="Algorithm")
 
-TRANSITION = ("obs", "actions", "rewards", "next_obs", "dones")
-
 ORIGINS = {
     "next_actions": "; a dataset in episode order derives it: sample from TransitionDataset.requiring('next_actions')",
     "returns_to_go": "; sample from a dataset made by TransitionDataset.with_returns_to_go(gamma=...)",
-    "lambda_returns": "; sample from a LambdaReturnSource",
-    "advantages": "; sample from a LambdaReturnSource",
 }
-"""Where the fields come from that a log does not contain."""
+"""Where the fields come from that not every log contains."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +67,13 @@ class Step:
         return self.trains or (self.name,)
 
 
+class _Needs:
+    """The fields that a batch must have: those of what a class, or one of its instances, reads."""
+
+    def __get__(self, algorithm: Algorithm | None, cls: type[Algorithm]) -> tuple[str, ...]:
+        return (cls if algorithm is None else algorithm).reads.fields
+
+
 class UpdateResult(NamedTuple):
     """What an update reports: detached 0-d tensors, and how many gradient steps of the whole algorithm it was."""
 
@@ -92,7 +96,14 @@ class Algorithm(nn.Module):
     model_class: ClassVar[type[Model]]
     steps: tuple[Step, ...]
     action_kinds: ClassVar[tuple[ActionKind, ...]] = ("continuous",)
-    needs: tuple[str, ...] = TRANSITION
+    reads: Reading = Transitions()
+    """What a batch is made of; `make_reads` decides where hyper-parameters do."""
+    needs = _Needs()
+    annotates: tuple[str, ...] = ()
+    """Fields that `annotate` computes for all rows; those in `standardizes` get mean 0 and standard deviation 1."""
+    standardizes: tuple[str, ...] = ()
+    annotate_every: int | str = "rollout"
+    """Updates between computations, by number or by the name of a hyper-parameter; or once per rollout."""
     defaults: ClassVar[Mapping[str, Any]] = {}
     name: ClassVar[str]
     mode: ClassVar[Mode]
@@ -115,7 +126,7 @@ class Algorithm(nn.Module):
         self._tracked: dict[str, tuple[list[Tensor], list[Tensor]]] = {}
         steps = [self._with_parameters(step) for step in self.make_steps(self.hyper)]
         self.steps = tuple(step for step in steps if step is not None)
-        self.needs = self.make_needs(self.hyper)
+        self.reads = self.make_reads(self.hyper)
         for step in self.steps:
             self._add_parts(step)
         self.register_buffer("obs_mean", torch.zeros(model.obs_dim))
@@ -127,6 +138,8 @@ class Algorithm(nn.Module):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Read the classes of hyper-parameters and model from the annotations."""
         super().__init_subclass__(**kwargs)
+        if "needs" in cls.__dict__:
+            raise TypeError(f"{cls.__name__} declares needs; say reads = Transitions((...)) instead")
         own = inspect.get_annotations(cls)
         if "hyper" in own or "model" in own:
             hints = get_type_hints(cls)
@@ -138,9 +151,9 @@ class Algorithm(nn.Module):
         return cls.steps
 
     @classmethod
-    def make_needs(cls, hyper: Any) -> tuple[str, ...]:
-        """The fields that a batch must have; a class whose hyper-parameters decide about them overrides this."""
-        return cls.needs
+    def make_reads(cls, hyper: Any) -> Reading:
+        """What a batch is made of; a class whose hyper-parameters decide about it overrides this."""
+        return cls.reads
 
     def _with_parameters(self, step: Step) -> Step | None:
         """The step without children that have no parameters, such as a fixed temperature; None if none is left."""
@@ -202,14 +215,17 @@ class Algorithm(nn.Module):
         missing = [name for name in self.needs if name not in batch]
         if missing:
             found = f"{type(self).__name__} needs {missing[0]!r} in a batch, which has {', '.join(batch)}"
-            raise ValueError(found + ORIGINS.get(missing[0], ""))
+            annotated = "; sample from rl_training.data.source_for(...)" if missing[0] in self.annotates else ""
+            raise ValueError(found + ORIGINS.get(missing[0], annotated))
         return {key: self.normalize(value) if key in ("obs", "next_obs") else value for key, value in batch.items()}
 
-    @torch.no_grad()
-    def lagged_values(self, obs: Tensor) -> Tensor:
-        """Values of raw observations by the target network of the value, for sources that compute returns with them."""
-        values: Tensor = self.target.value(self.normalize(obs))
-        return values
+    def annotate(self, rows: Batch, ends: Tensor) -> Batch:
+        """The fields in `annotates`, for rows in episode order whose last rows are at `ends`; without gradient.
+
+        Observations are raw. Where `annotate_every` is a number of updates, the result may change only at that
+        interval, as target networks do that move with it: a resumed run must compute the same fields again.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not compute {self.annotates}")
 
     @torch.no_grad()
     def act(self, obs: Tensor, *, deterministic: bool = True) -> Tensor:

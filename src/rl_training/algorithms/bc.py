@@ -23,6 +23,7 @@ from rl_training.binding import options
 from rl_training.models import MLPBCModel
 from rl_training.models.discrete import pick
 from rl_training.models.policies import gaussian_log_prob
+from rl_training.reading import Transitions
 from rl_training.types import Batch, Metrics
 
 
@@ -69,7 +70,7 @@ class BC(Algorithm):
     target: MLPBCModel
     steps = (Step("actor"),)
     action_kinds = ("continuous", "discrete")
-    needs = ("obs", "actions")
+    reads = Transitions(("obs", "actions"))
     defaults = {"normalize_obs": True}
 
     def actor_loss(self, batch: Batch) -> Metrics:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from rl_training.algorithms.base import TRANSITION, register
 from rl_training.algorithms.cql import CQL, CQLHyper, cql_loss
 from rl_training.binding import options
+from rl_training.reading import Transitions
 
 
 @options
@@ -41,7 +42,7 @@ class CalQL(CQL):
     """Calibrated Q-learning."""
 
     hyper: CalQLHyper
-    needs = (*TRANSITION, "returns_to_go")
+    reads = Transitions((*TRANSITION, "returns_to_go"))
     defaults = {}
 
 

@@ -35,6 +35,7 @@ from rl_training.algorithms.losses import bellman, critic_objective, entropy_obj
 from rl_training.algorithms.penalty import LagrangeForm, PenaltyHyper, conservative_gaps, lagrange_objective
 from rl_training.binding import options, refuse_unused
 from rl_training.models import MLPCQLModel
+from rl_training.reading import Transitions
 from rl_training.types import Batch, Metrics
 
 __all__ = ["CQL", "CQLAlgorithm", "CQLHyper", "LagrangeForm", "conservative_gaps", "cql_loss", "lagrange_objective"]
@@ -128,9 +129,9 @@ class CQL(Algorithm):
     defaults = {"normalize_obs": True}
 
     @classmethod
-    def make_needs(cls, hyper: Any) -> tuple[str, ...]:
+    def make_reads(cls, hyper: Any) -> Transitions:
         """Calibration needs the logged returns."""
-        return (*TRANSITION, "returns_to_go") if hyper.calibrated else TRANSITION
+        return Transitions((*TRANSITION, "returns_to_go") if hyper.calibrated else TRANSITION)
 
     def joint_loss(self, batch: Batch) -> Metrics:
         """Actor, temperature, critics and multiplier, each by its own loss at the same point."""

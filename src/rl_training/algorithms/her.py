@@ -2,7 +2,7 @@
 
     replay: hindsight      a share of each batch has its goal exchanged for one that its episode achieved later
 
-The losses are SAC's; what is new is the buffer, `rl_training.data.HindsightReplayBuffer`, which every off-policy
+The losses are SAC's; what is new is how batches are drawn, `rl_training.data.Hindsight`, which every off-policy
 algorithm takes with `replay: hindsight`.
 
 Andrychowicz et al., "Hindsight Experience Replay", NeurIPS 2017.

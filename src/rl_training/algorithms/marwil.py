@@ -28,6 +28,8 @@ from rl_training.algorithms.losses import exp_weights, imitation_objective
 from rl_training.binding import options
 from rl_training.models import MLPMARWILModel
 from rl_training.models.policies import gaussian_log_prob
+from rl_training.reading import Transitions
+from rl_training.returns import lambda_returns
 from rl_training.types import Batch, Metrics
 
 
@@ -91,13 +93,25 @@ class MARWIL(Algorithm):
             updates_buffers=("advantage_scale",),
         ),
     )
-    needs = ("obs", "actions", "lambda_returns")
+    reads = Transitions(("obs", "actions", "lambda_returns"))
+    annotates = ("lambda_returns",)
+    annotate_every = "recompute_interval"
     defaults = {"batch_size": 2000}
     advantage_scale: Tensor
 
     def __init__(self, *parts: Any, **values: Any) -> None:
         super().__init__(*parts, **values)
         self.register_buffer("advantage_scale", torch.tensor(self.hyper.scale_start or 0.0))
+
+    def annotate(self, rows: Batch, ends: Tensor) -> Batch:
+        """Returns by the target network of the value, which moves every `recompute_interval` updates."""
+        gamma, td_lambda = self.hyper.gamma, self.hyper.td_lambda
+        return lambda_returns(rows, ends, self.target_values, gamma=gamma, td_lambda=td_lambda)
+
+    def target_values(self, obs: Tensor) -> Tensor:
+        """Values of raw observations by the target network."""
+        values: Tensor = self.target.value(self.normalize(obs))
+        return values
 
     def joint_loss(self, batch: Batch) -> Metrics:
         """Actor and value, each by its own loss at the same point."""

@@ -25,6 +25,7 @@ from rl_training.algorithms.hyper import SmoothingHyper
 from rl_training.algorithms.losses import bellman, combine, critic_objective, smooth
 from rl_training.binding import options
 from rl_training.models import MLPReBRACModel
+from rl_training.reading import Transitions
 from rl_training.types import Batch, Metrics
 
 
@@ -90,7 +91,7 @@ class ReBRAC(Algorithm):
     model: MLPReBRACModel
     target: MLPReBRACModel
     steps = (Step("critic"), Step("actor", every="policy_delay", tracks=("actor", "critic")))
-    needs = (*TRANSITION, "next_actions")
+    reads = Transitions((*TRANSITION, "next_actions"))
     defaults = {"batch_size": 1024}
 
     def critic_loss(self, batch: Batch) -> Metrics:

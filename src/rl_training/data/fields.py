@@ -20,6 +20,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "truncations": ("timeouts", "truncated"),
     "next_actions": (),
     "returns_to_go": (),
+    "achieved_goals": ("achieved_goal",),
     "masks": (),
     "episode_ends": ("episode_terminals",),
 }
@@ -92,7 +93,7 @@ def _array(spelling: str, value: Any, *, copy: bool) -> NDArray[Any]:
 def _shape(field: str, spelling: str, array: NDArray[Any]) -> NDArray[Any]:
     if array.dtype == object or array.dtype.kind not in "fiub":
         raise DatasetError(f"{spelling} must hold numbers, got an array of type {array.dtype}")
-    if field in ("obs", "next_obs", "actions", "next_actions"):
+    if field in ("obs", "next_obs", "actions", "next_actions", "achieved_goals"):
         if field.endswith("actions") and array.dtype.kind in "iub":
             return _choices(spelling, array)
         if array.ndim == 1:

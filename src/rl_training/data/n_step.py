@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from rl_training.data.offline_dataset import TransitionDataset
+from rl_training.data.rows import Rows
+from rl_training.types import Batch
+
+if TYPE_CHECKING:
+    from rl_training.data.offline_dataset import TransitionDataset
 
 
 def sum_rewards(rewards: Tensor, dones: Tensor, follows: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -22,23 +28,38 @@ def sum_rewards(rewards: Tensor, dones: Tensor, follows: Tensor, gamma: float) -
     return (rewards * weights * counts).sum(1), weights.new_tensor(gamma) ** lengths, lengths - 1
 
 
+def sum_windows(
+    rows: Rows,
+    names: Iterable[str],
+    window: Tensor,
+    follows: Tensor,
+    *,
+    gamma: float,
+    rewards: Tensor | None = None,
+    dones: Tensor | None = None,
+) -> Batch:
+    """The batch of windows (B, n): their first rows, the sums of their rewards, and what came after their last.
+
+    `rewards` and `dones` (B, n) take the place of those that are stored.
+    """
+    rewards = rows.get("rewards", window) if rewards is None else rewards
+    dones = rows.get("dones", window) if dones is None else dones
+    sums, discounts, last = sum_rewards(rewards, dones, follows, gamma)
+    end, final = (values.gather(1, last[:, None])[:, 0] for values in (window, dones))
+    others = [name for name in names if name not in ("rewards", "dones")]
+    batch = {name: rows.get(name, end if name.startswith("next_") else window[:, 0]) for name in others}
+    return batch | {"rewards": sums, "dones": final, "discounts": discounts}
+
+
 def with_n_step(dataset: TransitionDataset, n_step: int, gamma: float) -> TransitionDataset:
     """The dataset whose rows reach over `n_step` steps: rewards are sums, what comes next comes after the last.
 
     `discounts` says what the value after a row's last step is worth; returns-to-go stay those of the first. Since rows
     overlap, they are no longer in episode order.
     """
-    bounds = dataset.episode_bounds()
-    lengths = bounds[:, 1] - bounds[:, 0]
-    rows = torch.arange(len(dataset), device=dataset.device)
-    stops = bounds[:, 1].repeat_interleave(lengths)
-    window = rows[:, None] + torch.arange(n_step, device=dataset.device)
-    follows = window < stops[:, None]
-    window = torch.where(follows, window, rows[:, None])
-    data = dataset.fields
-    rewards, discounts, last = sum_rewards(data["rewards"][window], data["dones"][window], follows, gamma)
-    end = rows + last
-    after = {name: data[name][end] for name in ("next_obs", "next_actions", "dones") if name in data}
-    mask = dataset.next_action_mask
-    stepped = dataset.with_fields(rewards=rewards, discounts=discounts, **after)
-    return replace(stepped, next_action_mask=None if mask is None else mask[end], is_ordered=False)
+    rows = dataset.rows
+    window, follows = rows.window(rows.numbers(), n_step)
+    names = [name for name in ("next_obs", "next_actions", "next_action_mask") if name in rows.columns]
+    stepped = sum_windows(rows, names, window, follows, gamma=gamma)
+    mask = stepped.pop("next_action_mask", None)
+    return replace(dataset.with_fields(**stepped), next_action_mask=mask, is_ordered=False)

@@ -17,8 +17,9 @@ from typing_extensions import Self
 from rl_training.config import RewardTransformConfig
 from rl_training.data.conversion import add_next_obs, episode_rows
 from rl_training.data.fields import read_fields
-from rl_training.data.returns import returns_to_go
+from rl_training.data.rows import Rows
 from rl_training.data.sampling import BlockSampler, sample_trajectory_windows
+from rl_training.returns import returns_to_go
 from rl_training.spaces import BoxActions
 from rl_training.types import Batch, DatasetError
 
@@ -175,6 +176,13 @@ class TransitionDataset:
         return self.truncations.device
 
     @property
+    def rows(self) -> Rows:
+        """The rows as a store, which shares the tensors: for what is derived from rows of the same episode."""
+        self._require_order("episodes")
+        mask = {} if self.next_action_mask is None else {"next_action_mask": self.next_action_mask}
+        return Rows({**self.fields, **mask, "truncations": self.truncations})
+
+    @property
     def episode_ends(self) -> Tensor:
         """True on the last row of each episode, however it ended."""
         return self.truncations | self.fields["dones"].bool()
@@ -256,7 +264,10 @@ class TransitionDataset:
         An episode all of whose rewards equal `failure_reward` counts as if it went on like that for ever.
         """
         self._require_order("returns_to_go")
-        return self.with_fields(returns_to_go=returns_to_go(self, gamma=gamma, failure_reward=failure_reward))
+        returns = returns_to_go(
+            self.rewards, self.episode_ends, gamma=gamma, tails=self.tail_rewards, failure_reward=failure_reward
+        )
+        return self.with_fields(returns_to_go=returns)
 
     def map_actions(self, function: Callable[[Tensor], Tensor]) -> Self:
         """The dataset with a function applied to all actions, those of held-out episodes too."""

@@ -1,19 +1,20 @@
-"""Several datasets as one, and prior data beside a run's own experience."""
+"""Several datasets as one."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 from rl_training.data.offline_dataset import TransitionDataset
-from rl_training.data.replay_buffer import ReplayBuffer
-from rl_training.data.sampling import Source
-from rl_training.types import Batch, DatasetError
+from rl_training.data.sources import MixedSource, Ratio, make_source
+from rl_training.types import DatasetError
+
+__all__ = ["MixedSource", "Ratio", "concatenate_datasets", "largest_remainder", "make_source",
+           "mix_transition_datasets"]  # fmt: skip
 
 
 def mix_transition_datasets(
@@ -108,68 +109,3 @@ def _join_tails(datasets: Sequence[TransitionDataset]) -> Tensor:
     tails = [part.tail_rewards for part in datasets]
     blank = [torch.full_like(part.fields["rewards"], torch.nan) for part in datasets]
     return torch.cat([none if tail is None else tail for tail, none in zip(tails, blank, strict=True)])
-
-
-Ratio: TypeAlias = "float | Literal['proportional']"
-"""The share of prior data in a batch, or `proportional` to let every row of either kind count alike."""
-
-
-def make_source(prior: TransitionDataset | None, online: ReplayBuffer | None, ratio: Ratio) -> Source:
-    """What draws from prior data, from a run's own experience, or from both."""
-    if prior is not None:
-        return prior.sampler if online is None else MixedSource(prior, online, ratio)
-    if online is None:
-        raise ValueError("batches need something to be drawn from: prior data, a buffer, or both")
-    return online
-
-
-class MixedSource:
-    """Batches of which a share comes from prior data and the rest from a run's own experience.
-
-    While there is no experience yet, all comes from prior data.
-    """
-
-    def __init__(self, prior: TransitionDataset, online: ReplayBuffer, ratio: Ratio) -> None:
-        self.prior, self.online, self.ratio = prior, online, ratio
-        self._counts = torch.zeros(3, dtype=torch.int64)
-        """Batches, and rows of either kind in them, since they were last asked for."""
-
-    def sample(self, batch_size: int) -> Batch:
-        """A batch of rows of both kinds, those of prior data first."""
-        offline = self._offline_rows(batch_size)
-        self._counts += torch.tensor([1, offline, batch_size - offline])
-        if offline == batch_size:
-            return self.prior.sample(batch_size)
-        online = self.online.sample(batch_size - offline)
-        if offline == 0:
-            return online
-        return {name: torch.cat([value, online[name]]) for name, value in self.prior.sample(offline).items()}
-
-    def _offline_rows(self, batch_size: int) -> int:
-        prior, online = len(self.prior), self.online.num_drawable
-        if not online:
-            return batch_size
-        if self.ratio == "proportional":
-            return round(batch_size * prior / (prior + online))
-        return round(batch_size * self.ratio)
-
-    def metrics(self) -> dict[str, float]:
-        """Rows of either kind in a batch, on average since the last call."""
-        batches, offline, online = self._counts.tolist()
-        self._counts.zero_()
-        rows = {"offline_rows": offline / max(batches, 1), "online_rows": online / max(batches, 1)}
-        return self.online.metrics() | rows
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where the streams are, without rows."""
-        return {
-            "prior": self.prior.sampler.state_dict(),
-            "online": self.online.state_dict(),
-            "counts": self._counts.clone(),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` found the streams; the buffer's rows are its own business."""
-        self.prior.sampler.load_state_dict(state["prior"])
-        self.online.load_state_dict(state["online"])
-        self._counts.copy_(state["counts"])

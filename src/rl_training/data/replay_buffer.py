@@ -9,20 +9,31 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from rl_training.data.n_step import sum_rewards
+from rl_training.data.hindsight import Hindsight
 from rl_training.data.offline_dataset import TransitionDataset
-from rl_training.data.returns import backward_recursion
+from rl_training.data.rows import Rows
+from rl_training.data.sampling import UniformSource
+from rl_training.returns import returns_to_go
 from rl_training.spaces import Column
 from rl_training.types import Batch, ConfigError, DatasetError
 
 SAMPLED = ("obs", "actions", "rewards", "next_obs", "dones")
+BOOKKEEPING = {"truncations": torch.int32, "streams": torch.int32}
 
 
-class ReplayBuffer:
+class ReplayBuffer(UniformSource):
     """A ring of the last `capacity` transitions, in the order in which they came; a source of uniform batches.
 
-    Rewards are kept as the environment gave them, and transformed when they are drawn. With several environments the
-    rows of each form a stream, so that a sum over several steps never crosses from one into another.
+    Rewards are kept as the environment gave them, and transformed when they are drawn. Actions are kept as the policy
+    drew them. The rows of each environment form a stream, so that a sum over several steps never crosses from one into
+    another. `columns` says what else is stored beside a transition, or that a field has another shape or type.
+
+    A buffer of `whole_episodes` holds rows back until their episode has ended, for fields that depend on what comes
+    after. `next_actions` of a row is the action taken next; where an episode was cut there is none, and its last row is
+    left out. `returns_to_go` is the discounted sum of transformed rewards to the episode's end; an episode all of whose
+    rewards equal `failure_reward` counts as if it went on like that for ever. With `hindsight`, observations that are
+    added end with the achieved goal, which is stored apart from them. Fields in `annotates` are computed by `annotate`,
+    and only rows that have them are drawn.
     """
 
     def __init__(
@@ -31,52 +42,73 @@ class ReplayBuffer:
         capacity: int,
         obs_dim: int,
         action_dim: int,
-        action: Column | None = None,
         num_envs: int = 1,
         gamma: float = 0.99,
         n_step: int = 1,
         transform: Callable[[Tensor], Tensor] | None = None,
         seed: int = 0,
         device: torch.device | str = "cpu",
+        columns: Mapping[str, Column] | None = None,
+        whole_episodes: bool = False,
+        needs: Sequence[str] = (),
+        failure_reward: float | None = None,
+        hindsight: Hindsight | None = None,
+        annotates: Sequence[str] = (),
     ) -> None:
         if capacity < num_envs:
             raise ConfigError(f"buffer_capacity must be >= num_envs ({num_envs}), got {capacity}")
-        self.capacity, self.num_envs = capacity, num_envs
-        self.gamma, self.n_step, self.transform = gamma, n_step, transform
-        self.device = torch.device(device)
-        self.generator = torch.Generator().manual_seed(seed)
-        self.added = 0
-        """Rows ever added; row number k stands at k % capacity until row k + capacity takes its place."""
-        self.sampled: tuple[str, ...] = SAMPLED
-        self._first_stream = 0
-        self.fields: dict[str, Tensor] = {}
-        self._add_fields(obs=obs_dim, rewards=None, next_obs=obs_dim, dones=None)
-        kept = Column((action_dim,)) if action is None else action
-        self.fields["actions"] = torch.empty((capacity, *kept.shape), dtype=kept.torch_dtype, device=self.device)
-        self._add_fields(truncations=None, streams=None, dtype=torch.int32)
-        if n_step > 1:
-            self._successors = torch.full((capacity,), -1, device=self.device)
-            self._last = torch.full((num_envs,), -1, device=self.device)
-            """The number of each environment's last row; -1 where nothing may follow it."""
-
-    def _add_fields(self, *, dtype: torch.dtype = torch.float32, **widths: int | None) -> None:
-        # Not filled, so that memory is taken only as rows come.
-        for name, width in widths.items():
-            shape = (self.capacity,) if width is None else (self.capacity, width)
-            self.fields[name] = torch.empty(shape, dtype=dtype, device=self.device)
+        if failure_reward is not None and gamma >= 1:
+            raise ConfigError("failure_reward needs gamma < 1: the return of an endless failure is infinite")
+        self.capacity, self.num_envs, self.device = capacity, num_envs, torch.device(device)
+        self.whole_episodes = whole_episodes or hindsight is not None
+        self.needs, self.failure_reward, self.annotates = tuple(needs), failure_reward, tuple(annotates)
+        obs, extra = Column((obs_dim,)), dict(columns or {})
+        shapes = {"obs": obs, "actions": Column((action_dim,)), "rewards": Column(), "next_obs": obs, "dones": Column()}
+        if "obs" in extra:
+            shapes["next_obs"] = extra["obs"]
+        if "next_actions" in needs:
+            extra["next_actions"] = extra.get("actions", shapes["actions"])
+        if "returns_to_go" in needs:
+            extra["returns_to_go"] = Column()
+        if hindsight is not None:
+            extra["achieved_goals"] = Column((hindsight.goal_dim,))
+        if self.whole_episodes:
+            extra |= {"starts": Column((), "int64"), "stops": Column((), "int64")}
+        rows = Rows.ring(capacity, shapes | extra, device)
+        for name, dtype in BOOKKEEPING.items():
+            rows.columns[name] = torch.empty(capacity, dtype=dtype, device=device)
+        if n_step > 1 and not self.whole_episodes:
+            rows.link(num_envs)
+        self.fields = dict(rows.columns)
+        """The columns that `rows_from` returns: all but annotations."""
+        rows.columns |= {name: torch.empty(capacity, device=device) for name in annotates}
+        derived = [name for name in ("next_actions", "returns_to_go") if name in needs]
+        own = [name for name in columns or {} if name not in SAMPLED]
+        super().__init__(
+            rows,
+            (*SAMPLED, *derived, *own, *annotates),
+            seed=seed,
+            gamma=gamma,
+            n_step=n_step,
+            transform=transform,
+            hindsight=hindsight,
+        )
+        self.annotated = 0
+        """The number of the first row that came after fields were last annotated."""
+        self.pending: list[list[Batch]] = [[] for _ in range(num_envs)]
 
     def __len__(self) -> int:
-        return min(self.added, self.capacity)
+        return len(self.rows)
 
     @property
-    def num_drawable(self) -> int:
-        """How many rows batches are drawn from."""
-        first, stop = self._drawable()
-        return max(stop - first, 0)
+    def added(self) -> int:
+        """Rows ever added."""
+        return self.rows.stop
 
-    def _drawable(self) -> tuple[int, int]:
-        """The numbers of the first row that can be drawn and of the one after the last."""
-        return self.added - len(self), self.added
+    def drawable(self) -> tuple[int, int]:
+        """The number of the first row that can be drawn, and of the row after the last."""
+        first, stop = super().drawable()
+        return first, self.annotated if self.annotates else stop
 
     def add(
         self,
@@ -88,223 +120,153 @@ class ReplayBuffer:
         terminations: ArrayLike,
         truncations: ArrayLike,
         mask: ArrayLike | None = None,
+        **extra: ArrayLike,
     ) -> None:
         """One row of each environment; those outside `mask`, which no step of the task made, are left out.
 
         `next_obs` is what the step led to, never what a reset brought; where a step ended the task on the very step of
-        a time limit, it has terminated.
+        a time limit, it has terminated. `extra` are the columns that are stored beside a transition.
         """
-        values = {"obs": obs, "actions": actions, "rewards": rewards, "next_obs": next_obs, "dones": terminations}
-        rows = {name: torch.as_tensor(value).to(self.device, self.fields[name].dtype) for name, value in values.items()}
-        cut = torch.as_tensor(truncations).to(self.device, torch.int32)
-        rows["truncations"] = cut * (rows["dones"] == 0)
-        rows["streams"] = self._first_stream + torch.arange(self.num_envs, dtype=torch.int32, device=self.device)
+        given = {"obs": obs, "actions": actions, "rewards": rewards, "next_obs": next_obs, "dones": terminations}
+        if self.hindsight is not None:
+            width = self.fields["obs"].shape[1]
+            seen, after = torch.as_tensor(obs), torch.as_tensor(next_obs)
+            given |= {"obs": seen[:, :width], "next_obs": after[:, :width], "achieved_goals": after[:, width:]}
+        rows = {name: self._as_stored(name, value) for name, value in (given | extra).items()}
+        rows["truncations"] = self._as_stored("truncations", truncations) * (rows["dones"] == 0)
+        first = self.rows.first_stream
+        rows["streams"] = torch.arange(first, first + self.num_envs, dtype=torch.int32, device=self.device)
         if mask is not None:
             kept = torch.as_tensor(mask).to(self.device).nonzero().flatten()
             rows = {name: value.index_select(0, kept) for name, value in rows.items()}
-        self._take(rows)
+        if self.whole_episodes:
+            self._hold_back(rows)
+        else:
+            self.rows.append(rows)
 
-    def _take(self, rows: Batch) -> None:
-        """Rows of a step, at most one of each stream."""
-        self._write(rows)
+    def _as_stored(self, name: str, values: ArrayLike) -> Tensor:
+        return torch.as_tensor(values).to(self.device, self.fields[name].dtype)
 
-    def _write(self, rows: Batch) -> None:
-        """Rows into the ring, the oldest making place."""
+    def _hold_back(self, rows: Batch) -> None:
+        """Let rows wait until their episode has ended."""
+        # Copied, since the caller may write into its arrays before the episode ends.
+        rows = {name: value.clone() for name, value in rows.items()}
+        # Read once for all rows: from another device, each read waits for all that it has to do.
+        flags = torch.stack([rows["streams"], rows["dones"].int(), rows["truncations"]], 1).tolist()
+        for row, (number, done, cut) in enumerate(flags):
+            stream = self.pending[number % self.num_envs]
+            stream.append({name: value[row : row + 1] for name, value in rows.items()})
+            if len(stream) > self.capacity:
+                raise ConfigError(f"an episode is longer than buffer_capacity ({self.capacity}) rows")
+            if done or cut:
+                episode = _joined(stream)
+                stream.clear()
+                self._append_episode(episode, is_cut=bool(cut))
+
+    def _append_episode(self, rows: Batch, *, is_cut: bool) -> None:
+        """Add a whole episode, with what is known only at its end."""
+        if "returns_to_go" in self.needs:
+            rewards = self.transformed(rows["rewards"])
+            ends = torch.zeros(len(rewards), dtype=torch.bool)
+            ends[-1] = True
+            rows["returns_to_go"] = returns_to_go(rewards, ends, gamma=self.gamma, failure_reward=self.failure_reward)
+        if "next_actions" in self.needs:
+            rows["next_actions"] = torch.cat([rows["actions"][1:], rows["actions"][-1:]])
+            if is_cut:
+                rows = {name: value[:-1] for name, value in rows.items()}
+                # The row before it is where the episode is cut from here on.
+                rows["truncations"][-1:] = 1
         count = len(rows["streams"])
-        if count == 0:
-            return
-        added = torch.arange(self.added, self.added + count, device=self.device)
-        places = added % self.capacity
-        for name, value in rows.items():
-            self.fields[name].index_copy_(0, places, value)
-        self.added += count
-        if self.n_step > 1:
-            self._link(added, rows["streams"].long(), (rows["dones"] + rows["truncations"]) > 0)
-
-    def _link(self, added: Tensor, streams: Tensor, ended: Tensor) -> None:
-        """Let rows with these numbers know where their stream goes on, the last rows from before included."""
-        streams, order = streams.sort(stable=True)
-        added, ended = added[order], ended[order]
-        places = added % self.capacity
-        goes_on = streams[1:] == streams[:-1]
-        edge = goes_on.new_ones(1)
-        first, final = torch.cat([edge, ~goes_on]), torch.cat([~goes_on, edge])
-        self._successors[places] = -1
-        within = (goes_on & ~ended[:-1]).nonzero().flatten()
-        self._successors[places[within]] = places[within + 1]
-        before = self._last[streams[first] % self.num_envs]
-        # Where a row has been overwritten since, its place is another's.
-        is_there = before >= max(self.added - self.capacity, 0)
-        self._successors[before[is_there] % self.capacity] = places[first][is_there]
-        final &= streams >= self._first_stream
-        self._last[streams[final] % self.num_envs] = torch.where(ended, -1, added)[final]
+        rows["starts"] = torch.full((count,), self.added, device=self.device)
+        rows["stops"] = rows["starts"] + count
+        self.rows.append(rows)
 
     def break_streams(self) -> None:
-        """What comes next does not follow what came last: the environments were started anew."""
-        self._first_stream += self.num_envs
-        if self.n_step > 1:
-            self._last.fill_(-1)
+        """What comes next does not follow what came last; rows of episodes that will not end are dropped."""
+        self.rows.break_streams(self.num_envs)
+        self.pending = [[] for _ in range(self.num_envs)]
 
-    def sample(self, batch_size: int) -> Batch:
-        """A batch of rows drawn uniformly with replacement."""
-        return self._batch(self._draw(batch_size) % self.capacity)
+    def forget(self, before: int) -> None:
+        """Drop the rows before a number: those of a rollout that has been learned from."""
+        self.rows.oldest = before
 
-    def _draw(self, batch_size: int) -> Tensor:
-        """The numbers of rows drawn uniformly."""
-        first, stop = self._drawable()
-        if first >= stop:
-            raise DatasetError("the buffer holds no row that can be drawn")
-        return torch.randint(first, stop, (batch_size,), generator=self.generator).to(self.device)
+    def annotate(self, compute: Callable[[Batch, Tensor], Batch]) -> Batch:
+        """Compute the fields in `annotates` for all rows; what was computed, episode by episode.
 
-    def _batch(self, index: Tensor) -> Batch:
-        if self.n_step == 1:
-            batch = {name: self.fields[name].index_select(0, index) for name in self.sampled}
-            batch["rewards"] = self._transformed(batch["rewards"])
-            return batch
-        window, follows = self._window(index)
-        rewards, dones = self._transformed(self.fields["rewards"][window]), self.fields["dones"][window]
-        return self._sum(window, rewards, dones, follows)
-
-    def _transformed(self, rewards: Tensor) -> Tensor:
-        return rewards if self.transform is None else self.transform(rewards)
-
-    def _window(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Places of a row and of those that follow it, (B, n_step), and whether they do."""
-        places, follows = [index], [torch.ones_like(index, dtype=torch.bool)]
-        for _ in range(self.n_step - 1):
-            after = self._successors[places[-1]]
-            follows.append(follows[-1] & (after >= 0))
-            places.append(torch.where(follows[-1], after, places[-1]))
-        return torch.stack(places, 1), torch.stack(follows, 1)
-
-    def _sum(self, window: Tensor, rewards: Tensor, dones: Tensor, follows: Tensor) -> Batch:
-        """The batch of windows: their first rows, the sums of their rewards, and what came after their last."""
-        sums, discounts, last = sum_rewards(rewards, dones, follows, self.gamma)
-        end = window.gather(1, last[:, None])[:, 0]
-        batch = {
-            name: self.fields[name].index_select(0, end if name.startswith("next_") else window[:, 0])
-            for name in self.sampled
-        }
-        final = dones.gather(1, last[:, None])[:, 0]
-        return batch | {"rewards": sums, "dones": final, "discounts": discounts}
+        `compute` gets rows in episode order with transformed rewards, and the places at which episodes end.
+        """
+        if self.whole_episodes:
+            # Episodes stand one after the other already; the oldest may have lost its beginning.
+            numbers = self.rows.numbers()
+            ends = self.rows.ends(numbers)
+        else:
+            numbers, ends = self.rows.by_stream()
+        rows = self.rows.take(self.fields, numbers)
+        rows["rewards"] = self.transformed(rows["rewards"])
+        computed = compute(rows, ends.nonzero().flatten())
+        found = {name: computed[name] for name in self.annotates}
+        self.rows.put(numbers, found)
+        self.annotated = self.added
+        return found
 
     def metrics(self) -> dict[str, float]:
         """What there is to say about the batches drawn since the last call, and about the buffer."""
-        return {"buffer_size": len(self)}
+        return {"buffer_size": len(self)} | super().metrics()
 
     def to_dataset(self) -> TransitionDataset:
         """What the buffer holds, episode by episode, as data for offline training; rewards are raw."""
         if not len(self):
             raise DatasetError("the buffer is empty")
-        rows = self.rows_from(self.added - len(self))
-        order = torch.sort(rows["streams"], stable=True).indices
-        rows = {name: value.index_select(0, order).cpu() for name, value in rows.items()}
+        numbers, ends = self.rows.by_stream()
+        names = [name for name in (*SAMPLED, "achieved_goals") if name in self.fields]
+        arrays = {name: value.cpu() for name, value in self.rows.take(names, numbers).items()}
         # A stream goes on where the data does not: at its end the episode counts as cut.
-        is_last = rows["streams"] != rows["streams"].roll(-1)
-        is_last[-1] = True
-        arrays = {name: rows[name] for name in SAMPLED}
-        arrays["truncations"] = (rows["truncations"].bool() | is_last) & (rows["dones"] == 0)
+        arrays["truncations"] = ends.cpu() & (arrays["dones"] == 0)
         return TransitionDataset.from_dict(arrays)
 
     def rows_from(self, number: int) -> Batch:
         """The rows from a number on, which must still be there, in the order in which they were added."""
-        places = torch.arange(number, self.added, device=self.device) % self.capacity
-        return {name: value.index_select(0, places) for name, value in self.fields.items()}
+        return self.rows.take(self.fields, self.rows.numbers(number))
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the buffer is, without its rows."""
+        """Position and generator, rows that wait for their episode's end, and annotations; no rows of the ring.
+
+        Annotations are kept because networks that have changed since could not compute the same ones again.
+        """
+        known = self.rows.numbers()[: max(self.annotated - self.rows.first, 0)]
         return {
+            **super().state_dict(),
             "added": self.added,
-            "first_stream": self._first_stream,
-            "generator": self.generator.get_state(),
+            "oldest": self.rows.oldest,
+            "first_stream": self.rows.first_stream,
+            "pending": [_joined(stream) for stream in self.pending],
+            "annotated": self.annotated,
+            "annotations": self.rows.take(self.annotates, known),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` found the buffer, once `restore` has brought its rows back."""
-        self.added, self._first_stream = state["added"], state["first_stream"]
-        self.generator.set_state(state["generator"])
-        if self.n_step > 1:
-            self._last.fill_(-1)
+        """Continue where `state_dict` found the buffer; `restore` then brings its rows back."""
+        super().load_state_dict(state)
+        rows = self.rows
+        rows.stop, rows.oldest, rows.first_stream = state["added"], state["oldest"], state["first_stream"]
+        if rows.links is not None:
+            rows.last.fill_(-1)
+        self.pending = [_split(stream, self.device) for stream in state["pending"]]
+        self.annotated = state["annotated"]
+        annotations = {name: value.to(self.device) for name, value in state["annotations"].items()}
+        count = len(next(iter(annotations.values()), ()))
+        rows.put(torch.arange(self.annotated - count, self.annotated, device=self.device), annotations)
 
     def restore(self, rows: Batch) -> None:
-        """Put back the last rows, as `rows_from` gave them."""
-        self.added -= len(rows["streams"])
-        self._write({name: value.to(self.device) for name, value in rows.items()})
+        """Put back the last rows, as `rows_from` gave them, after `load_state_dict`."""
+        self.rows.stop -= len(rows["streams"])
+        self.rows.append({name: rows[name].to(self.device) for name in self.fields})
 
 
-class EpisodeReplayBuffer(ReplayBuffer):
-    """Holds rows back until their episode has ended, for fields that depend on what comes after.
+def _joined(parts: Sequence[Batch]) -> Batch:
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]} if parts else {}
 
-    `next_actions` of a row is the action taken next; where an episode was cut there is none, and its last row is left
-    out. `returns_to_go` is the discounted sum of transformed rewards to the episode's end; an episode all of whose
-    rewards equal `failure_reward` counts as if it went on like that for ever.
-    """
 
-    def __init__(self, *, needs: Sequence[str] = (), failure_reward: float | None = None, **options: Any) -> None:
-        super().__init__(**options)
-        if failure_reward is not None and self.gamma >= 1:
-            raise ConfigError("failure_reward needs gamma < 1: the return of an endless failure is infinite")
-        self.failure_reward = failure_reward
-        self.pending: list[list[Batch]] = [[] for _ in range(self.num_envs)]
-        if "next_actions" in needs:
-            self.fields["next_actions"] = torch.empty_like(self.fields["actions"])
-        if "returns_to_go" in needs:
-            self._add_fields(returns_to_go=None)
-        self.sampled += tuple(name for name in ("next_actions", "returns_to_go") if name in self.fields)
-
-    def _take(self, rows: Batch) -> None:
-        # Copied, since the caller may write into its arrays before the episode ends.
-        rows = {name: value.clone() for name, value in rows.items()}
-        # Read once for all rows: from another device, each read waits for all that it has to do.
-        streams, ends = rows["streams"].tolist(), (rows["dones"] + rows["truncations"]).tolist()
-        for row, (number, ended) in enumerate(zip(streams, ends, strict=True)):
-            stream = self.pending[number % self.num_envs]
-            stream.append({name: value[row : row + 1] for name, value in rows.items()})
-            if len(stream) > self.capacity:
-                raise ConfigError(f"an episode is longer than buffer_capacity ({self.capacity}) rows")
-            if ended:
-                episode = self._complete({name: torch.cat([part[name] for part in stream]) for name in stream[0]})
-                stream.clear()
-                self._write(episode)
-
-    def _complete(self, rows: Batch) -> Batch:
-        """The rows of an episode that are kept, with what is known only at its end."""
-        if "returns_to_go" in self.fields:
-            rows["returns_to_go"] = self._returns(self._transformed(rows["rewards"]))
-        if "next_actions" in self.fields:
-            rows["next_actions"] = torch.cat([rows["actions"][1:], rows["actions"][-1:]])
-            if bool(rows["truncations"][-1]):
-                rows = {name: value[:-1] for name, value in rows.items()}
-                # The row before it is where the episode is cut from here on.
-                rows["truncations"][-1:] = 1
-        return rows
-
-    def _returns(self, rewards: Tensor) -> Tensor:
-        if self.failure_reward is not None and bool((rewards == self.failure_reward).all()):
-            return torch.full_like(rewards, self.failure_reward / (1 - self.gamma))
-        ends = torch.zeros(len(rewards), dtype=torch.bool)
-        return backward_recursion(rewards, self.gamma, ends)
-
-    def break_streams(self) -> None:
-        """What comes next does not follow what came last; rows of episodes that will not end are dropped."""
-        super().break_streams()
-        self.pending = [[] for _ in range(self.num_envs)]
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where the buffer is, without its rows, but with those that wait for their episode's end."""
-        pending = [
-            {name: torch.cat([part[name] for part in stream]) for name in stream[0]} if stream else {}
-            for stream in self.pending
-        ]
-        return {**super().state_dict(), "pending": pending}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` found the buffer, once `restore` has brought its rows back."""
-        super().load_state_dict(state)
-        self.pending = [
-            [
-                dict(zip(stream, part, strict=True))
-                for part in zip(*(value.to(self.device).split(1) for value in stream.values()), strict=True)
-            ]
-            for stream in state["pending"]
-        ]
+def _split(rows: Batch, device: torch.device) -> list[Batch]:
+    columns = [torch.split(value.to(device), 1) for value in rows.values()]
+    return [dict(zip(rows, row, strict=True)) for row in zip(*columns, strict=True)]

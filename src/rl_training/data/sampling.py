@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
+from rl_training.data.hindsight import Hindsight
+from rl_training.data.n_step import sum_windows
+from rl_training.data.rows import Rows
 from rl_training.types import Batch, DatasetError
 
 if TYPE_CHECKING:
@@ -33,8 +36,16 @@ class Source(Protocol):
         """Continue where `state_dict` found the stream."""
 
 
+class SizedSource(Source, Protocol):
+    """A source that knows how many rows it draws from."""
+
+    @property
+    def num_drawable(self) -> int:
+        """How many rows batches are drawn from."""
+
+
 class BlockSampler:
-    """Uniform batches with replacement, gathered many at a time and handed out as views."""
+    """Uniform batches with replacement from a log, gathered many at a time and handed out as views."""
 
     def __init__(self, fields: Mapping[str, Tensor], *, seed: int) -> None:
         self.fields = fields
@@ -43,6 +54,11 @@ class BlockSampler:
         self.offset = BLOCK
         self.block_start = self.generator.get_state()
         self.block: list[Batch] = []
+
+    @property
+    def num_drawable(self) -> int:
+        """How many rows batches are drawn from."""
+        return len(next(iter(self.fields.values())))
 
     def sample(self, batch_size: int) -> Batch:
         """The next batch of the stream; another batch size begins another block."""
@@ -56,9 +72,11 @@ class BlockSampler:
     def _gather(self, batch_size: int) -> None:
         if batch_size < 1:
             raise DatasetError(f"batch_size must be >= 1, got {batch_size}")
-        rows = len(next(iter(self.fields.values())))
-        index = torch.randint(rows, (BLOCK * batch_size,), generator=self.generator)
-        gathered = {name: torch.split(_gather_rows(value, index), batch_size) for name, value in self.fields.items()}
+        index = torch.randint(self.num_drawable, (BLOCK * batch_size,), generator=self.generator)
+        gathered = {
+            name: torch.split(value.index_select(0, index.to(value.device)), batch_size)
+            for name, value in self.fields.items()
+        }
         self.block = [{name: parts[k] for name, parts in gathered.items()} for k in range(BLOCK)]
         self.batch_size = batch_size
 
@@ -84,8 +102,164 @@ class BlockSampler:
             self._gather(state["batch_size"])
 
 
-def _gather_rows(values: Tensor, index: Tensor) -> Tensor:
-    return values.index_select(0, index.to(values.device))
+class UniformSource:
+    """Uniform batches with replacement from a log or a ring, with what is derived from the rows drawn.
+
+    Rewards are summed over `n_step` steps, and goals are exchanged by `hindsight`. `transform` is applied to raw
+    rewards: to those of rows if `is_raw`, and to those that hindsight computes.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        fields: Iterable[str],
+        *,
+        seed: int = 0,
+        gamma: float = 0.99,
+        n_step: int = 1,
+        transform: Callable[[Tensor], Tensor] | None = None,
+        is_raw: bool = True,
+        hindsight: Hindsight | None = None,
+    ) -> None:
+        self.rows, self.names = rows, tuple(fields)
+        self.gamma, self.n_step, self.transform, self.is_raw = gamma, n_step, transform, is_raw
+        self.hindsight = hindsight
+        self.generator = torch.Generator().manual_seed(seed)
+        self._relabelled = [0.0, 0.0, 0.0]
+        """Rows drawn, rows relabelled, and the sum of their rewards, since they were last asked for."""
+
+    def drawable(self) -> tuple[int, int]:
+        """The number of the first row that can be drawn, and of the row after the last."""
+        first, stop = self.rows.first, self.rows.stop
+        if self.hindsight is None or first == stop:
+            return first, stop
+        # An episode that has lost its beginning is left out whole.
+        starts, stops = self.rows.bounds(torch.tensor([first], device=self.rows.device))
+        return (first if int(starts) == first else int(stops)), stop
+
+    @property
+    def num_drawable(self) -> int:
+        """How many rows batches are drawn from."""
+        first, stop = self.drawable()
+        return max(stop - first, 0)
+
+    def draw(self, batch_size: int) -> Tensor:
+        """The numbers of rows drawn uniformly."""
+        first, stop = self.drawable()
+        if first >= stop:
+            raise DatasetError("the buffer holds no row that can be drawn")
+        return torch.randint(first, stop, (batch_size,), generator=self.generator).to(self.rows.device)
+
+    def transformed(self, rewards: Tensor) -> Tensor:
+        """Raw rewards as updates see them."""
+        return rewards if self.transform is None else self.transform(rewards)
+
+    def stored_rewards(self, rows: Tensor) -> Tensor:
+        """The rewards of rows as updates see them."""
+        rewards = self.rows.get("rewards", rows)
+        return self.transformed(rewards) if self.is_raw else rewards
+
+    def batch(self, names: Iterable[str], rows: Tensor) -> Batch:
+        """Fields of rows with these numbers, one step each."""
+        batch = self.rows.take(names, rows)
+        if self.is_raw and "rewards" in batch:
+            batch["rewards"] = self.transformed(batch["rewards"])
+        return batch
+
+    def sample(self, batch_size: int) -> Batch:
+        """A batch of rows drawn uniformly with replacement, some of them relabelled if that is on."""
+        rows = self.draw(batch_size)
+        if self.hindsight is not None:
+            return self._relabel(self.hindsight, rows)
+        if self.n_step == 1:
+            return self.batch(self.names, rows)
+        window, follows = self.rows.window(rows, self.n_step)
+        rewards = self.stored_rewards(window)
+        return sum_windows(self.rows, self.names, window, follows, gamma=self.gamma, rewards=rewards)
+
+    def _relabel(self, hindsight: Hindsight, rows: Tensor) -> Batch:
+        is_chosen, goals = hindsight.choose(self.rows, rows, self.generator)
+        window, follows = self.rows.window(rows, self.n_step)
+        rewards, dones = self.stored_rewards(window), self.rows.get("dones", window)
+        virtual, dones[is_chosen] = hindsight.outcomes(self.rows, window[is_chosen], goals)
+        rewards[is_chosen] = self.transformed(virtual)
+        batch = sum_windows(self.rows, self.names, window, follows, gamma=self.gamma, rewards=rewards, dones=dones)
+        hindsight.exchange(batch, is_chosen, goals)
+        counts = (len(rows), len(goals), float(virtual[:, 0].sum()))
+        self._relabelled = [total + count for total, count in zip(self._relabelled, counts, strict=True)]
+        if self.n_step == 1:
+            del batch["discounts"]
+        return batch
+
+    def metrics(self) -> dict[str, float]:
+        """With hindsight, the share of relabelled rows since the last call, and their mean reward."""
+        if self.hindsight is None:
+            return {}
+        drawn, relabelled, rewards = self._relabelled
+        self._relabelled = [0.0, 0.0, 0.0]
+        return {"virtual_share": relabelled / max(drawn, 1), "virtual_reward_mean": rewards / max(relabelled, 1)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the stream is, without rows."""
+        return {"generator": self.generator.get_state(), "relabelled": self._relabelled}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` found the stream."""
+        self.generator.set_state(state["generator"])
+        self._relabelled = state["relabelled"]
+
+
+class WindowSource:
+    """Windows of consecutive rows of one episode, (batch_size, length, ...) per field, at rows that `base` draws.
+
+    A window starts (pad right) or ends (pad left) at a row drawn uniformly and stops at the episode's bound; what is
+    missing is zero, and `mask` is 1 on real rows. `timesteps` counts rows from the start of the episode.
+    """
+
+    def __init__(
+        self, base: UniformSource, names: Iterable[str], length: int, *, pad: Literal["left", "right"] = "right"
+    ) -> None:
+        if pad not in ("left", "right"):
+            raise DatasetError(f"pad must be 'left' or 'right', got {pad!r}")
+        self.base, self.names, self.length, self.pad = base, tuple(names), length, pad
+
+    @property
+    def num_drawable(self) -> int:
+        """How many rows windows start or end at."""
+        return self.base.num_drawable
+
+    def sample(self, batch_size: int) -> Batch:
+        """The next batch of windows."""
+        if self.length < 1 or batch_size < 1:
+            raise DatasetError(f"length and batch_size must be >= 1, got {self.length} and {batch_size}")
+        store, rows = self.base.rows, self.base.draw(batch_size)
+        starts, stops = (bound[:, None] for bound in store.bounds(rows))
+        offset = 0 if self.pad == "right" else 1 - self.length
+        window = rows[:, None] + torch.arange(offset, offset + self.length, device=rows.device)
+        # The oldest episode of a ring may have lost its beginning.
+        mask = (window >= starts.clamp_min(store.first)) & (window < stops)
+        index = torch.where(mask, window, rows[:, None])
+        values = {name: store.get(name, index) for name in self.names if name not in ("rewards", "timesteps", "mask")}
+        if "rewards" in self.names:
+            values["rewards"] = self.base.stored_rewards(index)
+        windows = {name: _blank(value, mask) for name, value in (values | {"timesteps": window - starts}).items()}
+        return windows | {"mask": mask.float()}
+
+    def metrics(self) -> dict[str, float]:
+        """What there is to say about the rows."""
+        return self.base.metrics()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the stream is, without rows."""
+        return self.base.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` found the stream."""
+        self.base.load_state_dict(state)
+
+
+def _blank(values: Tensor, mask: Tensor) -> Tensor:
+    return values * mask.reshape(*mask.shape, *[1] * (values.ndim - 2)).to(values.dtype)
 
 
 def sample_trajectory_windows(
@@ -96,27 +270,7 @@ def sample_trajectory_windows(
     seed: int = 0,
     pad: Literal["left", "right"] = "right",
 ) -> Batch:
-    """Windows of consecutive rows of one episode, (batch_size, length, ...) per field.
-
-    A window starts (pad right) or ends (pad left) at a row drawn uniformly and stops at the episode's bound; what is
-    missing is zero, and `mask` is 1 on real rows. `timesteps` counts rows from the start of the episode.
-    """
-    if length < 1 or batch_size < 1:
-        raise DatasetError(f"length and batch_size must be >= 1, got {length} and {batch_size}")
-    if pad not in ("left", "right"):
-        raise DatasetError(f"pad must be 'left' or 'right', got {pad!r}")
-    bounds = dataset.episode_bounds().cpu()
-    rows = torch.randint(len(dataset), (batch_size,), generator=torch.Generator().manual_seed(seed))
-    first, stop = bounds[torch.searchsorted(bounds[:, 1].contiguous(), rows, right=True)].unbind(1)
-    start = rows if pad == "right" else rows - length + 1
-    window = start[:, None] + torch.arange(length)
-    mask = (window >= first[:, None]) & (window < stop[:, None])
-    index = torch.where(mask, window, rows[:, None]).to(dataset.device)
-    mask = mask.to(dataset.device)
-    windows = {name: _blank(value[index], mask) for name, value in dataset.fields.items()}
-    windows["timesteps"] = _blank((window - first[:, None]).to(dataset.device), mask)
-    return windows | {"mask": mask.float()}
-
-
-def _blank(values: Tensor, mask: Tensor) -> Tensor:
-    return values * mask.reshape(*mask.shape, *[1] * (values.ndim - 2)).to(values.dtype)
+    """One batch of a `WindowSource` over a dataset, decided by the seed."""
+    return WindowSource(
+        UniformSource(dataset.rows, (), seed=seed, is_raw=False), dataset.fields, length, pad=pad
+    ).sample(batch_size)

@@ -66,6 +66,8 @@ def write_npz(dataset: TransitionDataset, path: Path) -> None:
 
 def _arrays(dataset: TransitionDataset) -> dict[str, NDArray[Any]]:
     names = {"observations": "obs", "actions": "actions", "rewards": "rewards", "next_observations": "next_obs"}
+    if "achieved_goals" in dataset.fields:
+        names["achieved_goals"] = "achieved_goals"
     arrays = {name: dataset.fields[field].numpy(force=True) for name, field in names.items()}
     ends = {"terminals": dataset.fields["dones"].bool(), "timeouts": dataset.truncations}
     return arrays | {name: flags.numpy(force=True) for name, flags in ends.items()}

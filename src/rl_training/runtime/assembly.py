@@ -15,16 +15,15 @@ from torch import Tensor
 from rl_training.algorithms import Algorithm
 from rl_training.config import TrainConfig
 from rl_training.data import (
-    EpisodeReplayBuffer,
-    HindsightReplayBuffer,
-    LambdaReplayBuffer,
-    LambdaReturnSource,
+    Hindsight,
     Ratio,
     ReplayBuffer,
     Source,
     TransitionDataset,
-    make_source,
-    with_lambda_returns,
+    UniformSource,
+    hindsight_source,
+    source_for,
+    with_annotations,
     with_n_step,
 )
 from rl_training.envs import goal_task, make_env, make_vector_env, reward_transform
@@ -50,8 +49,6 @@ from rl_training.types import CheckpointError, ConfigError, DatasetError, neares
 PRIOR_STREAM = 0x9E3779B9
 """Added to a run's seed for the draws of prior data: those from the buffer have the seed itself, and both parts of a
 batch would be chosen by the same numbers. Far from any seed in use, within the 32 bits that the generator looks at."""
-FUTURE = ("next_actions", "returns_to_go")
-"""Fields that are not known before an episode has ended."""
 
 
 @dataclass(frozen=True)
@@ -158,15 +155,45 @@ def _make_feed(
     loop = options.loop
     seed = config.seed if options.mode == "offline" else config.seed + PRIOR_STREAM
     dataset = None if data is None else data.dataset.to(device).with_seed(seed)
-    if dataset is not None and loop.n_step > 1:
-        dataset = with_n_step(dataset, loop.n_step, algorithm.hyper.gamma)
+    hindsight = _hindsight(config, options, resources) if options.online.replay == "hindsight" else None
+    transform = _applied(_reward_transforms(config, options, data))
+    gamma, relabelled = getattr(algorithm.hyper, "gamma", 1.0), None
+    if (
+        dataset is not None
+        and hindsight is not None
+        and (options.mode == "offline" or "achieved_goals" in dataset.fields)
+    ):
+        relabelled = hindsight_source(
+            dataset, algorithm.reads, hindsight, gamma=gamma, n_step=loop.n_step, transform=transform
+        )
+    elif dataset is not None and loop.n_step > 1:
+        dataset = with_n_step(dataset, loop.n_step, gamma)
     if options.mode == "offline":
-        feed = make_feed(algorithm, dataset)
+        feed = make_feed(algorithm, dataset, relabelled=relabelled)
         if feed.rows < loop.min_buffer_size:
             raise DatasetError(f"the data has {feed.rows} transitions, min_buffer_size is {loop.min_buffer_size}")
         return feed
-    buffer = _make_buffer(config, options, algorithm, data, device, resources=resources)
-    return make_feed(algorithm, dataset, buffer, options.online.offline_batch_ratio)
+    buffer = ReplayBuffer(
+        capacity=options.online.buffer_capacity,
+        obs_dim=algorithm.model.obs_dim,
+        action_dim=algorithm.model.action_dim,
+        columns={"actions": algorithm.action_space.column},
+        num_envs=config.num_envs or 1,
+        gamma=gamma,
+        n_step=loop.n_step,
+        transform=transform,
+        seed=config.seed,
+        device=device,
+        # Annotations of a ring are computed over whole episodes; those of a rollout over what there is of them.
+        whole_episodes=algorithm.reads.needs_episodes or algorithm.annotate_every != "rollout",
+        needs=algorithm.needs,
+        failure_reward=getattr(algorithm.hyper, "failure_reward", None),
+        hindsight=hindsight,
+        annotates=algorithm.annotates,
+    )
+    return make_feed(
+        algorithm, dataset, buffer, options.online.offline_batch_ratio, relabelled=relabelled, seed=config.seed
+    )
 
 
 def make_feed(
@@ -174,82 +201,29 @@ def make_feed(
     dataset: TransitionDataset | None,
     buffer: ReplayBuffer | None = None,
     ratio: Ratio = "proportional",
+    *,
+    relabelled: UniformSource | None = None,
+    seed: int = 0,
 ) -> Feed:
     """Batches of logged data, of a run's own experience, or of both, with `ratio` as the share of logged data."""
-    if "lambda_returns" in algorithm.needs:
-        source: Source = _lambda_source(algorithm, dataset, buffer, ratio)
-    else:
-        dataset = None if dataset is None else _sampled(dataset, algorithm)
-        source = make_source(dataset, buffer, ratio)
-    if dataset is None:
+    source, drawn = source_for(algorithm, dataset, buffer, ratio, relabelled=relabelled, seed=seed)
+    if drawn is None:
         return Feed(source, rows=0, buffer=buffer)
-    return Feed(source, len(dataset), dataset.notes, buffer)
+    return Feed(source, len(drawn), drawn.notes, buffer)
 
 
-def _lambda_source(
-    algorithm: Algorithm, dataset: TransitionDataset | None, buffer: ReplayBuffer | None, ratio: Ratio
-) -> LambdaReturnSource:
-    if dataset is not None and not dataset.has_episodes:
-        raise DatasetError(f"{algorithm.name} needs whole episodes in order; the rows are mixed or seem shuffled")
-    hyper = algorithm.hyper
-    return LambdaReturnSource(
-        dataset,
-        algorithm.lagged_values,
-        names=algorithm.needs,
-        gamma=hyper.gamma,
-        td_lambda=hyper.td_lambda,
-        interval=hyper.recompute_interval,
-        buffer=buffer if isinstance(buffer, LambdaReplayBuffer) else None,
-        ratio=ratio,
-        drawn=algorithm.updates,
+def _hindsight(config: TrainConfig, options: RunOptions, resources: ExitStack) -> Hindsight:
+    # The environment's functions of goals are used as long as the run lasts.
+    env = make_env(str(config.env_id), config.env_kwargs, raw_rewards=True, with_achieved=True)
+    resources.callback(env.close)
+    task = goal_task(env)
+    return Hindsight(
+        task.goal_dim,
+        task.compute_reward,
+        task.compute_terminated,
+        options.online.her_ratio,
+        options.online.goal_selection_strategy,
     )
-
-
-def _sampled(dataset: TransitionDataset, algorithm: Algorithm) -> TransitionDataset:
-    """The rows and fields that batches are made of."""
-    return dataset.requiring(*algorithm.needs, *(["discounts"] if "discounts" in dataset.fields else []))
-
-
-def _make_buffer(
-    config: TrainConfig,
-    options: RunOptions,
-    algorithm: Algorithm,
-    data: Data | None,
-    device: torch.device,
-    *,
-    resources: ExitStack,
-) -> ReplayBuffer:
-    hyper, online = algorithm.hyper, options.online
-    parts: dict[str, Any] = {
-        "capacity": online.buffer_capacity,
-        "obs_dim": algorithm.model.obs_dim,
-        "action_dim": algorithm.model.action_dim,
-        "action": algorithm.action_space.column,
-        "num_envs": config.num_envs or 1,
-        "gamma": getattr(hyper, "gamma", 1.0),
-        "n_step": options.loop.n_step,
-        "transform": _applied(_reward_transforms(config, options, data)),
-        "seed": config.seed,
-        "device": device,
-    }
-    whole: dict[str, Any] = {"needs": algorithm.needs, "failure_reward": getattr(hyper, "failure_reward", None)}
-    if online.replay == "hindsight":
-        # Its functions of goals are used as long as the run lasts.
-        env = make_env(str(config.env_id), config.env_kwargs, raw_rewards=True, with_achieved=True)
-        resources.callback(env.close)
-        task = goal_task(env)
-        return HindsightReplayBuffer(
-            goal_dim=task.goal_dim,
-            compute_reward=task.compute_reward,
-            compute_terminated=task.compute_terminated,
-            her_ratio=online.her_ratio,
-            strategy=online.goal_selection_strategy,
-            **whole,
-            **parts,
-        )
-    if "lambda_returns" in algorithm.needs:
-        return LambdaReplayBuffer(**whole, **parts)
-    return EpisodeReplayBuffer(**whole, **parts) if set(FUTURE) & set(algorithm.needs) else ReplayBuffer(**parts)
 
 
 def _reward_transforms(
@@ -330,16 +304,15 @@ def _evaluate(
         )
         rows["eval"] = result.metrics()
     if held_out is not None:
-        rows["validation"] = diagnose(algorithm, _estimated(held_out.to(device), algorithm))
+        rows["validation"] = diagnose(algorithm, _annotated(held_out.to(device), algorithm))
     return rows
 
 
-def _estimated(dataset: TransitionDataset, algorithm: Algorithm) -> TransitionDataset:
-    """Held-out episodes with the returns that the algorithm's losses ask for."""
-    if "lambda_returns" not in algorithm.needs:
+def _annotated(dataset: TransitionDataset, algorithm: Algorithm) -> TransitionDataset:
+    """Held-out episodes with the fields that the algorithm computes for its losses."""
+    if not algorithm.annotates:
         return dataset
-    hyper = algorithm.hyper
-    return with_lambda_returns(dataset, algorithm.lagged_values, gamma=hyper.gamma, td_lambda=hyper.td_lambda)
+    return with_annotations(dataset, algorithm.annotate, standardizes=algorithm.standardizes)
 
 
 def _check_metric(metric: str, algorithm: Algorithm, config: TrainConfig, held_out: TransitionDataset | None) -> None:
@@ -349,7 +322,7 @@ def _check_metric(metric: str, algorithm: Algorithm, config: TrainConfig, held_o
         names |= EvaluationResult(config.env_id, (0.0,), (1,), (True,)).metrics().keys()
     if held_out is not None:
         episode = held_out.take_episodes([0]).to(algorithm.obs_mean.device)
-        names |= diagnose(algorithm, _estimated(episode, algorithm)).keys()
+        names |= diagnose(algorithm, _annotated(episode, algorithm)).keys()
     if metric not in names:
         known = f"; there are {', '.join(sorted(names))}" if names else "; there is neither an env_id nor held-out data"
         raise ConfigError(f"early_stopping.metric {metric!r} is not reported{nearest(metric, names) or known}")

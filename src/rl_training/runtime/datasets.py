@@ -100,7 +100,7 @@ def load_data(config: TrainConfig, options: RunOptions) -> Data:
 def _returns(options: RunOptions) -> dict[str, Any] | None:
     """How the returns-to-go are computed that the algorithm asks for, if it does."""
     hyper: Any = options.hyper
-    if "returns_to_go" not in options.algorithm.make_needs(hyper):
+    if not options.algorithm.make_reads(hyper).reads_returns:
         return None
     return {"gamma": hyper.gamma, "failure_reward": getattr(hyper, "failure_reward", None)}
 

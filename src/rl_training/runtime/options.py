@@ -150,14 +150,16 @@ def _refuse_foreign(config: TrainConfig, options: RunOptions) -> None:
         for name, value in config.algo_kwargs.items()
         if name in foreign and value != usual[name] and value is not None and value not in ([], ())
     ]
-    needs = algorithm.make_needs(options.hyper)
+    reads, hindsight = algorithm.make_reads(options.hyper), options.online.replay == "hindsight"
     if mode != "offline" and config.env_id is None:
         problems.append(f"env_id is required with mode: {mode}")
-    if options.online.replay == "hindsight" and {"returns_to_go", "lambda_returns"} & set(needs):
+    if mode == "offline" and hindsight and config.env_id is None:
+        problems.append("env_id is required with replay: hindsight, whose rewards the environment computes")
+    if hindsight and (reads.reads_returns or algorithm.annotates):
         problems.append(
             f"algo_kwargs: replay: hindsight does not go with {config.algo}, whose returns have the old goals"
         )
-    if options.loop.n_step > 1 and ("lambda_returns" in needs or "rewards" not in needs):
+    if options.loop.n_step > 1 and not reads.bootstraps:
         problems.append(f"algo_kwargs: n_step has no effect on {config.algo}, which looks at no value of the next step")
     try:
         options.controls.schedules(ramp=mode == "offline")

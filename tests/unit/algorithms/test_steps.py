@@ -18,6 +18,7 @@ from rl_training.algorithms.optim import Optimizer
 from rl_training.binding import options
 from rl_training.config import TrainConfig
 from rl_training.models import Model, Multiplier
+from rl_training.reading import Transitions
 from rl_training.runtime import ScheduleSpec, train
 from rl_training.runtime.artifacts import read_metrics
 from rl_training.runtime.controls import ControlOptions
@@ -63,7 +64,7 @@ class Toy(Algorithm):
     hyper_class = ToyHyper
     model_class = ToyModel
     steps: tuple[Step, ...] = (Step("actor"),)
-    needs: tuple[str, ...] = ("obs",)
+    reads = Transitions(("obs",))
 
     def actor_loss(self, batch: Batch) -> Metrics:
         return {"actor_loss": self.model.actor.value + batch["obs"].mean()}
@@ -294,8 +295,8 @@ class _Optional(Toy):
         return cls.steps if hyper.uses_critic else cls.steps[:1]
 
     @classmethod
-    def make_needs(cls, hyper: Any) -> tuple[str, ...]:
-        return (*cls.needs, "rewards") if hyper.uses_critic else cls.needs
+    def make_reads(cls, hyper: Any) -> Transitions:
+        return Transitions(("obs", "rewards") if hyper.uses_critic else ("obs",))
 
 
 def test_hyper_parameters_may_decide_about_steps_and_needs() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,6 +24,7 @@ def add(
     *,
     rewards: Sequence[float] | None = None,
     mask: Sequence[bool] | None = None,
+    extra: Mapping[str, Sequence[float]] | None = None,
 ) -> None:
     """One row of each environment; `ends` has a letter for each: T terminated, C cut, B both at once, - neither."""
     numbers = np.asarray(rows, dtype=np.float64)
@@ -36,6 +37,7 @@ def add(
         terminations=np.array([letter in "TB" for letter in letters]),
         truncations=np.array([letter in "CB" for letter in letters]),
         mask=None if mask is None else np.asarray(mask),
+        **extra or {},
     )
 
 

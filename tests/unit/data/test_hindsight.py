@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from experience import assert_equal_batches, held, revive
+from experience import assert_equal_batches, held, revive, saved
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rl_training.data import EpisodeReplayBuffer, HindsightReplayBuffer
+from rl_training.data import Hindsight, ReplayBuffer, TransitionDataset, hindsight_source
 from rl_training.envs import goal_task, make_env
+from rl_training.reading import Transitions
 from rl_training.types import Batch, DatasetError
 
 
@@ -27,12 +29,13 @@ def reward(achieved: NDArray[Any], desired: NDArray[Any]) -> NDArray[Any]:
     return np.where(at_goal(achieved, desired), 0.0, -1.0)
 
 
-def hindsight(capacity: int = 1000, **options: Any) -> HindsightReplayBuffer:
-    plain: dict[str, Any] = {"obs_dim": 2, "action_dim": 1, "goal_dim": 1, "compute_reward": reward}
-    return HindsightReplayBuffer(capacity=capacity, **plain | options)
+def hindsight(capacity: int = 1000, **options: Any) -> ReplayBuffer:
+    given: dict[str, Any] = {"obs_dim": 2, "action_dim": 1, "goal_dim": 1, "compute_reward": reward} | options
+    how = {field.name: given.pop(field.name) for field in fields(Hindsight) if field.name in given}
+    return ReplayBuffer(capacity=capacity, hindsight=Hindsight(**how), **given)
 
 
-def add(buffer: HindsightReplayBuffer, rows: Sequence[int], ends: str = "") -> None:
+def add(buffer: ReplayBuffer, rows: Sequence[int], ends: str = "") -> None:
     """One row of each environment: row n achieves goal n + 1, is asked for goal -1, and has a reward that only it has.
 
     `ends` has a letter for each: T terminated, C cut, - neither.
@@ -50,7 +53,7 @@ def add(buffer: HindsightReplayBuffer, rows: Sequence[int], ends: str = "") -> N
     )
 
 
-def add_episode(buffer: HindsightReplayBuffer, start: int, length: int, end: str = "C") -> None:
+def add_episode(buffer: ReplayBuffer, start: int, length: int, end: str = "C") -> None:
     for row in range(start, start + length):
         add(buffer, [row], end if row == start + length - 1 else "-")
 
@@ -357,7 +360,7 @@ def test_a_restored_buffer_is_the_same_buffer(n_step: int) -> None:
     buffer = hindsight(12, seed=3, **options)
     row = 0
 
-    def play(steps: int, *buffers: HindsightReplayBuffer) -> None:
+    def play(steps: int, *buffers: ReplayBuffer) -> None:
         nonlocal row
         for _ in range(steps):
             for each in buffers:
@@ -376,8 +379,8 @@ def test_a_restored_buffer_is_the_same_buffer(n_step: int) -> None:
 def test_stored_rewards_are_what_the_task_computes() -> None:
     env = make_env("PointGoal-v0", with_achieved=True)
     task = goal_task(env)
-    shapes: dict[str, Any] = {"capacity": 500, "obs_dim": 4, "action_dim": 2, "goal_dim": task.goal_dim}
-    buffer = HindsightReplayBuffer(**shapes, compute_reward=task.compute_reward, her_ratio=0.5)
+    how = Hindsight(task.goal_dim, task.compute_reward, her_ratio=0.5)
+    buffer = ReplayBuffer(capacity=500, obs_dim=4, action_dim=2, hindsight=how)
     env.action_space.seed(0)
     obs, _ = env.reset(seed=0)
     for _ in range(400):
@@ -395,7 +398,7 @@ def test_stored_rewards_are_what_the_task_computes() -> None:
         obs = env.reset()[0] if truncated else next_obs
     rows = buffer.rows_from(0)
     assert {-1.0, 0.0} == set(rows["rewards"].tolist())
-    computed = task.compute_reward(rows["achieved"].numpy(), rows["next_obs"][:, 2:].numpy())
+    computed = task.compute_reward(rows["achieved_goals"].numpy(), rows["next_obs"][:, 2:].numpy())
     assert rows["rewards"].tolist() == computed.tolist()
     # The position is what is achieved: relabelled or not, the reward says whether it is at the goal.
     batch = buffer.sample(1000)
@@ -405,7 +408,7 @@ def test_stored_rewards_are_what_the_task_computes() -> None:
 
 def test_without_relabelling_rows_are_those_of_a_buffer_of_episodes() -> None:
     buffer = hindsight(her_ratio=0.0)
-    plain = EpisodeReplayBuffer(capacity=1000, obs_dim=2, action_dim=1)
+    plain = ReplayBuffer(whole_episodes=True, capacity=1000, obs_dim=2, action_dim=1)
     add_episode(buffer, 0, 3, "T")
     for row in range(3):
         plain.add(
@@ -418,3 +421,71 @@ def test_without_relabelling_rows_are_those_of_a_buffer_of_episodes() -> None:
         )
     rows = buffer.rows_from(0)
     assert_equal_batches({name: rows[name] for name in plain.fields}, plain.rows_from(0))
+
+
+def logged() -> TransitionDataset:
+    """Two episodes as `add_episode` makes them, in a log."""
+    rows = np.array([0, 1, 2, 3, 100, 101], dtype=np.float32)
+    asked = np.full_like(rows, -1)
+    return TransitionDataset.from_dict(
+        {
+            "observations": np.stack([rows, asked], 1),
+            "actions": rows[:, None] / 8,
+            "rewards": -1 - rows / 1024,
+            "next_observations": np.stack([rows + 0.25, asked], 1),
+            "terminals": np.zeros(6),
+            "timeouts": np.isin(rows, [3, 101]),
+            "achieved_goal": rows + 1,
+        }
+    )
+
+
+PLAIN = Transitions()
+
+
+def test_goals_of_a_log_are_exchanged_as_those_of_a_buffer() -> None:
+    buffer = hindsight(her_ratio=0.5, seed=3, n_step=2, gamma=0.5)
+    add_episode(buffer, 0, 4)
+    add_episode(buffer, 100, 2)
+    source = hindsight_source(logged().with_seed(3), PLAIN, Hindsight(1, reward, her_ratio=0.5), gamma=0.5, n_step=2)
+    for _ in range(3):
+        assert_equal_batches(source.sample(100), buffer.sample(100))
+    assert source.metrics().items() <= buffer.metrics().items()
+
+
+def test_rewards_of_a_log_are_transformed_once() -> None:
+    data = logged().with_reward_transform(scale=10.0, shift=1.0)
+    source = hindsight_source(
+        data, PLAIN, Hindsight(1, reward, her_ratio=0.5), gamma=0.9, transform=lambda rewards: 10 * rewards + 1
+    )
+    batch = source.sample(500)
+    virtual, row, goal = is_virtual(batch), *batch["obs"].unbind(1)
+    raw = torch.where(virtual, torch.where(goal == row + 1, 0.0, -1.0), -1 - row / 1024)
+    assert torch.equal(batch["rewards"], 10 * raw + 1)
+
+
+def test_a_saved_source_of_a_log_goes_on_exactly() -> None:
+    how = Hindsight(1, reward)
+    first, second = (hindsight_source(logged().with_seed(seed), PLAIN, how, gamma=0.9) for seed in (1, 2))
+    first.sample(8)
+    second.load_state_dict(saved(first.state_dict()))
+    assert_equal_batches(first.sample(20), second.sample(20))
+    assert first.metrics() == second.metrics()
+
+
+def test_a_log_without_achieved_goals_cannot_be_relabelled() -> None:
+    data, how = logged(), Hindsight(1, reward)
+    without = replace(data, fields={name: data.fields[name] for name in PLAIN.fields})
+    with pytest.raises(DatasetError, match="needs achieved_goals in the data"):
+        hindsight_source(without, PLAIN, how, gamma=0.9)
+    with pytest.raises(DatasetError, match="achieved_goals has 1 columns, a goal of the environment 2"):
+        hindsight_source(data, PLAIN, replace(how, goal_dim=2), gamma=0.9)
+    with pytest.raises(DatasetError, match="cannot give all of obs, next_actions"):
+        hindsight_source(data, Transitions(("obs", "next_actions")), how, gamma=0.9)
+
+
+def test_a_buffer_becomes_a_log_that_can_be_relabelled() -> None:
+    buffer = hindsight(her_ratio=1.0)
+    add_episode(buffer, 0, 4)
+    source = hindsight_source(buffer.to_dataset(), PLAIN, Hindsight(1, reward, her_ratio=1.0), gamma=0.9)
+    assert goals_of(source.sample(500)) == goals_of(buffer.sample(500))

@@ -9,10 +9,12 @@ import torch
 from experience import SIZES, add, add_episode, assert_equal_batches, column, numbers, revive, saved
 from torch import Tensor
 
-from rl_training.data import LambdaReplayBuffer, LambdaReturnSource, TransitionDataset
-from rl_training.types import DatasetError
+from rl_training.data import AnnotatedLog, AnnotatedSource, Ratio, ReplayBuffer, TransitionDataset, make_source
+from rl_training.returns import lambda_returns
+from rl_training.types import Batch, DatasetError
 
 GAMMA, LAMBDA = 0.9, 0.5
+ANNOTATES = ("lambda_returns", "advantages")
 
 
 class Value:
@@ -23,9 +25,12 @@ class Value:
     def __call__(self, obs: Tensor) -> Tensor:
         return torch.full((len(obs),), self.level)
 
+    def annotate(self, rows: Batch, ends: Tensor) -> Batch:
+        return lambda_returns(rows, ends, self, gamma=GAMMA, td_lambda=LAMBDA)
 
-def buffer_of(capacity: int = 100, **options: Any) -> LambdaReplayBuffer:
-    return LambdaReplayBuffer(capacity=capacity, gamma=GAMMA, **SIZES | options)
+
+def buffer_of(capacity: int = 100, **options: Any) -> ReplayBuffer:
+    return ReplayBuffer(capacity=capacity, gamma=GAMMA, whole_episodes=True, annotates=ANNOTATES, **SIZES | options)
 
 
 def logged(rewards: list[float]) -> TransitionDataset:
@@ -43,11 +48,17 @@ def logged(rewards: list[float]) -> TransitionDataset:
 
 
 def source_of(
-    buffer: LambdaReplayBuffer, value: Value, dataset: TransitionDataset | None = None, **options: Any
-) -> LambdaReturnSource:
-    names = ("obs", "actions", "lambda_returns", "advantages")
-    options = {"interval": 4} | options
-    return LambdaReturnSource(dataset, value, names=names, gamma=GAMMA, td_lambda=LAMBDA, buffer=buffer, **options)
+    buffer: ReplayBuffer,
+    value: Value,
+    dataset: TransitionDataset | None = None,
+    *,
+    ratio: Ratio = "proportional",
+    drawn: int = 0,
+) -> AnnotatedSource:
+    logged = None if dataset is None else AnnotatedLog(dataset, ("obs", "actions", *ANNOTATES), ANNOTATES)
+    source = make_source(None if logged is None else logged.drawn, buffer, ratio)
+    options: dict[str, Any] = {"logged": logged, "buffer": buffer, "drawn": drawn, "standardizes": ("advantages",)}
+    return AnnotatedSource(source, value.annotate, interval=4, **options)
 
 
 def test_returns_of_both_kinds_of_ends_by_hand() -> None:
@@ -55,7 +66,7 @@ def test_returns_of_both_kinds_of_ends_by_hand() -> None:
     value.level = 2.0
     add_episode(buffer, 1, 2, "C")
     add_episode(buffer, 5, 2, "T")
-    buffer.estimate(value, td_lambda=LAMBDA)
+    buffer.annotate(value.annotate)
     # Rewards are the rows' numbers. Cut: R_2 = 2 + 0.9 * 2 = 3.8, R_1 = 1 + 0.9 * (0.5 * 2 + 0.5 * 3.8) = 3.61.
     # Terminated: R_6 = 6, R_5 = 5 + 0.9 * (0.5 * 2 + 0.5 * 6) = 8.6.
     expected = {1: 3.61, 2: 3.8, 5: 8.6, 6: 6.0}
@@ -66,7 +77,7 @@ def test_returns_of_both_kinds_of_ends_by_hand() -> None:
 def test_rewards_are_transformed_before_they_are_summed() -> None:
     buffer = buffer_of(transform=lambda rewards: 10 * rewards)
     add_episode(buffer, 1, 2, "T")
-    buffer.estimate(Value(), td_lambda=LAMBDA)
+    buffer.annotate(Value().annotate)
     assert column(buffer, "lambda_returns") == pytest.approx({1: 10 + 0.45 * 20, 2: 20})
 
 
@@ -75,7 +86,7 @@ def test_an_episode_that_lost_its_beginning_keeps_the_returns_of_the_rest() -> N
     for buffer in (whole, cut):
         add_episode(buffer, 0, 4, "T")
         add_episode(buffer, 10, 3, "C")
-        buffer.estimate(Value(), td_lambda=LAMBDA)
+        buffer.annotate(Value().annotate)
     kept = column(cut, "lambda_returns")
     assert list(kept) == [2, 3, 10, 11, 12]
     assert kept == {row: total for row, total in column(whole, "lambda_returns").items() if row in kept}
@@ -87,7 +98,7 @@ def test_only_rows_with_returns_are_drawn() -> None:
     assert (len(buffer), buffer.num_drawable) == (3, 0)
     with pytest.raises(DatasetError, match="no row that can be drawn"):
         buffer.sample(1)
-    buffer.estimate(Value(), td_lambda=LAMBDA)
+    buffer.annotate(Value().annotate)
     add_episode(buffer, 10, 2, "T")
     assert (len(buffer), buffer.num_drawable) == (5, 3)
     assert list(column(buffer, "rewards")) == [0, 1, 2]
@@ -156,7 +167,7 @@ def test_a_ring_that_was_overwritten_whole_is_computed_at_once() -> None:
 @pytest.mark.parametrize("prior", [False, True])
 @pytest.mark.parametrize("stop", [1, 3, 4, 5])
 def test_a_saved_source_goes_on_exactly_though_rows_were_overwritten_since(stop: int, prior: bool) -> None:
-    def make() -> tuple[LambdaReplayBuffer, Value, LambdaReturnSource]:
+    def make() -> tuple[ReplayBuffer, Value, AnnotatedSource]:
         buffer, value = buffer_of(capacity=6), Value()
         add_episode(buffer, 0, 4, "C")
         return buffer, value, source_of(buffer, value, logged([1.0, 3.0]) if prior else None)

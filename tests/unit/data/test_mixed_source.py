@@ -9,7 +9,7 @@ import pytest
 import torch
 from experience import SIZES, add, assert_equal_batches, numbers, saved
 
-from rl_training.data import EpisodeReplayBuffer, MixedSource, ReplayBuffer, TransitionDataset, with_n_step
+from rl_training.data import MixedSource, ReplayBuffer, TransitionDataset, with_n_step
 from rl_training.types import Batch
 
 Ratio = float | Literal["proportional"]
@@ -40,6 +40,12 @@ def source(ratio: Ratio, *, online: int = 30, prior: int = 60, **options: Any) -
     for row in range(online):
         add(buffer, [row])
     return MixedSource(prior_data(prior).requiring(*NAMES), buffer, ratio)
+
+
+def own(mixed: MixedSource) -> ReplayBuffer:
+    """The buffer of a mixture."""
+    assert isinstance(mixed.online, ReplayBuffer)
+    return mixed.online
 
 
 def kinds(batch: Batch) -> tuple[int, int]:
@@ -77,7 +83,7 @@ def test_a_proportional_share_follows_the_buffer_as_it_grows() -> None:
     mixed = source("proportional", online=20)
     shares = [kinds(mixed.sample(60))]
     for row in range(20, 60):
-        add(mixed.online, [row])
+        add(own(mixed), [row])
     shares.append(kinds(mixed.sample(60)))
     # 60 / (60 + 20) of 60, and 60 / (60 + 60).
     assert shares == [(45, 15), (30, 30)]
@@ -87,12 +93,12 @@ def test_a_proportional_share_follows_the_buffer_as_it_grows() -> None:
 def test_while_there_is_no_experience_all_comes_from_prior_data(ratio: Ratio) -> None:
     mixed = source(ratio, online=0)
     assert kinds(mixed.sample(32)) == (32, 0)
-    add(mixed.online, [0])
+    add(own(mixed), [0])
     assert kinds(mixed.sample(32))[1] > 0
 
 
 def test_experience_counts_when_its_episode_has_ended() -> None:
-    buffer = EpisodeReplayBuffer(capacity=10, **SIZES)
+    buffer = ReplayBuffer(whole_episodes=True, capacity=10, **SIZES)
     mixed = MixedSource(prior_data().requiring(*NAMES), buffer, 0.5)
     add(buffer, [0])
     assert kinds(mixed.sample(8)) == (8, 0)
@@ -127,7 +133,7 @@ def test_metrics_are_rows_of_either_kind_in_a_batch_since_the_last_call() -> Non
     mixed = source(0.5, online=0)
     assert mixed.metrics() == {"buffer_size": 0, "offline_rows": 0, "online_rows": 0}
     mixed.sample(10)
-    add(mixed.online, [0])
+    add(own(mixed), [0])
     mixed.sample(10)
     # 10 and 0, then 5 and 5.
     assert mixed.metrics() == {"buffer_size": 1, "offline_rows": 7.5, "online_rows": 2.5}
@@ -141,11 +147,11 @@ def test_a_restored_source_goes_on_with_the_same_batches(ratio: Ratio) -> None:
     for _ in range(5):
         mixed.sample(16)
     other.load_state_dict(saved(mixed.state_dict()))
-    other.online.restore(saved(mixed.online.rows_from(0)))
+    own(other).restore(saved(own(mixed).rows_from(0)))
     for _ in range(70):
         assert_equal_batches(other.sample(16), mixed.sample(16))
         for each in (mixed, other):
-            add(each.online, [50])
+            add(own(each), [50])
     assert other.metrics() == mixed.metrics()
 
 

@@ -11,7 +11,7 @@ import torch
 from experience import SIZES, add, add_episode, column, drawn, numbers
 from numpy.typing import ArrayLike
 
-from rl_training.data import EpisodeReplayBuffer, ReplayBuffer, TransitionDataset, with_n_step
+from rl_training.data import ReplayBuffer, TransitionDataset, with_n_step
 from rl_training.data.n_step import sum_rewards
 from rl_training.types import DatasetError
 
@@ -186,7 +186,9 @@ def test_rewards_are_transformed_before_they_are_summed() -> None:
 
 
 def test_next_actions_are_those_after_the_last_step_and_returns_those_of_the_first() -> None:
-    buffer = EpisodeReplayBuffer(capacity=10, n_step=2, gamma=0.5, needs=("next_actions", "returns_to_go"), **SIZES)
+    buffer = ReplayBuffer(
+        whole_episodes=True, capacity=10, n_step=2, gamma=0.5, needs=("next_actions", "returns_to_go"), **SIZES
+    )
     add_episode(buffer, 0, 5, "T")
     following = column(buffer, "next_actions")
     assert {row: following[row] for row in range(3)} == {0: 2 / 8, 1: 3 / 8, 2: 4 / 8}

@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rl_training.data import (
-    EpisodeReplayBuffer,
     ReplayBuffer,
     TransitionDataset,
     load_transition_dataset,
@@ -29,8 +28,8 @@ def ring(capacity: int, **options: Any) -> ReplayBuffer:
     return ReplayBuffer(capacity=capacity, **SIZES | options)
 
 
-def episodic(capacity: int = 100, **options: Any) -> EpisodeReplayBuffer:
-    return EpisodeReplayBuffer(capacity=capacity, **SIZES | options)
+def episodic(capacity: int = 100, **options: Any) -> ReplayBuffer:
+    return ReplayBuffer(whole_episodes=True, capacity=capacity, **SIZES | options)
 
 
 def test_a_ring_holds_the_last_rows_in_the_order_in_which_they_came() -> None:
@@ -447,7 +446,7 @@ class _NoReads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
 
 
 def test_rows_that_wait_for_their_episodes_end_are_not_read_one_by_one() -> None:
-    buffer = EpisodeReplayBuffer(capacity=64, num_envs=4, **SIZES)
+    buffer = ReplayBuffer(whole_episodes=True, capacity=64, num_envs=4, **SIZES)
     mode: Any = _NoReads
     with mode():
         add(buffer, [0, 1, 2, 3])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,19 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rl_training.config import TrainConfig
-from rl_training.data import LambdaReturnSource, TransitionDataset, load_transition_dataset, with_lambda_returns
+from rl_training.data import (
+    AnnotatedLog,
+    AnnotatedSource,
+    ReplayBuffer,
+    TransitionDataset,
+    load_transition_dataset,
+    with_lambda_returns,
+)
 from rl_training.data.lambda_returns import CHUNK
-from rl_training.data.replay_buffer import EpisodeReplayBuffer
-from rl_training.data.returns import backward_recursion, returns_to_go
+from rl_training.data.returns import backward_recursion
 from rl_training.data.sampling import BLOCK, BlockSampler
 from rl_training.experiment import get_algorithm_spec
+from rl_training.returns import lambda_returns
 from rl_training.runtime.checkpointing import load_checkpoint
 from rl_training.types import DatasetError
 
@@ -194,9 +202,9 @@ def test_returns_need_no_double_precision_of_the_device() -> None:
     dataset = chain([1.0, 2.0, 3.0], {2: "cut"})
     mode: Any = _NoDoubles
     with mode():
-        returns_to_go(dataset, gamma=0.9, failure_reward=-1.0)
+        dataset.with_returns_to_go(gamma=0.9, failure_reward=-1.0)
         with_lambda_returns(dataset, lambda obs: obs[:, 0], gamma=0.9, td_lambda=0.5)
-        buffer = EpisodeReplayBuffer(capacity=8, obs_dim=1, action_dim=1, needs=("returns_to_go",))
+        buffer = ReplayBuffer(whole_episodes=True, capacity=8, obs_dim=1, action_dim=1, needs=("returns_to_go",))
         row, flag = np.ones((1, 1), dtype=np.float32), np.ones(1, dtype=bool)
         rows: dict[str, Any] = {"obs": row, "actions": row, "rewards": row[0], "next_obs": row}
         buffer.add(**rows, terminations=flag, truncations=~flag)
@@ -318,6 +326,16 @@ def test_batches_drawn_before_fields_are_replaced_keep_their_values() -> None:
 INTERVAL = 3
 
 
+def source_of(
+    dataset: TransitionDataset, values: Values, *, names: tuple[str, ...], interval: int, gamma: float = 0.5
+) -> AnnotatedSource:
+    """Batches of logged rows with lambda returns, as AWR draws them."""
+    logged = AnnotatedLog(dataset, names, ("lambda_returns", "advantages"))
+    compute = partial(lambda_returns, values=values, gamma=gamma, td_lambda=0.5)
+    standardizes = ("advantages",) if "advantages" in names else ()
+    return AnnotatedSource(logged.drawn.sampler, compute, interval=interval, logged=logged, standardizes=standardizes)
+
+
 class Learner:
     """Something whose value changes with the batches it has seen, as a lagged copy does: every `INTERVAL` of them."""
 
@@ -330,9 +348,8 @@ class Learner:
     def values(self, obs: Tensor) -> Tensor:
         return obs[:, 0] * 0 + self.updates // INTERVAL
 
-    def source(self, dataset: TransitionDataset) -> LambdaReturnSource:
-        names = ("obs", "lambda_returns", "advantages")
-        return LambdaReturnSource(dataset, self.values, names=names, gamma=0.5, td_lambda=0.5, interval=INTERVAL)
+    def source(self, dataset: TransitionDataset) -> AnnotatedSource:
+        return source_of(dataset, self.values, names=("obs", "lambda_returns", "advantages"), interval=INTERVAL)
 
 
 def steps(rows: int = 200) -> TransitionDataset:
@@ -360,7 +377,7 @@ def test_values_are_not_asked_for_between_refreshes() -> None:
         asked.append(len(obs))
         return obs[:, 0]
 
-    source = LambdaReturnSource(steps(20), values, names=("obs",), gamma=0.9, td_lambda=0.5, interval=4)
+    source = source_of(steps(20), values, names=("obs",), gamma=0.9, interval=4)
     computed = []
     for _ in range(10):
         source.sample(2)
@@ -379,9 +396,7 @@ def test_a_source_draws_the_rows_that_its_dataset_would() -> None:
 
 
 def test_a_batch_has_the_fields_that_were_asked_for() -> None:
-    source = LambdaReturnSource(
-        steps(), lambda obs: obs[:, 0], names=("actions", "lambda_returns"), gamma=0.5, td_lambda=0.5, interval=2
-    )
+    source = source_of(steps(), lambda obs: obs[:, 0], names=("actions", "lambda_returns"), interval=2)
     for _ in range(5):
         assert list(source.sample(4)) == ["actions", "lambda_returns"]
 

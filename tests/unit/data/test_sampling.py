@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rl_training.data import TransitionDataset, sample_trajectory_windows
+from rl_training.data import ReplayBuffer, TransitionDataset, UniformSource, WindowSource, sample_trajectory_windows
 from rl_training.data.sampling import BLOCK, BlockSampler
 from rl_training.types import DatasetError
 
@@ -165,3 +165,34 @@ def test_windows_need_a_length_and_a_number(length: int, batch_size: int) -> Non
 def test_rows_out_of_order_have_no_windows() -> None:
     with pytest.raises(DatasetError, match="has no episodes"):
         sample_trajectory_windows(dataset().take(torch.tensor([2, 0])), 2, 4)
+
+
+def test_a_source_of_windows_draws_the_same_from_a_log_and_from_a_ring_and_goes_on_where_it_was_saved() -> None:
+    data = dataset()
+    logged = UniformSource(data.rows, (), seed=3, is_raw=False)
+    ring = ReplayBuffer(capacity=100, obs_dim=2, action_dim=1, whole_episodes=True, seed=3)
+    for row in range(len(data)):
+        values = {name: data.fields[name][row : row + 1] for name in ("obs", "actions", "rewards", "next_obs")}
+        ring.add(terminations=data.dones[row : row + 1], truncations=data.truncations[row : row + 1], **values)
+    names = ("obs", "rewards", "dones")
+    first, second = WindowSource(logged, names, 3), WindowSource(ring, names, 3)
+    for _ in range(3):
+        ours, theirs = first.sample(16), second.sample(16)
+        assert ours.keys() == theirs.keys() == {*names, "mask", "timesteps"}
+        assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
+    resumed = WindowSource(UniformSource(data.rows, (), seed=4, is_raw=False), names, 3)
+    resumed.load_state_dict(first.state_dict())
+    assert torch.equal(resumed.sample(16)["obs"], first.sample(16)["obs"])
+
+
+def test_windows_of_a_ring_have_no_rows_that_were_overwritten() -> None:
+    ring = ReplayBuffer(capacity=3, obs_dim=1, action_dim=1, whole_episodes=True, transform=lambda rewards: 2 * rewards)
+    for row in range(5):
+        ends = {"terminations": [row in (2, 4)], "truncations": [False]}
+        ring.add(obs=[[row]], actions=[[0]], rewards=[row], next_obs=[[row + 1]], **ends)
+    windows = WindowSource(ring, ("obs", "rewards"), 3, pad="left").sample(64)
+    found = {tuple(window) for window in windows["obs"][:, :, 0].tolist()}
+    # Rows 0 and 1 have made way for 3 and 4.
+    assert found == {(0, 0, 2), (0, 0, 3), (0, 3, 4)}
+    assert torch.equal(windows["rewards"], 2 * windows["obs"][:, :, 0])
+    assert set(windows["timesteps"][:, -1].tolist()) == {2, 0, 1}

@@ -1,0 +1,87 @@
+"""Learning from the rollout that was collected last, in several passes over it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from rl_training.data.annotations import Annotate
+from rl_training.data.replay_buffer import ReplayBuffer
+from rl_training.types import Batch, DatasetError
+
+
+class RolloutSource:
+    """Minibatches of the rows that were added since the last round: `epochs` passes, each in an order of its own.
+
+    A round begins with the first batch that is drawn after rows were added. Then all its rows are annotated. Every row
+    is in one minibatch of a pass; the last one of a pass may be smaller. After the last pass the rows are forgotten.
+    """
+
+    def __init__(
+        self, buffer: ReplayBuffer, names: Sequence[str], compute: Annotate, *, epochs: int, seed: int = 0
+    ) -> None:
+        self.buffer, self.names, self.compute, self.epochs = buffer, tuple(names), compute, epochs
+        self.generator = torch.Generator().manual_seed(seed)
+        self.stop = 0
+        """The number of the row after the last of this round."""
+        self.epoch, self.used = epochs, 0
+        """The pass that is going on, counted from 0, and rows of it that were drawn."""
+        self.order = torch.arange(0)
+
+    @property
+    def num_drawable(self) -> int:
+        """Rows of the round that is going on, or about to begin."""
+        return len(self.buffer)
+
+    def sample(self, batch_size: int) -> Batch:
+        """The next minibatch."""
+        if batch_size < 1:
+            raise DatasetError(f"batch_size must be >= 1, got {batch_size}")
+        buffer = self.buffer
+        if buffer.added > self.stop:
+            self._begin_round()
+        if self.epoch >= self.epochs:
+            raise DatasetError("the rollout has been learned from already: collect another one before the next update")
+        places = self.order[self.used : self.used + batch_size].to(buffer.device)
+        batch = buffer.batch(self.names, buffer.rows.first + places)
+        self.used += len(places)
+        if self.used == len(self.order):
+            self.epoch += 1
+            self._shuffle()
+        if self.epoch == self.epochs:
+            buffer.forget(self.stop)
+        return batch
+
+    def _begin_round(self) -> None:
+        self.buffer.forget(self.stop)
+        self.buffer.annotate(self.compute)
+        self.stop, self.epoch = self.buffer.added, 0
+        self._shuffle()
+
+    def _shuffle(self) -> None:
+        """Begin a pass, unless the last one is over."""
+        count = len(self.buffer) if self.epoch < self.epochs else 0
+        self.order, self.used = torch.randperm(count, generator=self.generator), 0
+
+    def metrics(self) -> dict[str, float]:
+        """What there is to say about the rows."""
+        return self.buffer.metrics()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the round is; rows are saved apart from it."""
+        return {
+            "buffer": self.buffer.state_dict(),
+            "generator": self.generator.get_state(),
+            "stop": self.stop,
+            "epoch": self.epoch,
+            "used": self.used,
+            "order": self.order.clone(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue in the middle of the round in which `state_dict` found it."""
+        self.buffer.load_state_dict(state["buffer"])
+        self.generator.set_state(state["generator"])
+        self.stop, self.epoch, self.used, self.order = (state[name] for name in ("stop", "epoch", "used", "order"))

@@ -1,0 +1,61 @@
+"""What an algorithm reads: single transitions, windows of them, or the rollout that was collected last."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+TRANSITION = ("obs", "actions", "rewards", "next_obs", "dones")
+
+
+@dataclass(frozen=True)
+class Transitions:
+    """Rows drawn uniformly: every field is (B, ...)."""
+
+    fields: tuple[str, ...] = TRANSITION
+
+    @property
+    def bootstraps(self) -> bool:
+        """Whether rewards are added to a value of what came next, so that several steps can be summed."""
+        return "rewards" in self.fields
+
+    @property
+    def reads_returns(self) -> bool:
+        """Whether returns of the rewards are read, which are fixed when an episode ends."""
+        return "returns_to_go" in self.fields
+
+    @property
+    def needs_episodes(self) -> bool:
+        """Whether a field is not known before the episode has ended."""
+        return self.reads_returns or "next_actions" in self.fields
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Consecutive rows of one episode: every field is (B, length, ...), with `mask` and `timesteps` beside them."""
+
+    length: int | str
+    """A number, or the name of a hyper-parameter."""
+    fields: tuple[str, ...] = TRANSITION
+    bootstraps = False
+    needs_episodes = True
+
+    @property
+    def reads_returns(self) -> bool:
+        """Whether returns of the rewards are read, which are fixed when an episode ends."""
+        return "returns_to_go" in self.fields
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """All rows of the last round of collecting, in minibatches; they are forgotten afterwards."""
+
+    epochs: int | str
+    """Passes over the rows, each in an order of its own: a number, or the name of a hyper-parameter."""
+    fields: tuple[str, ...] = TRANSITION
+    bootstraps = False
+    reads_returns = False
+    needs_episodes = False
+
+
+Reading: TypeAlias = Transitions | Windows | Rollout
