@@ -26,21 +26,26 @@ def collect_dataset(
     """
     if (size is None) == (episodes is None):
         raise ConfigError("give either size or episodes")
-    rows: dict[str, list[Any]] = {
-        name: [] for name in ("obs", "actions", "rewards", "next_obs", "dones", "truncations")
-    }
+    rows: dict[str, list[Any]] = {}
     with closing(env()) as instance:
         instance.action_space.seed(seed)
         # Copied here and below, since environments may write into the arrays they gave before.
         obs = np.array(instance.reset(seed=seed)[0])
         ended = 0
-        while len(rows["obs"]) != size and ended != episodes:
+        while len(rows.get("obs", ())) != size and ended != episodes:
             action = np.array(instance.action_space.sample() if act is None else act(obs))
             seen, reward, terminated, truncated, _ = instance.step(action)
             next_obs = np.array(seen)
-            for name, value in zip(rows, (obs, action, reward, next_obs, terminated, truncated), strict=True):
-                rows[name].append(value)
+            values = {"obs": obs, "actions": action, "rewards": reward, "next_obs": next_obs, "dones": terminated}
+            for name, value in {**values, "truncations": truncated, **_achieved(instance)}.items():
+                rows.setdefault(name, []).append(value)
             over = terminated or truncated
             ended += over
             obs = np.array(instance.reset()[0]) if over else next_obs
     return TransitionDataset.from_dict({name: np.asarray(values) for name, values in rows.items()}, copy=False)
+
+
+def _achieved(env: Any) -> dict[str, Any]:
+    """What the last step achieved, in a task with goals: hindsight on logged data needs it."""
+    knows = getattr(env, "has_wrapper_attr", None)
+    return {"achieved_goals": env.get_wrapper_attr("achieved_goal")} if knows and knows("achieved_goal") else {}

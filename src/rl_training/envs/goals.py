@@ -81,6 +81,7 @@ class FlattenGoal(gym.ObservationWrapper[Any, Any, Any]):
 
     def observation(self, observation: Any) -> NDArray[np.float32]:
         """The parts, one after the other."""
+        self.achieved_goal = np.ravel(observation["achieved_goal"]).astype(np.float32)
         return np.concatenate([np.ravel(observation[part]) for part in self.parts]).astype(np.float32)
 
 

@@ -60,11 +60,11 @@ class OnlineOptions:
         "sync", "environments one after the other, or each in a process of its own"
     )
     replay: Literal["uniform", "hindsight"] = option(
-        "uniform", "hindsight: goals are exchanged for goals achieved later", resume="fixed_while_acting"
+        "uniform", "hindsight: goals are exchanged for goals achieved later", modes=MODES, resume="fixed_while_acting"
     )
-    her_ratio: float = option(0.8, "share of a batch whose goals are exchanged", ge=0, le=1)
+    her_ratio: float = option(0.8, "share of a batch whose goals are exchanged", ge=0, le=1, modes=MODES)
     goal_selection_strategy: Literal["future", "final", "episode"] = option(
-        "future", "which achieved goals may take their place"
+        "future", "which achieved goals may take their place", modes=MODES
     )
     save_replay: bool = option(False, "keep the buffer as a dataset, replay.npz, when the run ends")
     initial_checkpoint: PathText | None = option(
