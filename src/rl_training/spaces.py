@@ -49,6 +49,17 @@ class BoxActions:
     high: tuple[float, ...]
     kind = "continuous"
 
+    @classmethod
+    def between(cls, low: ArrayLike, high: ArrayLike, size: int) -> Self:
+        """Bounds from arrays; a single number is meant for all dimensions."""
+        pair = [np.asarray(bound, dtype=np.float32) for bound in (low, high)]
+        if any(bound.shape not in ((), (1,), (size,)) for bound in pair):
+            raise DatasetError(f"action bounds must have {size} numbers each, got {low!r} and {high!r}")
+        bottom, top = (np.broadcast_to(bound, (size,)) for bound in pair)
+        if not ((bottom < top) & np.isfinite(top - bottom)).all():
+            raise DatasetError(f"action bounds must be finite with low < high, got {low!r} and {high!r}")
+        return cls(tuple(bottom.tolist()), tuple(top.tolist()))
+
     @property
     def size(self) -> int:
         """Dimensions of an action."""

@@ -1,14 +1,44 @@
-"""Transitions from logs that hold something else: rows without a next observation, or whole trajectories."""
+"""Transitions from logs that hold something else: rows without what came next, or whole trajectories."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from rl_training.types import DatasetError
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One trajectory of T steps: T + 1 observations, and T of everything else."""
+
+    observations: Tensor
+    actions: Tensor
+    rewards: Tensor
+    terminations: Tensor
+    truncations: Tensor
+
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+
+def add_next_actions(logged: dict[str, NDArray[Any]]) -> tuple[dict[str, NDArray[Any]], NDArray[np.bool_]]:
+    """Take the next row's action as `next_actions`, unless they were logged; and the rows on which it may be used.
+
+    A terminated row has none, but nothing depends on it there.
+    """
+    dones, truncations = logged["dones"], logged["truncations"]
+    if "next_actions" in logged:
+        return logged, np.ones_like(dones)
+    follows = ~(dones | truncations)
+    if follows.any():
+        logged["next_actions"] = np.concatenate([logged["actions"][1:], logged["actions"][-1:]])
+    return logged, follows | dones
 
 
 def add_next_obs(
@@ -37,6 +67,19 @@ def add_next_obs(
         tails[kept],
         int(truncations.sum()),
     )
+
+
+def join_episodes(episodes: Iterable[Any]) -> dict[str, NDArray[Any]]:
+    """Trajectories as rows of transitions, one after the other."""
+    parts = [episode_rows(number, episode) for number, episode in enumerate(episodes)]
+    if not parts:
+        raise DatasetError("there are no episodes")
+    for number, part in enumerate(parts):
+        for name in ("obs", "actions"):
+            if part[name].shape[1:] != parts[0][name].shape[1:]:
+                shapes = f"{part[name].shape[1:]}, those of episode 0 {parts[0][name].shape[1:]}"
+                raise DatasetError(f"the {name} of episode {number} have shape {shapes}")
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def episode_rows(number: int, episode: Any) -> dict[str, NDArray[Any]]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from rl_training.config import RewardTransformConfig
-from rl_training.data.conversion import add_next_obs, episode_rows
+from rl_training.data.conversion import Episode, add_next_actions, add_next_obs, join_episodes
 from rl_training.data.fields import read_fields
 from rl_training.data.rows import Rows
 from rl_training.data.sampling import BlockSampler, sample_trajectory_windows
@@ -33,20 +33,6 @@ _ORIGINS = {
     "returns_to_go": "; call with_returns_to_go(gamma=...)",
 }
 """Fields that not every dataset has, and where they come from."""
-
-
-@dataclass(frozen=True)
-class Episode:
-    """One trajectory of T steps: T + 1 observations, and T of everything else."""
-
-    observations: Tensor
-    actions: Tensor
-    rewards: Tensor
-    terminations: Tensor
-    truncations: Tensor
-
-    def __len__(self) -> int:
-        return len(self.rewards)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,15 +87,7 @@ class TransitionDataset:
         plain = {
             name: value.numpy(force=True) if isinstance(value, Tensor) else value for name, value in arrays.items()
         }
-        logged = read_fields(plain, copy=copy)
-        dones, truncations = logged["dones"], logged["truncations"]
-        follows = ~(dones | truncations)
-        if "next_actions" in logged:
-            mask = np.ones_like(dones)
-        else:
-            mask = follows | dones
-            if follows.any():
-                logged["next_actions"] = np.concatenate([logged["actions"][1:], logged["actions"][-1:]])
+        logged, mask = add_next_actions(read_fields(plain, copy=copy))
         tails, dropped = None, 0
         if "next_obs" not in logged:
             logged, mask, tails, dropped = add_next_obs(logged, mask)
@@ -132,16 +110,7 @@ class TransitionDataset:
         Each has `observations`, `actions`, `rewards`, and says how it ended with `terminations` and `truncations`,
         arrays or single flags.
         """
-        parts = [episode_rows(number, episode) for number, episode in enumerate(episodes)]
-        if not parts:
-            raise DatasetError("there are no episodes")
-        for number, part in enumerate(parts):
-            for name in ("obs", "actions"):
-                if part[name].shape[1:] != parts[0][name].shape[1:]:
-                    shapes = f"{part[name].shape[1:]}, those of episode 0 {parts[0][name].shape[1:]}"
-                    raise DatasetError(f"the {name} of episode {number} have shape {shapes}")
-        rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        return cls.from_dict(rows, copy=False, seed=seed)
+        return cls.from_dict(join_episodes(episodes), copy=False, seed=seed)
 
     def __len__(self) -> int:
         return len(self.truncations)
@@ -280,23 +249,12 @@ class TransitionDataset:
 
     def with_action_bounds(self, low: ArrayLike, high: ArrayLike) -> Self:
         """Actions in native units mapped so that [low, high] becomes [-1, 1]."""
-        bottom, top = self._action_bounds(low, high)
-        return self.map_actions(BoxActions(tuple(bottom.tolist()), tuple(top.tolist())).encode)
+        return self.map_actions(BoxActions.between(low, high, self.action_dim).encode)
 
     def with_clipped_actions(self, low: ArrayLike, high: ArrayLike) -> Self:
         """Actions brought into [low, high]."""
-        bottom, top = self._action_bounds(low, high)
-        return self.map_actions(lambda actions: actions.clamp(bottom, top))
-
-    def _action_bounds(self, low: ArrayLike, high: ArrayLike) -> tuple[Tensor, Tensor]:
-        """Bounds as one number per dimension; a single number is meant for all of them."""
-        pair = [torch.as_tensor(np.asarray(bound), dtype=torch.float32, device=self.device) for bound in (low, high)]
-        if any(bound.shape not in ((), (1,), (self.action_dim,)) for bound in pair):
-            raise DatasetError(f"action bounds must have {self.action_dim} numbers each, got {low!r} and {high!r}")
-        bottom, top = (bound.expand(self.action_dim) for bound in pair)
-        if not bool(((bottom < top) & (top - bottom).isfinite()).all()):
-            raise DatasetError(f"action bounds must be finite with low < high, got {low!r} and {high!r}")
-        return bottom, top
+        bounds = BoxActions.between(low, high, self.action_dim)
+        return self.map_actions(lambda actions: actions.clamp(*map(actions.new_tensor, (bounds.low, bounds.high))))
 
     def with_obs_statistics(self, *, epsilon: float = 1e-3) -> Self:
         """The dataset with the mean and the standard deviation (plus epsilon) of its observations."""
@@ -328,16 +286,12 @@ class TransitionDataset:
         return self._select(rows.to(self.device))
 
     def _select(self, rows: Tensor) -> Self:
-        def pick(tensor: Tensor | None) -> Tensor | None:
-            return None if tensor is None else tensor.index_select(0, rows)
+        return self._map(lambda tensor: tensor.index_select(0, rows), "truncations", "next_action_mask", "tail_rewards")
 
-        return replace(
-            self,
-            fields={name: value.index_select(0, rows) for name, value in self.fields.items()},
-            truncations=self.truncations.index_select(0, rows),
-            next_action_mask=pick(self.next_action_mask),
-            tail_rewards=pick(self.tail_rewards),
-        )
+    def _map(self, function: Callable[[Tensor], Tensor], *names: str) -> Self:
+        """The dataset with a function applied to all fields, and to these attributes where it has them."""
+        found: dict[str, Any] = {name: function(value) for name in names if (value := getattr(self, name)) is not None}
+        return replace(self, fields={name: function(value) for name, value in self.fields.items()}, **found)
 
     def split(self, fraction: float, seed: int = 0) -> tuple[Self, Self]:
         """Two datasets of whole episodes: the rest, and `fraction` of the episodes chosen at random."""
@@ -360,21 +314,9 @@ class TransitionDataset:
 
     def to(self, device: torch.device | str) -> Self:
         """The dataset on a device."""
-
-        def move(tensor: Tensor | None) -> Tensor | None:
-            return None if tensor is None else tensor.to(device)
-
-        return replace(
-            self,
-            fields={name: value.to(device) for name, value in self.fields.items()},
-            truncations=self.truncations.to(device),
-            next_action_mask=move(self.next_action_mask),
-            tail_rewards=move(self.tail_rewards),
-            raw_returns=move(self.raw_returns),
-            obs_mean=move(self.obs_mean),
-            obs_std=move(self.obs_std),
-            validation=None if self.validation is None else self.validation.to(device),
-        )
+        beside = ("truncations", "next_action_mask", "tail_rewards", "raw_returns", "obs_mean", "obs_std")
+        moved = self._map(lambda tensor: tensor.to(device), *beside)
+        return replace(moved, validation=None if self.validation is None else self.validation.to(device))
 
     @property
     def sampler(self) -> BlockSampler:

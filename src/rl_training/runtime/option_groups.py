@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BeforeValidator, Field
 
 from rl_training.algorithms.base import Mode
-from rl_training.binding import option, options, refuse_unused
+from rl_training.binding import MODES, option, options, refuse_unused
 from rl_training.config import PathText
 from rl_training.runtime.performance import CompileOption
 from rl_training.runtime.schedules import ScheduleSpec, as_schedule

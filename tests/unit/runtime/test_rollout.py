@@ -372,7 +372,7 @@ def test_goals_that_were_achieved_count_among_the_statistics(tmp_path: Path) -> 
     assert session.collector is not None
     rows = session.collector.buffer.rows_from(0)
     asked = rows["next_obs"].numpy().astype(float)
-    reached = np.hstack([asked[:, :-2], rows["achieved"].numpy().astype(float)])
+    reached = np.hstack([asked[:, :-2], rows["achieved_goals"].numpy().astype(float)])
     seen = np.concatenate([asked, reached])
     assert session.algorithm.obs_mean.tolist() == pytest.approx(seen.mean(0).tolist(), abs=1e-6)
     assert session.algorithm.obs_std.tolist() == pytest.approx((seen.std(0) + 1e-3).tolist(), rel=1e-5)
