@@ -19,6 +19,7 @@ Annotate = Callable[[Batch, Tensor], Batch]
 """From rows in episode order, and the places of their last rows, to fields that no log contains."""
 
 
+@torch.no_grad()
 def annotate_dataset(dataset: TransitionDataset, compute: Annotate) -> Batch:
     """The annotations of a dataset's rows."""
     return compute(dict(dataset.fields), dataset.episode_bounds()[:, 1] - 1)

@@ -51,13 +51,13 @@ class Hindsight:
             source = torch.minimum(low + ((stops - low) * place).long(), stops - 1)
         return rows.get("achieved_goals", source)
 
-    def outcomes(self, rows: Rows, window: Tensor, goals: Tensor) -> tuple[Tensor, Tensor]:
-        """Raw rewards and terminations of windows (B, n) for one goal each."""
+    def outcomes(self, rows: Rows, window: Tensor, goals: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Raw rewards of windows (B, n) for one goal each, and terminations where they depend on the goal."""
         achieved = rows.get("achieved_goals", window)
         desired = goals[:, None].expand_as(achieved)
         rewards = self._compute(self.compute_reward, achieved, desired)
         if self.compute_terminated is None:
-            return rewards, rows.get("dones", window)
+            return rewards, None
         return rewards, self._compute(self.compute_terminated, achieved, desired)
 
     def _compute(self, function: GoalFunction, achieved: Tensor, desired: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -30,7 +30,7 @@ def sum_rewards(rewards: Tensor, dones: Tensor, follows: Tensor, gamma: float) -
 
 def sum_windows(
     rows: Rows,
-    names: Iterable[str],
+    names: Sequence[str],
     window: Tensor,
     follows: Tensor,
     *,
@@ -46,8 +46,9 @@ def sum_windows(
     dones = rows.get("dones", window) if dones is None else dones
     sums, discounts, last = sum_rewards(rewards, dones, follows, gamma)
     end, final = (values.gather(1, last[:, None])[:, 0] for values in (window, dones))
-    others = [name for name in names if name not in ("rewards", "dones")]
-    batch = {name: rows.get(name, end if name.startswith("next_") else window[:, 0]) for name in others}
+    now = [name for name in names if not name.startswith("next_") and name not in ("rewards", "dones")]
+    after = [name for name in names if name.startswith("next_")]
+    batch = rows.take(now, window[:, 0]) | rows.take(after, end)
     return batch | {"rewards": sums, "dones": final, "discounts": discounts}
 
 

@@ -190,6 +190,7 @@ class ReplayBuffer(UniformSource):
         """Drop the rows before a number: those of a rollout that has been learned from."""
         self.rows.oldest = before
 
+    @torch.no_grad()
     def annotate(self, compute: Callable[[Batch, Tensor], Batch]) -> Batch:
         """Compute the fields in `annotates` for all rows; what was computed, episode by episode.
 

@@ -64,14 +64,18 @@ class Rows:
         """The numbers of all rows, or of those from `first` on."""
         return torch.arange(self.first if first is None else first, self.stop, device=self.device)
 
+    def places(self, rows: Tensor) -> Tensor:
+        """Where rows stand in the columns."""
+        return rows if self.stop <= self.capacity else rows % self.capacity
+
     def get(self, name: str, rows: Tensor) -> Tensor:
         """A column at row numbers of any shape."""
-        column, places = self.columns[name], rows % self.capacity
+        column, places = self.columns[name], self.places(rows)
         return column.index_select(0, places) if places.ndim == 1 else column[places]
 
     def take(self, names: Iterable[str], rows: Tensor) -> Batch:
         """Several columns at row numbers (B,)."""
-        places = rows % self.capacity
+        places = self.places(rows)
         return {name: self.columns[name].index_select(0, places) for name in names}
 
     def append(self, rows: Batch) -> None:
@@ -122,7 +126,7 @@ class Rows:
     def successors(self, rows: Tensor) -> Tensor:
         """The numbers of the rows that follow in the same episode; -1 where none does, or none has come yet."""
         if self.links is not None:
-            return self.links[rows % self.capacity]
+            return self.links[self.places(rows)]
         return torch.where(self.ends(rows), -1, rows + 1)
 
     def window(self, rows: Tensor, length: int) -> tuple[Tensor, Tensor]:

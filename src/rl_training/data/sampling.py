@@ -181,8 +181,10 @@ class UniformSource:
         is_chosen, goals = hindsight.choose(self.rows, rows, self.generator)
         window, follows = self.rows.window(rows, self.n_step)
         rewards, dones = self.stored_rewards(window), self.rows.get("dones", window)
-        virtual, dones[is_chosen] = hindsight.outcomes(self.rows, window[is_chosen], goals)
+        virtual, ended = hindsight.outcomes(self.rows, window[is_chosen], goals)
         rewards[is_chosen] = self.transformed(virtual)
+        if ended is not None:
+            dones[is_chosen] = ended
         batch = sum_windows(self.rows, self.names, window, follows, gamma=self.gamma, rewards=rewards, dones=dones)
         hindsight.exchange(batch, is_chosen, goals)
         counts = (len(rows), len(goals), float(virtual[:, 0].sum()))

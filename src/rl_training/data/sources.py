@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 import torch
@@ -107,16 +107,11 @@ def _annotated(
     return source, prior
 
 
-def hindsight_source(
-    prior: TransitionDataset,
-    reads: Reading,
-    hindsight: Hindsight,
-    *,
-    gamma: float,
-    n_step: int = 1,
-    transform: Callable[[Tensor], Tensor] | None = None,
-) -> UniformSource:
-    """Batches of logged data whose goals are exchanged; `transform` is what was done to its rewards."""
+def hindsight_source(prior: TransitionDataset, reads: Reading, hindsight: Hindsight, **options: Any) -> UniformSource:
+    """Batches of logged data whose goals are exchanged; `options` are those of `UniformSource`.
+
+    Its rewards are transformed already: the option `transform` is what was done to them.
+    """
     if "achieved_goals" not in prior.fields:
         raise DatasetError("hindsight needs achieved_goals in the data: what was achieved after each row")
     if prior.fields["achieved_goals"].shape[1] != hindsight.goal_dim:
@@ -124,16 +119,7 @@ def hindsight_source(
         raise DatasetError(f"achieved_goals has {found} columns, a goal of the environment {hindsight.goal_dim}")
     if reads.needs_episodes:
         raise DatasetError(f"hindsight on logged data cannot give all of {', '.join(reads.fields)}")
-    return UniformSource(
-        prior.rows,
-        reads.fields,
-        seed=prior.seed,
-        gamma=gamma,
-        n_step=n_step,
-        transform=transform,
-        is_raw=False,
-        hindsight=hindsight,
-    )
+    return UniformSource(prior.rows, reads.fields, seed=prior.seed, is_raw=False, hindsight=hindsight, **options)
 
 
 class MixedSource:
