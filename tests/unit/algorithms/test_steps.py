@@ -512,3 +512,8 @@ class Annotated(Algorithm):
     hyper: ToyHyper
     model: ToyModel
     steps = ()
+
+
+def test_a_class_that_declares_fields_in_the_old_way_is_told_how_to_say_it() -> None:
+    with pytest.raises(TypeError, match=r"Old declares needs; say reads = Transitions"):
+        type("Old", (Algorithm,), {"needs": ("obs",)})

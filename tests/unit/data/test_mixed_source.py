@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pytest
 import torch
 from experience import SIZES, add, assert_equal_batches, numbers, saved
+from torch import Tensor
 
-from rl_training.data import MixedSource, ReplayBuffer, TransitionDataset, with_n_step
+from rl_training.data import MixedSource, ReplayBuffer, TransitionDataset, source_for, with_n_step
+from rl_training.reading import Reading, Windows
 from rl_training.types import Batch
 
 Ratio = float | Literal["proportional"]
@@ -160,3 +162,43 @@ def test_prior_data_is_drawn_with_its_own_seed() -> None:
     first, same, other = (MixedSource(prior.with_seed(seed), source(0.5).online, 0.5) for seed in (1, 1, 2))
     batches = [numbers(each.sample(20)["obs"]) for each in (first, same, other)]
     assert batches[0] == batches[1] != batches[2]
+
+
+class Reader:
+    """An algorithm that reads windows."""
+
+    name: ClassVar[str] = "reader"
+    annotates: tuple[str, ...] = ()
+    standardizes: tuple[str, ...] = ()
+    annotate_every: int | str = "rollout"
+    updates = 0
+    context = 3
+
+    def __init__(self) -> None:
+        self.reads: Reading = Windows("context", ("obs", "rewards"))
+
+    def number(self, value: Any) -> Any:
+        return getattr(self, value) if isinstance(value, str) else value
+
+    def annotate(self, rows: Batch, ends: Tensor) -> Batch:
+        raise NotImplementedError
+
+
+def test_windows_of_prior_data_and_of_experience_are_mixed() -> None:
+    def make(seed: int) -> tuple[ReplayBuffer, MixedSource]:
+        buffer = ReplayBuffer(capacity=20, whole_episodes=True, seed=seed, **SIZES)
+        mixed, rows = source_for(Reader(), prior_data().with_seed(seed), buffer, 0.5)
+        assert isinstance(mixed, MixedSource)
+        assert rows is not None
+        return buffer, mixed
+
+    buffer, mixed = make(1)
+    for row in range(6):
+        add(buffer, [row], "T" if row == 5 else "-")
+    batch = mixed.sample(16)
+    assert batch["obs"].shape == (16, 3, 1)
+    assert kinds({"obs": batch["obs"][:, 0]}) == (8, 8)
+    other_buffer, other = make(2)
+    other.load_state_dict(saved(mixed.state_dict()))
+    other_buffer.restore(saved(buffer.rows_from(0)))
+    assert_equal_batches(other.sample(16), mixed.sample(16))
