@@ -7,18 +7,18 @@ BIN := $(VENV)/bin
 demo: $(VENV)/.installed ## Train TD3+BC on random Pendulum data, and compare it with the data
 	$(BIN)/rl-training train --config td3_bc/pendulum
 
-test: $(VENV)/.installed-dev ## All tests but those marked slow
-	$(BIN)/python -m pytest
+test: $(VENV)/.installed-dev ## All tests but those marked slow, in two processes
+	$(BIN)/python -m pytest -n 2
 
 check: $(VENV)/.installed-dev ## For daily work: format, lint, types, spelling, fast tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/codespell
-	$(BIN)/python -m pytest tests/unit tests/numerics tests/property tests/test_architecture.py
+	$(BIN)/python -m pytest -n 2 tests/unit tests/numerics tests/property tests/test_architecture.py
 
 slow: $(VENV)/.installed-dev ## Tests that take minutes: learning, kills
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -n 2 -m slow
 
 lines: ## How much code there is, without blanks, comments and docstrings
 	$(PYTHON) benchmarks/lines.py

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 import rl_training
 from rl_training.algorithms import ALGORITHMS
 from rl_training.config import TrainConfig, load_config
+from rl_training.reading import Rollout
 
 # Tests train tiny networks, in this process and in others: more threads would only get in each other's way.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -54,7 +55,14 @@ def tiny_config(tmp_path: Path) -> Callable[..., TrainConfig]:
         ]
         if ALGORITHMS[algo].mode != "online":
             tiny.append("algo_kwargs.dataset_size=400")
-        if ALGORITHMS[algo].mode != "offline":
+        if isinstance(ALGORITHMS[algo].reads, Rollout):
+            tiny += [
+                "algo_kwargs.rollout_steps=5",
+                "algo_kwargs.epochs=5",
+                "num_envs=1",
+                "env_kwargs.max_episode_steps=7",
+            ]
+        elif ALGORITHMS[algo].mode != "offline":
             tiny += ["algo_kwargs.learning_starts=5", "algo_kwargs.update_to_data=1", "env_kwargs.max_episode_steps=5"]
         return load_config(packaged(algo), overrides=[*tiny, *overrides])
 
@@ -63,7 +71,7 @@ def tiny_config(tmp_path: Path) -> Callable[..., TrainConfig]:
 
 def packaged(algo: str) -> str:
     """The smallest config that is shipped for an algorithm."""
-    return {"her": "her/point_goal", "dqn": "dqn/cartpole"}.get(algo, f"{algo}/pendulum")
+    return {"her": "her/point_goal", "dqn": "dqn/cartpole", "ppo": "ppo/cartpole"}.get(algo, f"{algo}/pendulum")
 
 
 def transitions(rows: int = 60, *, episode: int = 20, obs_dim: int = 3, seed: int = 0) -> dict[str, NDArray[Any]]:

@@ -53,6 +53,8 @@ class Rollout:
     epochs: int | str
     """Passes over the rows, each in an order of its own: a number, or the name of a hyper-parameter."""
     fields: tuple[str, ...] = TRANSITION
+    steps: int | str = "rollout_steps"
+    """Transitions in a round, of all environments together: a number, or the name of a hyper-parameter."""
     bootstraps = False
     reads_returns = False
     needs_episodes = False

@@ -48,8 +48,16 @@ def lambda_returns(rows: Batch, ends: Tensor, values: Values, *, gamma: float, t
     of generalised advantage estimation.
     """
     state_values = _evaluate(values, rows["obs"])
+    final_values = _evaluate(values, rows["next_obs"][ends])
+    return generalized_advantages(rows, ends, state_values, final_values, gamma=gamma, td_lambda=td_lambda)
+
+
+def generalized_advantages(
+    rows: Batch, ends: Tensor, state_values: Tensor, final_values: Tensor, *, gamma: float, td_lambda: float
+) -> Batch:
+    """As `lambda_returns`, where the values of all rows are known, and of what came after the rows at `ends`."""
     next_values = state_values.roll(-1)
-    next_values[ends] = _evaluate(values, rows["next_obs"][ends])
+    next_values[ends] = final_values
     next_values *= 1 - rows["dones"]
     goes_on = torch.ones_like(state_values)
     goes_on[ends] = 0

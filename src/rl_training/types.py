@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -14,6 +14,13 @@ Batch: TypeAlias = "dict[str, Tensor]"
 
 Metrics: TypeAlias = "dict[str, Tensor]"
 """Named 0-d tensors."""
+
+
+class Acted(NamedTuple):
+    """What a policy answers to observations: actions as it drew them, and columns to be stored beside them."""
+
+    actions: Tensor
+    extras: Batch = {}
 
 
 class UserError(Exception):

@@ -103,8 +103,8 @@ def test_the_policy_is_greedy_and_exploration_is_uniform() -> None:
     algorithm, obs = _build(), torch.randn(500, OBS_DIM).double()
     greedy = algorithm.act(obs)
     assert torch.equal(greedy, algorithm.model.critic(obs).argmax(-1))
-    assert torch.equal(algorithm.explore(obs, noise=0.0), greedy)
-    changed = (algorithm.explore(obs, noise=0.3) != greedy).double().mean()
+    assert torch.equal(algorithm.explore(obs, noise=0.0).actions, greedy)
+    changed = (algorithm.explore(obs, noise=0.3).actions != greedy).double().mean()
     assert float(changed) == pytest.approx(0.2, abs=0.06)
 
 

@@ -20,8 +20,8 @@ from rl_training.algorithms.optim import Adam, Optimizer, gradient_norm, polyak
 from rl_training.binding import bind
 from rl_training.models import Model
 from rl_training.reading import TRANSITION, Reading, Transitions
-from rl_training.spaces import ActionKind, ActionSpace, BoxActions, SpaceSpec
-from rl_training.types import Batch, Metrics
+from rl_training.spaces import ActionKind, ActionSpace, BoxActions, Column, SpaceSpec
+from rl_training.types import Acted, Batch, Metrics
 
 __all__ = ["ALGORITHMS", "TRANSITION", "Algorithm", "Alpha", "Hyper", "Mode", "Sizes", "Step", "UpdateResult",
            "ValueHyper", "register"]  # fmt: skip
@@ -234,9 +234,13 @@ class Algorithm(nn.Module):
         return actions
 
     @torch.no_grad()
-    def explore(self, obs: Tensor, *, noise: float) -> Tensor:
+    def explore(self, obs: Tensor, *, noise: float) -> Acted:
         """Actions to learn from: a sample where the policy is stochastic, perturbed as the action space has it."""
-        return self.action_space.perturb(self.act(obs, deterministic=False), noise)
+        return Acted(self.action_space.perturb(self.act(obs, deterministic=False), noise))
+
+    def extra_columns(self) -> dict[str, Column]:
+        """Columns that rows have beside those of a transition, which `explore` gives."""
+        return {}
 
     def losses(self, batch: Batch) -> Metrics:
         """All losses and their metrics on a batch, without a step or dropout: for held-out data and for debugging."""

@@ -131,8 +131,9 @@ class IQL(Algorithm):
     steps = (Step("value"), Step("actor"), Step("critic", tracks=("critic",)))
     defaults = {
         "reward_normalize": "return_range",
-        "actor_learning_rate_schedule": "cosine",
         "offline_batch_ratio": "proportional",
+        # A rate that ends at zero is for data that does not change.
+        "offline": {"actor_learning_rate_schedule": "cosine"},
     }
 
     def value_loss(self, batch: Batch) -> Metrics:

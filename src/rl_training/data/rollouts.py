@@ -70,9 +70,10 @@ class RolloutSource:
         return self.buffer.metrics()
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the round is; rows are saved apart from it."""
+        """Where the round is, and its rows: they are few, and no later checkpoint has them."""
         return {
             "buffer": self.buffer.state_dict(),
+            "rows": self.buffer.rows_from(self.buffer.rows.first),
             "generator": self.generator.get_state(),
             "stop": self.stop,
             "epoch": self.epoch,
@@ -83,5 +84,6 @@ class RolloutSource:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue in the middle of the round in which `state_dict` found it."""
         self.buffer.load_state_dict(state["buffer"])
+        self.buffer.restore(state["rows"])
         self.generator.set_state(state["generator"])
         self.stop, self.epoch, self.used, self.order = (state[name] for name in ("stop", "epoch", "used", "order"))

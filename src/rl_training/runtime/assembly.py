@@ -27,6 +27,7 @@ from rl_training.data import (
     with_n_step,
 )
 from rl_training.envs import goal_task, make_env, make_vector_env, reward_transform
+from rl_training.reading import Rollout
 from rl_training.rewards import RewardTransformConfig
 from rl_training.runtime.artifacts import RunDirectory
 from rl_training.runtime.callbacks import Callback, EarlyStoppingCallback
@@ -86,7 +87,7 @@ def open_session(
         begin_with_checkpoint(algorithm, spaces, config, options, rewards)
     resources = ExitStack()
     feed = _make_feed(config, options, algorithm, data, device, resources=resources)
-    plan, updates_per_epoch = _make_plan(config, options, feed.rows)
+    plan, updates_per_epoch = _make_plan(config, options, algorithm, feed.rows)
     notes = feed.notes if plan.updates else (*feed.notes, "no update will be made: the run ends before learning starts")
     saved = None if tree is None else tree["machine"]["compiled"]
     compiled = should_compile(options.loop.compile, plan.updates) if saved is None else can_compile(saved)
@@ -121,7 +122,10 @@ def open_session(
         updates_per_epoch=updates_per_epoch,
         data_return=None if data is None else data.mean_return,
         collector=collector,
-        store=None if feed.buffer is None else ReplayStore(run.path / "replay", feed.buffer),
+        # The rows of a rollout are part of the source's state.
+        store=ReplayStore(run.path / "replay", feed.buffer)
+        if feed.buffer is not None and not isinstance(algorithm.reads, Rollout)
+        else None,
         saves_replay=options.online.save_replay,
         fine_tuning=_fine_tuning(options),
         callbacks=callbacks,
@@ -173,11 +177,13 @@ def _make_feed(
         if feed.rows < loop.min_buffer_size:
             raise DatasetError(f"the data has {feed.rows} transitions, min_buffer_size is {loop.min_buffer_size}")
         return feed
+    reads = algorithm.reads
+    rollout = None if not isinstance(reads, Rollout) else rollout_rows(algorithm.number(reads.steps), config.num_envs)
     buffer = ReplayBuffer(
-        capacity=options.online.buffer_capacity,
+        capacity=rollout or options.online.buffer_capacity,
         obs_dim=algorithm.model.obs_dim,
         action_dim=algorithm.model.action_dim,
-        columns={"actions": algorithm.action_space.column},
+        columns={"actions": algorithm.action_space.column, **algorithm.extra_columns()},
         num_envs=config.num_envs or 1,
         gamma=gamma,
         n_step=loop.n_step,
@@ -263,7 +269,13 @@ def _make_collector(config: TrainConfig, options: RunOptions, algorithm: Algorit
     )
 
 
-def _make_plan(config: TrainConfig, options: RunOptions, rows: int) -> tuple[Plan, int | None]:
+def rollout_rows(steps: int, num_envs: int | None) -> int:
+    """Transitions in a rollout: as many steps of all environments as fit, at least one."""
+    count = num_envs or 1
+    return max(steps // count, 1) * count
+
+
+def _make_plan(config: TrainConfig, options: RunOptions, algorithm: Algorithm, rows: int) -> tuple[Plan, int | None]:
     """The plan of the run, and how many updates a pass over its data takes, where there are passes."""
     loop, online, controls = options.loop, options.online, options.controls
     if options.mode == "offline":
@@ -278,6 +290,10 @@ def _make_plan(config: TrainConfig, options: RunOptions, rows: int) -> tuple[Pla
     plan = Plan.online(
         config.total_timesteps, online, loop, warmup=warmup, pretrain=pretrain, num_envs=config.num_envs or 1
     )
+    reads = algorithm.reads
+    if isinstance(reads, Rollout):
+        rows, epochs = rollout_rows(algorithm.number(reads.steps), config.num_envs), algorithm.number(reads.epochs)
+        plan = plan.with_rounds(rows // plan.num_envs, epochs * math.ceil(rows / loop.batch_size))
     return plan.with_update_limit(controls.max_updates), None
 
 

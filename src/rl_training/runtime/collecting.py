@@ -15,6 +15,7 @@ from rl_training.algorithms import Algorithm
 from rl_training.data import ReplayBuffer
 from rl_training.envs import AutoresetMode
 from rl_training.runtime.evaluation import read_successes
+from rl_training.types import Acted
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,31 @@ class RunningStatistics:
         self.count, self.mean, self.squares = state["count"], state["mean"].numpy(), state["squares"].numpy()
 
 
+class RewardScaler:
+    """Rewards divided by the standard deviation of discounted returns so far, within -10 and 10."""
+
+    def __init__(self, num_envs: int, *, gamma: float) -> None:
+        self.gamma, self.returns, self.statistics = gamma, np.zeros(num_envs), RunningStatistics(1)
+
+    def scale(self, rewards: NDArray[Any], ends: NDArray[np.bool_], valid: NDArray[np.bool_]) -> NDArray[np.float32]:
+        """The scaled rewards of one step of all environments, which count among the returns from now on."""
+        self.returns = np.where(valid, self.gamma * self.returns + rewards, self.returns)
+        self.statistics.add(self.returns[valid][:, None])
+        variance = self.statistics.squares[0] / max(self.statistics.count, 1)
+        self.returns = np.where(ends, 0.0, self.returns)
+        scaled: NDArray[np.float32] = np.clip(rewards / np.sqrt(variance + 1e-8), -10, 10).astype(np.float32)
+        return scaled
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns of the running episodes, and their statistics."""
+        return {"returns": torch.from_numpy(self.returns.copy()), "statistics": self.statistics.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        self.returns = state["returns"].numpy().copy()
+        self.statistics.load_state_dict(state["statistics"])
+
+
 class Collector(Protocol):
     """What acts in a run: it takes steps of the task and adds the transitions to its buffer."""
 
@@ -160,6 +186,8 @@ class LocalCollector:
         self.obs_dim = algorithm.model.obs_dim
         self.statistics = RunningStatistics(self.obs_dim) if normalize else None
         self.num_envs = stepper.envs.num_envs
+        scales = "scaled_rewards" in buffer.fields
+        self.scaler = RewardScaler(self.num_envs, gamma=buffer.gamma) if scales else None
         self.returns, self.lengths = np.zeros(self.num_envs), np.zeros(self.num_envs, dtype=int)
         self.episodes: list[tuple[float, int, bool | None]] = []
         """Return, length and success of the episodes that ended since the last call of `metrics`."""
@@ -168,16 +196,20 @@ class LocalCollector:
         """One step of every environment, by uniform actions or by the policy's; how many steps of the task it was."""
         obs = self.stepper.obs
         space = self.algorithm.action_space
-        actions = space.sample(self.num_envs).numpy() if random else self._policy_actions(obs, noise)
-        result = self.stepper.step(actions)
+        acted = Acted(space.sample(self.num_envs)) if random else self._explore(obs, noise)
+        result = self.stepper.step(space.clip(acted.actions).cpu().numpy())
+        extras: dict[str, Any] = dict(acted.extras)
+        if self.scaler is not None:
+            extras["scaled_rewards"] = self.scaler.scale(result.rewards, result.ends, result.valid)
         self.buffer.add(
             obs=obs,
-            actions=actions,
+            actions=acted.actions,
             rewards=result.rewards,
             next_obs=result.next_obs,
             terminations=result.terminations,
             truncations=result.truncations,
             mask=None if result.valid.all() else result.valid,
+            **extras,
         )
         self._account(result)
         if self.statistics is not None:
@@ -185,11 +217,10 @@ class LocalCollector:
             self.algorithm.set_obs_statistics(*self.statistics.moments())
         return int(result.valid.sum())
 
-    def _policy_actions(self, obs: NDArray[Any], noise: float) -> NDArray[Any]:
+    def _explore(self, obs: NDArray[Any], noise: float) -> Acted:
         # A task with goals may tell more than the policy is to see.
         seen = torch.as_tensor(obs[:, : self.obs_dim], dtype=torch.float32, device=self.algorithm.obs_mean.device)
-        actions: NDArray[Any] = self.algorithm.explore(seen, noise=noise).cpu().numpy()
-        return actions
+        return self.algorithm.explore(seen, noise=noise)
 
     def _networks_see(self, rows: NDArray[Any]) -> NDArray[Any]:
         """Observations as updates will show them: where rows end with a goal achieved, with that as the goal, too."""
@@ -230,6 +261,7 @@ class LocalCollector:
             "lengths": torch.from_numpy(self.lengths.copy()),
             "episodes": [list(episode) for episode in self.episodes],
             "statistics": None if self.statistics is None else self.statistics.state_dict(),
+            "scaler": None if self.scaler is None else self.scaler.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> bool:
@@ -237,6 +269,8 @@ class LocalCollector:
         self.episodes = [(value, length, success) for value, length, success in state["episodes"]]
         if self.statistics is not None:
             self.statistics.load_state_dict(state["statistics"])
+        if self.scaler is not None:
+            self.scaler.load_state_dict(state["scaler"])
         if not self.stepper.load_state_dict(state["stepper"]):
             self.buffer.break_streams()
             return False

@@ -13,6 +13,7 @@ from rl_training.binding import MODES, bind, options_with
 from rl_training.config import TrainConfig, read_config
 from rl_training.data import DataOptions
 from rl_training.envs import reward_transform
+from rl_training.reading import Rollout
 from rl_training.runtime.option_groups import ControlOptions, LoopOptions, OnlineOptions
 from rl_training.spaces import SpaceSpec
 from rl_training.types import ConfigError, nearest
@@ -131,8 +132,6 @@ def _defaults(algorithm: type[Algorithm], given: Mapping[str, Any]) -> dict[str,
     """The algorithm's own defaults, without those that mean nothing beside what is given."""
     mode = given["mode"] if given.get("mode") in MODES else algorithm.mode
     meaningless = {name for name, modes in option_modes(DataOptions).items() if mode not in modes}
-    if mode != "offline":
-        meaningless |= options_with("offline_only", *option_groups(algorithm)).keys()
     if any(given.get(name) is not None for name in ("train_frequency", "gradient_updates_per_step")):
         # How often it updates is said in one way, and the user's counts.
         meaningless.add("update_to_data")
@@ -159,7 +158,9 @@ def _refuse_foreign(config: TrainConfig, options: RunOptions) -> None:
         problems.append(
             f"algo_kwargs: replay: hindsight does not go with {config.algo}, whose returns have the old goals"
         )
-    if options.loop.n_step > 1 and not reads.bootstraps:
+    if isinstance(reads, Rollout):
+        problems += _refuse_for_rollouts(config, mode, usual)
+    elif options.loop.n_step > 1 and not reads.bootstraps:
         problems.append(f"algo_kwargs: n_step has no effect on {config.algo}, which looks at no value of the next step")
     try:
         options.controls.schedules(ramp=mode == "offline")
@@ -167,6 +168,22 @@ def _refuse_foreign(config: TrainConfig, options: RunOptions) -> None:
         problems += [f"algo_kwargs: {problem}" for problem in error.problems]
     if problems:
         raise ConfigError(*problems)
+
+
+def _refuse_for_rollouts(config: TrainConfig, mode: Mode, usual: Mapping[str, Any]) -> list[str]:
+    """Options that mean nothing to an algorithm that learns from each rollout and then forgets it."""
+    if mode != "online":
+        return [f"algo_kwargs: mode: {mode} does not go with {config.algo}, which learns from its own rollouts only"]
+    kwargs = config.algo_kwargs
+    given = [name for name in NOT_FOR_ROLLOUTS if kwargs.get(name) is not None and kwargs[name] != usual[name]]
+    words = f"has no effect on {config.algo}, which learns from rollouts: see rollout_steps and epochs"
+    return [f"algo_kwargs: {name} {words}" for name in given]
+
+
+NOT_FOR_ROLLOUTS = (
+    *("update_to_data", "train_frequency", "gradient_updates_per_step", "learning_starts", "warmup_steps"),
+    *("buffer_capacity", "n_step", "replay", "save_replay", "exploration_noise"),
+)
 
 
 def _field_defaults(group: type[Any]) -> dict[str, Any]:

@@ -64,6 +64,10 @@ class Plan:
         reason = None if max_updates is None else f"reached max_updates ({max_updates})"
         return replace(self, max_updates=max_updates, limit_reason=reason)
 
+    def with_rounds(self, train_frequency: int, updates_per_round: int) -> Plan:
+        """The plan with rounds of updates after every `train_frequency` steps of all environments."""
+        return replace(self, update_to_data=None, train_frequency=train_frequency, updates_per_round=updates_per_round)
+
     @property
     def updates(self) -> int:
         """How many updates the whole run will make, if every transition is stored at once."""

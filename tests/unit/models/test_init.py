@@ -23,6 +23,7 @@ from rl_training.models.initializers import (
     xavier_small_last,
 )
 from rl_training.models.layers import EnsembleRenormMLP
+from rl_training.models.mlp_ppo import orthogonal_head
 from rl_training.spaces import BoxActions, DiscreteActions, SpaceSpec
 
 Layers = list[tuple[Tensor, Tensor]]
@@ -109,6 +110,7 @@ CHECKS: dict[str, tuple[Init, Callable[[Layers], None]]] = {
     "uniform_small_last": (uniform_small_last, _is_torch_with_small_last),
     "xavier_small_last": (xavier_small_last, _is_xavier(0.01)),
     "xavier": (xavier, _is_xavier(None)),
+    "orthogonal_unit_last": (orthogonal_head(1.0), _is_orthogonal(1.0)),
 }
 
 
@@ -191,6 +193,7 @@ USES: dict[str, dict[str, str]] = {
     "tqc": {"actor": "uniform", "critic": "uniform"},
     "crossq": {"actor": "uniform", "critic": "uniform"},
     "dqn": {"critic": "uniform"},
+    "ppo": {"actor": "orthogonal_small_last", "value": "orthogonal_unit_last"},
     # rlkit's: a small last layer, smaller for actors.
     "bear": {"actor": "smaller_last", "critic": "small_last", "vae": "uniform"},
     "rebrac": {"actor": "smaller_last", "critic": "small_last"},

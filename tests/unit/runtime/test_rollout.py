@@ -29,6 +29,7 @@ from rl_training.runtime.loop import train_session
 from rl_training.runtime.rollout import EVAL_SEED, Collector, LocalCollector, RunningStatistics, Stepper
 from rl_training.runtime.session_state import session_tree
 from rl_training.spaces import BoxActions
+from rl_training.types import Acted
 
 ID = "Walk-v0"
 
@@ -196,8 +197,8 @@ class _Actor:
         self.action_space = BoxActions((-1.0,), (1.0,))
         self.obs_mean, self.obs_std = torch.zeros(3), torch.ones(3)
 
-    def explore(self, obs: Tensor, *, noise: float) -> Tensor:
-        return torch.from_numpy(policy(obs.numpy()))
+    def explore(self, obs: Tensor, *, noise: float) -> Acted:
+        return Acted(torch.from_numpy(policy(obs.numpy())))
 
     def set_obs_statistics(self, mean: Tensor, std: Tensor) -> None:
         self.obs_mean, self.obs_std = mean, std
