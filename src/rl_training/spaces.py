@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -81,8 +80,10 @@ class BoxActions:
         """Actions of a network in the environment's units."""
         if self._is_unit:
             return actions
-        centre, half = self._affine
-        return centre.to(actions) + half.to(actions) * actions
+        bounds = list(zip(self.low, self.high, strict=True))
+        centre = actions.new_tensor([(low + high) / 2 for low, high in bounds])
+        half = actions.new_tensor([(high - low) / 2 for low, high in bounds])
+        return centre + half * actions
 
     def clip(self, actions: Tensor) -> Tensor:
         """Actions of a network brought into [-1, 1]."""
@@ -126,11 +127,6 @@ class BoxActions:
     @property
     def _is_unit(self) -> bool:
         return all(low == -1 for low in self.low) and all(high == 1 for high in self.high)
-
-    @cached_property
-    def _affine(self) -> tuple[Tensor, Tensor]:
-        low, high = torch.tensor(self.low, dtype=torch.float64), torch.tensor(self.high, dtype=torch.float64)
-        return (low + high) / 2, (high - low) / 2
 
 
 @dataclass(frozen=True)

@@ -206,19 +206,6 @@ def test_every_algorithm_has_a_training_function(tiny_config: MakeConfig, name: 
     assert "return_mean" in result.metrics
 
 
-@pytest.mark.parametrize("name", sorted(ALGORITHMS))
-def test_a_row_of_the_registry_trains_evaluates_predicts_and_resumes(tiny_config: MakeConfig, name: str) -> None:
-    spec = get_algorithm_spec(name)
-
-    result = spec.train(tiny_config(name))
-
-    evaluation = spec.evaluate(result.checkpoint_path, episodes=2)
-    assert len(evaluation["returns"]) == 2
-    obs, actions = ((3, 4), (3, 2)) if name == "her" else ((3, 3), (3, 1))
-    assert spec.predict(result.run_dir, np.zeros(obs)).shape == actions
-    assert _train_rows(spec.resume(result.run_dir, total_timesteps=40).run_dir) == [10, 20, 30, 40]
-
-
 def test_the_functions_at_the_root_do_the_same(tiny_config: MakeConfig) -> None:
     result = rl_training.train(tiny_config("bc"))
 

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from rl_training.algorithms import ALGORITHMS, Algorithm
 from rl_training.data import TransitionDataset, with_annotations
-from rl_training.spaces import BoxActions, SpaceSpec
+from rl_training.reading import Rollout
+from rl_training.spaces import BoxActions, DiscreteActions, SpaceSpec
 
 GAMMA = 0.9
 SMALL: dict[str, Any] = {
@@ -42,7 +43,8 @@ def _build(name: str, obs_dim: int, **hyper: Any) -> Algorithm:
     torch.manual_seed(0)
     cls = ALGORITHMS[name]
     small = {key: value for key, value in SMALL.items() if key in cls.hyper_class.__dataclass_fields__}
-    return cls.build(SpaceSpec.vector(obs_dim, BoxActions((-1.0,), (1.0,))), cls.hyper_class(**{**small, **hyper}))
+    actions = BoxActions((-1.0,), (1.0,)) if "continuous" in cls.action_kinds else DiscreteActions(2)
+    return cls.build(SpaceSpec.vector(obs_dim, actions), cls.hyper_class(**{**small, **hyper}))
 
 
 def _learn(name: str, dataset: TransitionDataset, *, updates: int, **hyper: Any) -> Algorithm:
@@ -73,8 +75,9 @@ TERMINATED = (True, True, False, True, False, True, False, False)
 CUT = (False, False, False, False, False, False, False, True)
 """States 0 and 1 end at once; 2 leads to 3, 4 to 5 and 6 to 7, where the episode terminates or, last, is only cut."""
 
-WITH_VALUES = [name for name in ALGORITHMS if name != "bc"]
+WITH_VALUES = [name for name, cls in ALGORITHMS.items() if name != "bc" and not isinstance(cls.reads, Rollout)]
 EXACT: dict[str, dict[str, Any]] = {
+    "dqn": {"target_update_interval": 1},
     "rebrac": {"critic_bc_weight": 0.0},
     "redq": {"alpha": 0.0, "num_critics": 3, "policy_delay": 2},
     "rlpd": {"alpha": 0.0, "num_critics": 3, "policy_delay": 2},
@@ -119,6 +122,8 @@ def _state_values(algorithm: Algorithm) -> list[Tensor]:
     """What every network that knows values thinks of the eight states."""
     obs, found = torch.eye(8), []
     with torch.no_grad():
+        if algorithm.action_space.kind == "discrete":
+            return list(algorithm.model.critic(obs).unbind(-1))
         if hasattr(algorithm.model, "critic"):
             found += [algorithm.model.critic(obs, torch.full((8, 1), action)).amin(0) for action in (-0.5, 0.0, 0.5)]
         if hasattr(algorithm.model, "value"):
@@ -131,7 +136,10 @@ def _probe(name: str) -> list[Tensor]:
     # Values come soon from the end of a chain to its beginning.
     names = ALGORITHMS[name].hyper_class.__dataclass_fields__
     fast = {key: value for key, value in (("recompute_interval", 5), ("tau", 0.2)) if key in names}
-    return _state_values(_learn(name, _chains(), updates=600, **WIDER, **fast, **EXACT.get(name, {})))
+    chains = _chains()
+    if "continuous" not in ALGORITHMS[name].action_kinds:
+        chains = chains.map_actions(lambda actions: (actions[:, 0] > 0).long())
+    return _state_values(_learn(name, chains, updates=600, **WIDER, **fast, **EXACT.get(name, {})))
 
 
 def _assert_values(found: Sequence[Tensor], expected: dict[int, float]) -> None:

@@ -358,7 +358,7 @@ def test_defaults_are_the_papers_for_locomotion() -> None:
     assert (hyper.actor_dropout, hyper.huber_delta) == (0.0, None)
     assert IQL.defaults == {
         "reward_normalize": "return_range",
-        "actor_learning_rate_schedule": "cosine",
+        "offline": {"actor_learning_rate_schedule": "cosine"},
         "offline_batch_ratio": "proportional",
     }
 

@@ -331,7 +331,7 @@ def test_defaults_are_those_of_the_setting_that_is_the_same_for_all_of_locomotio
     assert (hyper.learning_rate, hyper.gamma, hyper.tau, hyper.hidden_sizes) == (3e-4, 0.99, 0.005, (256, 256))
     assert XQL.defaults == {
         "reward_normalize": "return_range",
-        "actor_learning_rate_schedule": "cosine",
+        "offline": {"actor_learning_rate_schedule": "cosine"},
         "offline_batch_ratio": "proportional",
     }
 

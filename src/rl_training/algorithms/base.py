@@ -183,14 +183,19 @@ class Algorithm(nn.Module):
 
     @classmethod
     def build(cls, spaces: SpaceSpec, hyper: Hyper) -> Self:
-        """The algorithm with a fresh model; hyper-parameters that the model takes are passed on by name."""
+        """The algorithm with a fresh model."""
+        algorithm = cls(cls.build_model(spaces, hyper), hyper)
+        algorithm.action_space = spaces.action
+        return algorithm
+
+    @classmethod
+    def build_model(cls, spaces: SpaceSpec, hyper: Hyper) -> Model:
+        """Fresh networks; hyper-parameters that the model takes are passed on by name."""
         accepted = cls.model_class.accepts()
         shape = {field.name: getattr(hyper, field.name) for field in fields(hyper) if field.name in accepted}
         if "discrete" in accepted:
             shape["discrete"] = spaces.action.kind == "discrete"
-        algorithm = cls(cls.model_class(obs_dim=spaces.obs_dim, action_dim=spaces.action_dim, **shape), hyper)
-        algorithm.action_space = spaces.action
-        return algorithm
+        return cls.model_class(obs_dim=spaces.obs_dim, action_dim=spaces.action_dim, **shape)
 
     def set_obs_statistics(self, mean: Tensor, std: Tensor) -> None:
         """Normalise observations with these statistics from here on; they are part of the state."""

@@ -65,13 +65,18 @@ def reward_transform(env_kwargs: Mapping[str, Any]) -> RewardTransformConfig | N
     return None if reward is None else as_reward_transform(reward)
 
 
-def make_env(env_id: str, env_kwargs: Mapping[str, Any] | None = None, **options: bool) -> gym.Env[Any, Any]:
+def make_env(
+    env_id: str, env_kwargs: Mapping[str, Any] | None = None, *, native: bool = False, **options: bool
+) -> gym.Env[Any, Any]:
     """The environment with flat float32 observations, actions as networks give them, and a state that can be saved.
 
-    Continuous actions are in [-1, 1], choices are numbered from 0. Not every environment has a state that can be saved.
+    Continuous actions are in [-1, 1], choices are numbered from 0, unless actions are to be `native`. Not every
+    environment has a state that can be saved.
     """
     env = make_native_env(env_id, env_kwargs, **options)
     actions = env.action_space
+    if native:
+        return Snapshot(env)
     if isinstance(actions, Box):
         env = RescaleAction(env, np.float32(-1), np.float32(1))
     elif isinstance(actions, Discrete) and actions.start:

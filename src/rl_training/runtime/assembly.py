@@ -39,7 +39,8 @@ from rl_training.runtime.fine_tuning import FineTuning, begin_with_checkpoint
 from rl_training.runtime.option_groups import ControlOptions
 from rl_training.runtime.options import RunOptions, check_action_kind
 from rl_training.runtime.performance import can_compile, default_device, should_compile
-from rl_training.runtime.plan import Plan
+from rl_training.runtime.plan import Plan, rollout_rows
+from rl_training.runtime.policy import Policy
 from rl_training.runtime.replay_store import ReplayStore
 from rl_training.runtime.session import Session
 from rl_training.runtime.session_state import load_session
@@ -113,7 +114,7 @@ def open_session(
         controls=options.controls,
         state=TrainerState(config.algo, run.path, plan.total, notes=notes, compiled=compiled),
         run=run,
-        evaluate=partial(_evaluate, algorithm, config, held_out, device),
+        evaluate=partial(_evaluate, algorithm, Policy.sharing(algorithm, spaces), config, held_out),
         best_metric=_best_metric(config, options.controls),
         fingerprint=_fingerprint(data),
         rewards=rewards,
@@ -269,12 +270,6 @@ def _make_collector(config: TrainConfig, options: RunOptions, algorithm: Algorit
     )
 
 
-def rollout_rows(steps: int, num_envs: int | None) -> int:
-    """Transitions in a rollout: as many steps of all environments as fit, at least one."""
-    count = num_envs or 1
-    return max(steps // count, 1) * count
-
-
 def _make_plan(config: TrainConfig, options: RunOptions, algorithm: Algorithm, rows: int) -> tuple[Plan, int | None]:
     """The plan of the run, and how many updates a pass over its data takes, where there are passes."""
     loop, online, controls = options.loop, options.online, options.controls
@@ -305,13 +300,14 @@ def _fine_tuning(options: RunOptions) -> FineTuning | None:
 
 
 def _evaluate(
-    algorithm: Algorithm, config: TrainConfig, held_out: TransitionDataset | None, device: torch.device
+    algorithm: Algorithm, policy: Policy, config: TrainConfig, held_out: TransitionDataset | None
 ) -> dict[str, dict[str, float]]:
     """One evaluation: in the environment, if there is one, and on held-out episodes, if there are any."""
     rows: dict[str, dict[str, float]] = {}
+    device = policy.obs_mean.device
     if config.env_id is not None:
         result = evaluate_policy(
-            algorithm.act,
+            policy,
             config.env_id,
             config.env_kwargs,
             episodes=config.eval_episodes,

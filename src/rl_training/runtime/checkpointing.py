@@ -6,7 +6,8 @@ import hashlib
 import os
 import shutil
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,15 @@ def load_networks(
     algorithm: Algorithm, tree: Mapping[str, Any], *, what: str, error_class: type[UserError] = CheckpointError
 ) -> None:
     """Put a checkpoint's networks, target networks and optimisers into an algorithm; `what` names it in an error."""
-    try:
+    with refusing_other_networks(what, error_class):
         algorithm.load_state_dict(tree["algorithm"])
+
+
+@contextmanager
+def refusing_other_networks(what: str, error_class: type[UserError] = CheckpointError) -> Iterator[None]:
+    """Say in one sentence that a state does not fit the networks it is loaded into."""
+    try:
+        yield
     except RuntimeError as error:
         reason = str(error).splitlines()[-1].strip()
         raise error_class(f"{what} does not fit the options of the networks: {reason}") from None

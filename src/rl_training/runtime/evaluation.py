@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rl_training.envs import make_vector_env
+from rl_training.runtime.policy import Policy
 from rl_training.runtime.randomness import forked
 from rl_training.runtime.scores import normalized_score
 
@@ -51,7 +52,7 @@ class EvaluationResult:
 
 
 def evaluate_policy(
-    act: Callable[[Tensor], Tensor],
+    policy: Policy | Callable[[Tensor], Tensor],
     env_id: str,
     env_kwargs: Mapping[str, Any],
     *,
@@ -60,18 +61,21 @@ def evaluate_policy(
     seed: int = EVAL_SEED,
     device: torch.device | str = "cpu",
 ) -> EvaluationResult:
-    """Run episodes with fixed seeds in a vector environment, on raw reward; draws nothing from training's generator."""
-    count = min(num_envs or 10, episodes)
-    envs = make_vector_env(env_id, env_kwargs, num_envs=count, raw_rewards=True)
+    """Run episodes with fixed seeds in a vector environment, on raw reward; draws nothing from training's generator.
+
+    A function in place of a policy gives actions as networks do: in [-1, 1], or choices from 0 on.
+    """
+    count, is_native = min(num_envs or 10, episodes), isinstance(policy, Policy)
+    envs = make_vector_env(env_id, env_kwargs, num_envs=count, raw_rewards=True, native=is_native)
     returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=int)
     successes: Any = np.full(episodes, None)
     running = np.arange(count)
     started = count
     try:
-        with forked(seed, device):
+        with forked(seed, device), torch.no_grad():
             obs, _ = envs.reset(seed=[seed + int(k) for k in running])
             while (running >= 0).any():
-                actions = act(torch.as_tensor(obs, dtype=torch.float32, device=device)).cpu().numpy()
+                actions = policy(torch.as_tensor(obs, dtype=torch.float32, device=device)).cpu().numpy()
                 obs, rewards, terminated, truncated, infos = envs.step(actions)
                 active, over = running >= 0, terminated | truncated
                 returns[running[active]] += rewards[active]

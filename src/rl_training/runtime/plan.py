@@ -116,3 +116,9 @@ class Plan:
     def is_learning(self, state: TrainerState) -> bool:
         """Whether transitions that come count for updates."""
         return state.stored > self.learning_starts
+
+
+def rollout_rows(steps: int, num_envs: int | None) -> int:
+    """Transitions in a rollout: as many steps of all environments as fit, at least one."""
+    count = num_envs or 1
+    return max(steps // count, 1) * count

@@ -1,20 +1,26 @@
-"""A trained policy by itself."""
+"""Acting: from native observations to native actions, with everything that takes and nothing else."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
 from typing_extensions import Self
 
 from rl_training.algorithms import Algorithm
+from rl_training.algorithms.base import Hyper
 from rl_training.models import Model
 from rl_training.spaces import SpaceSpec
 
 
 class Policy(nn.Module):
-    """From native observations (B, obs_dim) to native actions, (B, action_dim) or choices (B,)."""
+    """From native observations (B, obs_dim) to native actions, (B, action_dim) or choices (B,).
+
+    It consists of the networks, the statistics that observations are normalised with, and the spaces. It has neither
+    target networks nor optimisers.
+    """
 
     obs_mean: Tensor
     obs_std: Tensor
@@ -26,11 +32,23 @@ class Policy(nn.Module):
         self.register_buffer("obs_std", obs_std)
 
     @classmethod
+    def sharing(cls, algorithm: Algorithm, spaces: SpaceSpec) -> Self:
+        """An algorithm's policy as it is, and as it will be: nothing is copied."""
+        return cls(algorithm.model, obs_mean=algorithm.obs_mean, obs_std=algorithm.obs_std, spaces=spaces)
+
+    @classmethod
     def of(cls, algorithm: Algorithm, spaces: SpaceSpec) -> Self:
         """A copy of an algorithm's policy on the CPU, without gradients."""
-        model = copy.deepcopy(algorithm.model).cpu().requires_grad_(False)
-        mean, std = algorithm.obs_mean.cpu().clone(), algorithm.obs_std.cpu().clone()
-        return cls(model, obs_mean=mean, obs_std=std, spaces=spaces).eval()
+        return copy.deepcopy(cls.sharing(algorithm, spaces)).cpu().requires_grad_(False).eval()
+
+    @classmethod
+    def load(cls, algorithm: type[Algorithm], spaces: SpaceSpec, hyper: Hyper, state: Mapping[str, Tensor]) -> Self:
+        """The policy in the state of an algorithm, whose tensors it takes over; RuntimeError where they do not fit."""
+        networks = {name.removeprefix("model."): value for name, value in state.items() if name.startswith("model.")}
+        model = algorithm.build_model(spaces, hyper)
+        model.load_state_dict(networks, assign=True)
+        policy = cls(model, obs_mean=state["obs_mean"], obs_std=state["obs_std"], spaces=spaces)
+        return policy.requires_grad_(False).eval()
 
     def get_extra_state(self) -> dict[str, Any]:
         """The spaces, which are no tensors; part of the state dict."""

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from rl_training.algorithms import Algorithm
 from rl_training.binding import bind, options_with
 from rl_training.config import TrainConfig, load_config
 from rl_training.data import TransitionDataset, check_destination, collect_dataset, write_dataset
@@ -25,7 +24,7 @@ from rl_training.runtime import events
 from rl_training.runtime.artifacts import RunDirectory
 from rl_training.runtime.assembly import open_session
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.checkpointing import find_checkpoint, load_checkpoint, load_networks, save_checkpoint
+from rl_training.runtime.checkpointing import find_checkpoint, load_checkpoint, refusing_other_networks, save_checkpoint
 from rl_training.runtime.evaluation import EVAL_SEED, EvaluationResult, evaluate_policy
 from rl_training.runtime.loop import train_session
 from rl_training.runtime.options import (
@@ -160,13 +159,16 @@ def _stop_on_signals(session: Session) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class SavedPolicy:
-    """A trained algorithm with what is needed to use it, in memory."""
+    """A trained policy with the config of its run, and the checkpoint that it comes from."""
 
-    algorithm: Algorithm
     policy: Policy
-    spaces: SpaceSpec
     config: TrainConfig
     tree: dict[str, Any]
+
+    @property
+    def spaces(self) -> SpaceSpec:
+        """What the policy was trained for."""
+        return self.policy.spaces
 
     def save(self, path: str | Path) -> None:
         """Write the checkpoint that this was loaded from."""
@@ -182,7 +184,7 @@ class SavedPolicy:
         if config.env_id is None:
             raise ConfigError("the run has no env_id, so its policy cannot be evaluated in an environment")
         return evaluate_policy(
-            self.algorithm.act,
+            self.policy,
             config.env_id,
             config.env_kwargs,
             episodes=episodes or config.eval_episodes,
@@ -210,10 +212,9 @@ def load_policy(path: str | Path, *, algo: str | None = None) -> SavedPolicy:
     config, spaces = read_saved_config(tree["config"]), SpaceSpec.from_plain(tree["spaces"])
     _check_algo(checkpoint, config, algo)
     # Initial weights are drawn, and then replaced by those of the checkpoint.
-    with forked(config.seed):
-        algorithm = find_algorithm(config.algo).build(spaces, bind_hyper(config))
-    load_networks(algorithm, tree, what=str(checkpoint))
-    return SavedPolicy(algorithm, Policy.of(algorithm, spaces), spaces, config, tree)
+    with forked(config.seed), refusing_other_networks(str(checkpoint)):
+        policy = Policy.load(find_algorithm(config.algo), spaces, bind_hyper(config), tree["algorithm"])
+    return SavedPolicy(policy, config, tree)
 
 
 def evaluate(

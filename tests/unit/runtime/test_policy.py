@@ -158,3 +158,29 @@ def test_networks_that_do_not_fit_are_refused_with_the_file(checkpoint: Path, tm
 
     with pytest.raises(CheckpointError, match=r"other\.pt does not fit the options of the networks: size mismatch"):
         load_policy(tmp_path / "other.pt")
+
+
+def test_a_policy_is_loaded_without_optimisers_and_holds_its_weights_once(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("an optimiser or a target network was made")
+
+    monkeypatch.setattr(Algorithm, "_add_parts", refuse)
+    saved = load_policy(checkpoint)
+    parameters = dict(saved.policy.model.named_parameters())
+    assert parameters
+    for name, parameter in parameters.items():
+        assert parameter.data_ptr() == saved.tree["algorithm"][f"model.{name}"].data_ptr()
+        assert not parameter.requires_grad
+
+
+def test_a_shared_policy_follows_its_algorithm(obs: torch.Tensor) -> None:
+    algorithm = _algorithm()
+    policy = Policy.sharing(algorithm, SPACES)
+    before = policy(obs)
+    for parameter in algorithm.parameters():
+        parameter.data.mul_(2)
+    algorithm.set_obs_statistics(torch.zeros(2), torch.ones(2))
+    assert not torch.equal(policy(obs), before)
+    torch.testing.assert_close(policy(obs), SPACES.action.decode(algorithm.act(obs)))
