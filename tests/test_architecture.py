@@ -20,6 +20,7 @@ BASE = {"types", "files", "binding", "rewards", "config", "spaces", "reading", "
 
 ALLOWED = {
     "types": set(),
+    "importing": {"types"},
     "files": set(),
     "binding": {"types"},
     "rewards": {"types", "binding"},
@@ -32,12 +33,12 @@ ALLOWED = {
     "models": BASE,
     "algorithms": {"models", *BASE},
     "runtime": {"algorithms", "models", "data", "envs", *BASE},
-    "experiment": {"runtime", "algorithms", *BASE},
+    "experiment": {"runtime", "algorithms", "importing", *BASE},
     "api": {"experiment", "runtime", *BASE},
     "console": {"experiment", "runtime"},
-    "cli_config": {"console", "experiment", "runtime", *BASE},
+    "cli_config": {"console", "experiment", "importing", "runtime", *BASE},
     "cli_data": {"cli_config", "console", "runtime", "types"},
-    "cli": {"api", "cli_config", "cli_data", "console", "experiment", "runtime", *BASE},
+    "cli": {"api", "cli_config", "cli_data", "console", "experiment", "importing", "runtime", *BASE},
     "__main__": {"cli"},
     "__init__": {"config", "runtime", "api", "types"},
 }

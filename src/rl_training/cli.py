@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from rl_training.cli_config import JsonOption, SetOption, config_app
+from rl_training.cli_config import ImportOption, JsonOption, SetOption, config_app
 from rl_training.cli_data import data_app
 from rl_training.console import SweepDisplay, cell, number_text, print_json, print_table, score_text, summary
+from rl_training.importing import IMPORTED
 from rl_training.types import ConfigError, UserError
 
 # Everything that imports torch is imported inside the command that needs it, so that --help answers at once.
@@ -53,6 +54,7 @@ def train(
     ] = None,
     seeds: Annotated[str | None, typer.Option(help="Several seeds: 0-4, or 0,3,7.")] = None,
     workers: Annotated[str, typer.Option(help="Seeds trained side by side: a number, or auto.")] = "1",
+    import_: ImportOption = None,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -79,6 +81,7 @@ def train(
 def resume(
     run: RunArgument,
     set_: SetOption = None,
+    import_: ImportOption = None,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -96,6 +99,7 @@ def evaluate(
     episodes: Annotated[int | None, typer.Option(min=1, help="Episodes; default as in the run's config.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the first episode.")] = None,
     best: Annotated[bool, typer.Option("--best", help="The best checkpoint of a run instead of its latest.")] = False,
+    import_: ImportOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run a trained policy in its environment, on raw reward."""
@@ -123,6 +127,7 @@ def predict(
     obs: Annotated[Path, typer.Option(help="Observations: a .npy or .json file, one row each.")],
     out: Annotated[Path | None, typer.Option(help="Write the actions to a .npy or .json file.")] = None,
     stochastic: Annotated[bool, typer.Option("--stochastic", help="Sample, where the policy is stochastic.")] = False,
+    import_: ImportOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Actions of a trained policy for observations in a file."""
@@ -144,7 +149,7 @@ def predict(
 
 
 @app.command("list")
-def list_(as_json: JsonOption = False) -> None:
+def list_(import_: ImportOption = None, as_json: JsonOption = False) -> None:
     """Algorithms, what they do, and the configurations shipped for them."""
     from rl_training.experiment import list_algorithms
 
@@ -236,7 +241,7 @@ def _report_interrupt(display: SweepDisplay) -> NoReturn:
         if progress is None:
             print(f"seed {seed} was not started", file=sys.stderr)
         elif progress.status in ("running", "interrupted") and progress.run_dir:
-            print(f"resume seed {seed} with: rl-training resume {progress.run_dir}", file=sys.stderr)
+            print(f"resume seed {seed} with: {_resume_command(progress.run_dir)}", file=sys.stderr)
     raise typer.Exit(INTERRUPTED)
 
 
@@ -258,8 +263,12 @@ def _report_result(result: TrainResult, *, as_json: bool) -> None:
         for name, text in summary(result).items():
             print(f"{name:<12}{text}")
     if result.interrupted:
-        print(f"resume with: rl-training resume {result.run_dir}", file=sys.stderr)
+        print(f"resume with: {_resume_command(result.run_dir)}", file=sys.stderr)
         raise typer.Exit(INTERRUPTED)
+
+
+def _resume_command(run_dir: str | Path) -> str:
+    return " ".join(["rl-training resume", str(run_dir), *(f"--import {name}" for name in IMPORTED)])
 
 
 def _progress(quiet: bool) -> list[Any]:

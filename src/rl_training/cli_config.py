@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from rl_training.console import cell, print_json, print_table
+from rl_training.importing import import_modules
 from rl_training.types import ConfigError, UserError
 
 config_app = typer.Typer(help="Look at configurations.", no_args_is_help=True)
@@ -14,10 +15,25 @@ SetOption = Annotated[
     list[str] | None, typer.Option("--set", "-s", help="Override, as dotted.key=YAML value; repeatable.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")]
+ImportOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import",
+        metavar="FILE|MODULE",
+        callback=import_modules,
+        help="Import a .py file or a module first, for an algorithm of your own; repeatable.",
+    ),
+]
+"""Imported while the arguments are read: a command that has the option need not do anything with it."""
 
 
 @config_app.command("show")
-def config_show(config: Annotated[str, typer.Argument()], set_: SetOption = None, as_json: JsonOption = False) -> None:
+def config_show(
+    config: Annotated[str, typer.Argument()],
+    set_: SetOption = None,
+    import_: ImportOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """The configuration with every option written out."""
     from rl_training.runtime import read_options
 
@@ -32,6 +48,7 @@ def config_show(config: Annotated[str, typer.Argument()], set_: SetOption = None
 @config_app.command("explain")
 def config_explain(
     algorithm: Annotated[str | None, typer.Argument(help="An algorithm; without one, the outer record.")] = None,
+    import_: ImportOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Every option: type, bound, default, meaning."""
@@ -55,6 +72,7 @@ def config_explain(
 def config_validate(
     configs: Annotated[list[str], typer.Argument(metavar="CONFIG")],
     set_: SetOption = None,
+    import_: ImportOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check configurations without running them."""

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from rl_training.cli_config import JsonOption
+from rl_training.cli_config import ImportOption, JsonOption
 from rl_training.console import print_json
 from rl_training.types import ConfigError
 
@@ -30,6 +30,7 @@ def collect(
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="The policy's best action instead of a sample.")
     ] = False,
+    import_: ImportOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Let a policy act, and write what happens as a dataset with raw rewards."""

@@ -17,12 +17,13 @@ for _module in iter_modules(__path__):
 
 
 def _exports() -> dict[str, Any]:
-    """The class, its alias and its loss, of every algorithm."""
-    names = {}
+    """The class of every algorithm, its alias and its loss."""
+    names: dict[str, Any] = {}
     for algo, cls in ALGORITHMS.items():
-        module = sys.modules[cls.__module__]
-        for name in (cls.__name__, f"{cls.__name__}Algorithm", f"{algo}_loss"):
-            names[name] = getattr(module, name)
+        names[cls.__name__] = cls
+        # A class of the user's own need not have these.
+        found = vars(sys.modules[cls.__module__])
+        names |= {name: found[name] for name in (f"{cls.__name__}Algorithm", f"{algo}_loss") if name in found}
     return names
 
 

@@ -17,6 +17,7 @@ from typing_extensions import Self
 from rl_training.algorithms.compilation import CompiledGradient
 from rl_training.algorithms.hyper import Alpha, Hyper, Sizes, ValueHyper
 from rl_training.algorithms.optim import Adam, Optimizer, gradient_norm, polyak
+from rl_training.algorithms.registry import Registry
 from rl_training.binding import bind
 from rl_training.models import Model
 from rl_training.reading import TRANSITION, Reading, Transitions
@@ -324,15 +325,19 @@ class Algorithm(nn.Module):
         self.clock.fill_(self.updates)
 
 
-ALGORITHMS: dict[str, type[Algorithm]] = {}
+ALGORITHMS = Registry()
 
 
 def register(name: str, *, mode: Mode) -> Callable[[type[A]], type[A]]:
     """Enter an algorithm into the registry under its name."""
 
     def enter(cls: type[A]) -> type[A]:
-        if name in ALGORITHMS:
-            raise ValueError(f"algorithm {name!r} is registered twice")
+        for other, known in ALGORITHMS.registered.items():
+            if other == name:
+                raise ValueError(f"algorithm {name!r} exists already: choose another name")
+            if known.__name__ == cls.__name__:
+                # Exports and managed classes go by the name of the class.
+                raise ValueError(f"the class of {other!r} is called {cls.__name__} too: choose another name")
         for step in cls.steps:
             if not hasattr(cls, f"{step.name}_loss"):
                 raise TypeError(f"{cls.__name__} declares step {step.name!r} but has no method {step.name}_loss")

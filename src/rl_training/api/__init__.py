@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rl_training.api.algorithms import MANAGED, ManagedAlgorithm
 from rl_training.types import nearest
 
 __all__ = ["MANAGED", "ManagedAlgorithm"]
-__all__.extend(MANAGED)
+# From here on `__getattr__` answers for it, so that algorithms registered later are in it too.
+_NAMES: list[str] = globals().pop("__all__")
 
 
-def __getattr__(name: str) -> type[ManagedAlgorithm]:
+def __getattr__(name: str) -> Any:
+    if name == "__all__":
+        return __dir__()
     if name in MANAGED:
         return MANAGED[name]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{nearest(name, __all__)}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{nearest(name, __dir__())}")
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return [*_NAMES, *MANAGED]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -80,6 +81,7 @@ class ManagedAlgorithm:
         return self._saved
 
 
+@cache
 def _managed_class(spec: AlgorithmSpec) -> type[ManagedAlgorithm]:
     """The managed class of one registered algorithm."""
     name = spec.algorithm.__name__
@@ -87,9 +89,23 @@ def _managed_class(spec: AlgorithmSpec) -> type[ManagedAlgorithm]:
     return type(name, (ManagedAlgorithm,), body)
 
 
-MANAGED: dict[str, type[ManagedAlgorithm]] = {
-    spec.algorithm.__name__: _managed_class(spec) for spec in list_algorithms()
-}
+class _Managed(Mapping[str, type[ManagedAlgorithm]]):
+    """The managed classes by name, of all algorithms that are registered at the moment."""
+
+    def __getitem__(self, name: str) -> type[ManagedAlgorithm]:
+        return _managed_class(self._specs()[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._specs())
+
+    def __len__(self) -> int:
+        return len(self._specs())
+
+    def _specs(self) -> dict[str, AlgorithmSpec]:
+        return {spec.algorithm.__name__: spec for spec in list_algorithms()}
+
+
+MANAGED = _Managed()
 
 
 def __getattr__(name: str) -> type[ManagedAlgorithm]:

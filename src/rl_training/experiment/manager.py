@@ -18,6 +18,7 @@ from typing import Any
 from typing_extensions import Self
 
 from rl_training.config import TrainConfig
+from rl_training.importing import IMPORTED, import_modules
 from rl_training.runtime import TrainerState, TrainResult, read_options, resume, train
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.options import BoundConfig, ConfigSource
@@ -70,11 +71,13 @@ class ExperimentManager:
 
         Side by side, each process uses one thread; a single worker uses the whole machine.
         """
-        config, _ = read_options(config)
+        config, options = read_options(config)
         if workers < 1 or not seeds:
             raise ConfigError(f"a sweep needs at least one worker and one seed, got {workers} and {list(seeds)}")
         results = {}
-        for progress in _sweep(config, list(dict.fromkeys(seeds)), workers):
+        # A new process knows neither what --import named nor what the calling program imported.
+        modules = [*IMPORTED, options.algorithm.__module__]
+        for progress in _sweep(config, modules, list(dict.fromkeys(seeds)), workers):
             results[progress.seed] = progress
             if on_progress is not None:
                 on_progress(progress)
@@ -105,10 +108,11 @@ class _Reporter(Callback):
         self.connection.send(self.progress)
 
 
-def _work(config: TrainConfig, threads: int | None, connection: Connection) -> None:
-    """The body of a worker process."""
+def _work(config: TrainConfig, modules: Sequence[str], threads: int | None, connection: Connection) -> None:
+    """The body of a worker process, which imports these modules first."""
     reporter = _Reporter(config.seed, connection)
     try:
+        import_modules(modules)
         result = train(config, callbacks=[reporter], threads=threads)
     except UserError as error:
         reporter.report(status="failed", error=str(error))
@@ -119,7 +123,7 @@ def _work(config: TrainConfig, threads: int | None, connection: Connection) -> N
         reporter.report(status=status, metrics=result.metrics or None)
 
 
-def _sweep(config: TrainConfig, seeds: list[int], workers: int) -> Iterator[SeedProgress]:
+def _sweep(config: TrainConfig, modules: Sequence[str], seeds: list[int], workers: int) -> Iterator[SeedProgress]:
     context = mp.get_context("spawn")
     threads = 1 if workers > 1 else None
     waiting = list(seeds)
@@ -129,7 +133,7 @@ def _sweep(config: TrainConfig, seeds: list[int], workers: int) -> Iterator[Seed
             while waiting and len(running) < workers:
                 seed = waiting.pop(0)
                 receiver, sender = context.Pipe(duplex=False)
-                process = context.Process(target=_work, args=(replace(config, seed=seed), threads, sender))
+                process = context.Process(target=_work, args=(replace(config, seed=seed), modules, threads, sender))
                 with _ignored_interrupt():
                     process.start()
                 sender.close()

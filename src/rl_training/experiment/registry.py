@@ -33,8 +33,9 @@ class AlgorithmSpec:
     @property
     def idea(self) -> str:
         """The algorithm in a sentence."""
-        text = sys.modules[self.algorithm.__module__].__doc__ or ""
-        return text.splitlines()[0].partition(": ")[2]
+        text = sys.modules[self.algorithm.__module__].__doc__ or self.algorithm.__doc__ or ""
+        line = text.strip().partition("\n")[0]
+        return line.partition(": ")[2] or line
 
     @property
     def configs(self) -> list[str]:

@@ -39,7 +39,8 @@ __all__ = [
     "resume",
     "train",
 ]
-__all__.extend(f"train_{algo}" for algo in ALGORITHMS)
+# From here on `__getattr__` answers for it, so that algorithms registered later are in it too.
+_NAMES: list[str] = globals().pop("__all__")
 
 
 def trainer_for(algo: str) -> Callable[..., TrainResult]:
@@ -64,6 +65,8 @@ def check_algorithm(config: TrainConfig, algo: str) -> None:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__all__":
+        return __dir__()
     algo = name.removeprefix("train_")
     if name.startswith("train_") and algo in ALGORITHMS:
         return trainer_for(algo)
@@ -71,4 +74,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return [*_NAMES, *(f"train_{algo}" for algo in ALGORITHMS)]

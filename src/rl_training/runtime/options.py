@@ -61,7 +61,7 @@ BoundConfig: TypeAlias = tuple[TrainConfig, RunOptions]
 def find_algorithm(name: str) -> type[Algorithm]:
     """The registered algorithm of this name."""
     if name not in ALGORITHMS:
-        hint = nearest(name, ALGORITHMS) or f"; there are {', '.join(sorted(ALGORITHMS))}"
+        hint = nearest(name, ALGORITHMS) or f"; there are {', '.join(sorted(ALGORITHMS))}, and your own with --import"
         raise ConfigError(f"unknown algorithm {name!r}{hint}")
     return ALGORITHMS[name]
 

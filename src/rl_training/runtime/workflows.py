@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from rl_training.algorithms import ALGORITHMS
 from rl_training.binding import bind, options_with
 from rl_training.config import TrainConfig, load_config
 from rl_training.data import TransitionDataset, check_destination, collect_dataset, write_dataset
@@ -79,7 +80,7 @@ def resume(
     checkpoint = Path(path) if Path(path).is_file() else run_dir / "checkpoints" / "latest.pt"
     tree = load_checkpoint(checkpoint) if checkpoint.is_file() else None
     config = TrainConfig(**tree["config"]) if tree else load_config(run_dir / "config.yaml")
-    _check_algo(checkpoint, config, expected_algo)
+    _check_algo(checkpoint, config.algo, expected_algo)
     _check_overrides(overrides, config)
     config = bind(merge(config.to_plain(), overrides), TrainConfig)[0]
     options = bind_options(config)
@@ -113,9 +114,13 @@ def _check_overrides(overrides: Mapping[str, Any], config: TrainConfig) -> None:
         raise ConfigError(f"a run keeps its {fixed[0]}: leave it out, or start a new run")
 
 
-def _check_algo(checkpoint: Path, config: TrainConfig, expected: str | None) -> None:
-    if expected is not None and config.algo != expected:
-        raise CheckpointError(f"{checkpoint} is a checkpoint of {config.algo!r}, not of {expected!r}")
+def _check_algo(checkpoint: Path, algo: str, expected: str | None) -> None:
+    if expected is not None and algo != expected:
+        raise CheckpointError(f"{checkpoint} is a checkpoint of {algo!r}, not of {expected!r}")
+    if algo not in ALGORITHMS:
+        raise CheckpointError(
+            f"{checkpoint} is of {algo!r}, which is not registered: import its module, or use --import"
+        )
 
 
 def _run_dir(path: Path) -> Path:
@@ -209,8 +214,8 @@ def load_policy(path: str | Path, *, algo: str | None = None) -> SavedPolicy:
     """The policy in a checkpoint or run directory; `algo`, if given, is the algorithm it must be of."""
     checkpoint = find_checkpoint(path)
     tree = load_checkpoint(checkpoint)
+    _check_algo(checkpoint, tree["config"]["algo"], algo)
     config, spaces = read_saved_config(tree["config"]), SpaceSpec.from_plain(tree["spaces"])
-    _check_algo(checkpoint, config, algo)
     # Initial weights are drawn, and then replaced by those of the checkpoint.
     with forked(config.seed), refusing_other_networks(str(checkpoint)):
         policy = Policy.load(find_algorithm(config.algo), spaces, bind_hyper(config), tree["algorithm"])

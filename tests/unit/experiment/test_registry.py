@@ -52,7 +52,7 @@ def test_options_show_the_defaults_that_hold_for_the_algorithm() -> None:
     ("name", "words"),
     [
         ("td3_cb", "unknown algorithm 'td3_cb'; did you mean 'td3_bc'?"),
-        ("zzzzzz", f"unknown algorithm 'zzzzzz'; there are {', '.join(NAMES)}"),
+        ("zzzzzz", f"unknown algorithm 'zzzzzz'; there are {', '.join(NAMES)}, and your own with --import"),
     ],
 )
 def test_an_unknown_algorithm_is_answered_with_the_nearest_or_all(name: str, words: str) -> None:

@@ -1,0 +1,236 @@
+"""An algorithm in a file of the user's own, which is no part of the package."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import Answer, Command, call_main
+
+OWN = '''
+"""Nearby: TD3+BC with another distance to the data."""
+
+import torch
+from pydantic import Field
+
+from rl_training.algorithms import Algorithm, Step, register
+from rl_training.algorithms.td3 import TD3Hyper
+from rl_training.binding import options
+from rl_training.models import MLPTD3Model
+
+
+@options
+class NearbyHyper(TD3Hyper):
+    """Hyper-parameters of Nearby."""
+
+    distance_power: float = Field(default=1.5, ge=1, description="power of the distance to logged actions")
+
+
+@register("nearby", mode="offline")
+class Nearby(Algorithm):
+    """TD3+BC with another distance."""
+
+    hyper: NearbyHyper
+    model: MLPTD3Model
+    target: MLPTD3Model
+    steps = (Step("critic"), Step("actor", every="policy_delay", tracks=("actor", "critic")))
+
+    def critic_loss(self, batch):
+        with torch.no_grad():
+            next_q = self.target.critic(batch["next_obs"], self.target.actor(batch["next_obs"])).amin(0)
+            target = batch["rewards"] + self.hyper.gamma * (1 - batch["dones"]) * next_q
+        q = self.model.critic(batch["obs"], batch["actions"])
+        return {"critic_loss": (q - target).square().mean(1).sum()}
+
+    def actor_loss(self, batch):
+        actions = self.model.actor(batch["obs"])
+        (q,) = self.model.critic(batch["obs"], actions, count=1)
+        distance = (actions - batch["actions"]).abs().pow(self.hyper.distance_power).mean()
+        return {"actor_loss": distance - q.mean() / q.detach().abs().mean(), "distance": distance}
+'''
+
+CONFIG = """
+algo: nearby
+env_id: Pendulum-v1
+total_timesteps: 10
+eval_episodes: 1
+log_interval: 5
+checkpoint_interval: 5
+output_dir: {folder}/runs
+algo_kwargs:
+  dataset_kind: random
+  dataset_size: 300
+  batch_size: 16
+  eval_interval: 5
+  hidden_sizes: [8, 8]
+  distance_power: 2.0
+"""
+
+PACKAGE = {
+    "nearby_package.py": OWN,
+    "nearby-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: nearby\nVersion: 1.0\n",
+    "nearby-1.0.dist-info/entry_points.txt": "[rl_training.algorithms]\nnearby = nearby_package:Nearby\n",
+}
+"""An installed package with an algorithm, as far as importlib.metadata looks at one."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with an algorithm, a config for it and observations."""
+    (tmp_path / "nearby.py").write_text(OWN)
+    (tmp_path / "nearby.yaml").write_text(CONFIG.format(folder=tmp_path))
+    np.save(tmp_path / "obs.npy", np.zeros((2, 3), np.float32))
+    return tmp_path
+
+
+def _python(folder: Path, *arguments: str) -> Answer:
+    done = subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True, text=True, check=False)
+    return Answer(done.returncode, done.stdout, done.stderr)
+
+
+def _run(folder: Path, *arguments: str) -> Answer:
+    """A command in a process of its own, which knows nothing of the algorithm."""
+    return _python(folder, "-P" if sys.version_info >= (3, 11) else "-B", "-m", "rl_training", *arguments)
+
+
+def test_an_algorithm_of_ones_own_goes_through_all_commands(folder: Path) -> None:
+    own = ("--import", "nearby.py")
+    trained = _run(folder, "train", "-c", "nearby.yaml", "--json", *own)
+    assert trained.code == 0, trained.err
+    run = json.loads(trained.out)["run_dir"]
+    assert json.loads(trained.out)["metrics"]["update_count"] == 10
+
+    resumed = _run(folder, "resume", run, "--set", "total_timesteps=15", "--json", *own)
+    assert json.loads(resumed.out)["metrics"]["update_count"] == 15
+    predicted = _run(folder, "predict", run, "--obs", "obs.npy", "--json", *own)
+    assert np.shape(json.loads(predicted.out)) == (2, 1)
+    evaluated = _run(folder, "eval", run, "--json", *own)
+    assert len(json.loads(evaluated.out)["returns"]) == 1
+    collected = _run(folder, "data", "collect", "--checkpoint", run, "--steps", "5", "--out", "rows.npz", *own)
+    assert collected.code == 0, collected.err
+
+    unknown = _run(folder, "predict", run, "--obs", "obs.npy")
+    assert unknown.code == 2
+    assert unknown.err.endswith("is of 'nearby', which is not registered: import its module, or use --import\n")
+
+
+def test_its_options_are_explained_and_checked(folder: Path) -> None:
+    own = ("--import", str(folder / "nearby.py"))
+    explained = _run(folder, "config", "explain", "nearby", "--json", *own)
+    rows = {row["name"]: row for row in json.loads(explained.out)["NearbyHyper"]}
+    assert rows["distance_power"]["meaning"] == "power of the distance to logged actions"
+
+    wrong = _run(folder, "config", "validate", "nearby.yaml", "--set", "algo_kwargs.distance_power=0", *own)
+    assert wrong.code == 2
+    assert "distance_power must be >= 1" in wrong.err
+    shown = _run(folder, "config", "show", "nearby.yaml", *own)
+    assert "distance_power: 2.0" in shown.out
+    listed = _run(folder, "list", "--json", *own)
+    idea = {row["name"]: row["idea"] for row in json.loads(listed.out)}["nearby"]
+    assert idea == "TD3+BC with another distance to the data."
+
+
+def test_workers_know_it_too(folder: Path) -> None:
+    seeds = ("--seeds", "0,1", "--workers", "2", "--import", "nearby.py", "--json")
+    trained = _run(folder, "train", "-c", "nearby.yaml", *seeds)
+
+    assert trained.code == 0, trained.err
+    assert [result["status"] for result in json.loads(trained.out)] == ["done", "done"]
+
+
+def test_in_python_importing_the_module_is_enough(folder: Path) -> None:
+    program = """
+        import rl_training
+        from rl_training import api, runtime
+        from rl_training.experiment import ExperimentManager
+
+        if __name__ == "__main__":
+            before = len(api.MANAGED)
+            import nearby
+
+            assert len(api.MANAGED) == before + 1 and api.Nearby is rl_training.Nearby is api.MANAGED["Nearby"]
+            assert "Nearby" in rl_training.__all__ and "Nearby" in api.__all__ and "Nearby" in dir(api)
+            assert "train_nearby" in rl_training.__all__ and "train_nearby" in runtime.__all__
+            result = runtime.train_nearby("nearby.yaml")
+            model = rl_training.Nearby.load(result.run_dir)
+            assert model.predict([[0.0, 0.0, 0.0]]).shape == (1, 1)
+            # A worker imports this program again, but not what stands below the condition.
+            (done,) = ExperimentManager().sweep("nearby.yaml", [1])
+            assert done.status == "done", done.error
+    """
+    lines = [line.removeprefix("        ") for line in program.splitlines()]
+    (folder / "program.py").write_text("\n".join(lines))
+
+    answer = _python(folder, "program.py")
+
+    assert answer.code == 0, answer.err
+
+
+def test_an_installed_package_names_its_algorithms_as_entry_points(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in PACKAGE.items():
+        (folder / "site" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "site" / name).write_text(text)
+    points = folder / "site" / "nearby-1.0.dist-info" / "entry_points.txt"
+    points.write_text(points.read_text() + "broken = nowhere_at_all\n")
+    monkeypatch.setenv("PYTHONPATH", str(folder / "site"), prepend=":")
+
+    listed = _run(folder, "list", "--json")
+    # Its module reads the table while it is being imported, and is then asked for again.
+    imported = _python(folder, "-c", "import nearby_package; from rl_training import Nearby; print(Nearby.algo)")
+
+    assert "nearby" in [row["name"] for row in json.loads(listed.out)]
+    assert listed.err.startswith("warning: entry point 'broken' in rl_training.algorithms is left out: ModuleNotFound")
+    assert imported.out == "nearby\n"
+
+
+MISTAKES = {
+    "absent.py": (None, "--import absent.py: there is no such file"),
+    "absent": (
+        None,
+        "--import absent: there is no module of this name; a file is given by its path, such as absent.py",
+    ),
+    "typo.py": ("x = 1\ny = z\n", "--import typo.py failed in line 2: NameError: name 'z' is not defined"),
+    "syntax.py": ("x = 1\n\ny = = 2\n", "--import syntax.py failed in line 3: SyntaxError: invalid syntax"),
+    "exits.py": ("raise SystemExit(3)\n", "--import exits.py failed in line 1: SystemExit: 3"),
+    "needs.py": (
+        "import nowhere_at_all\n",
+        "--import needs.py failed in line 1: ModuleNotFoundError: No module named 'nowhere_at_all'",
+    ),
+    "twice.py": (
+        OWN.replace('"nearby"', '"td3_bc"'),
+        "--import twice.py failed in line 20: ValueError: algorithm 'td3_bc' exists already: choose another name",
+    ),
+    "namesake.py": (
+        OWN.replace("class Nearby(", "class TD3BC("),
+        "--import namesake.py failed in line 20: ValueError: the class of 'td3_bc' is called TD3BC too: "
+        "choose another name",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_module_that_cannot_be_imported_is_answered_in_a_sentence(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, words = MISTAKES[name]
+    monkeypatch.chdir(tmp_path)
+    if text is not None:
+        Path(name).write_text(text)
+    command: Command = partial(call_main, monkeypatch, capsys)
+
+    assert command("list", "--import", name) == (2, "", f"error: {words}\n")
+
+
+def test_a_file_hides_no_module_of_its_name(folder: Path) -> None:
+    (folder / "colorsys.py").write_text(OWN)
+    code = "import sys; from rl_training.importing import import_modules; import_modules(['colorsys.py'])"
+    answer = _python(folder, "-c", f"import sys; sys.path.remove(''); {code}; import colorsys; colorsys.rgb_to_hsv")
+
+    assert answer.code == 0, answer.err
