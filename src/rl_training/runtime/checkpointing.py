@@ -16,9 +16,11 @@ from torch import Tensor
 
 from rl_training.algorithms import Algorithm
 from rl_training.files import atomic_write
+from rl_training.spaces import BoxActions, SpaceSpec
 from rl_training.types import CheckpointError, UserError
 
-FORMAT = 1
+FORMAT = 2
+"""The format that is written. Every format from 1 on can be read for its policy; a run goes on from this one only."""
 
 
 def save_checkpoint(path: Path, tree: dict[str, Any]) -> None:
@@ -41,14 +43,30 @@ def link_checkpoint(existing: Path, name: str) -> None:
             shutil.copyfile(existing, temporary)
 
 
-def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint and make sure that it is whole."""
+def load_checkpoint(path: Path, *, policy_only: bool = False) -> dict[str, Any]:
+    """Read a checkpoint and make sure that it is whole; for its policy alone, it may be of an older format."""
     tree = _read(path)
-    if "algorithm" not in tree or "config" not in tree:
+    found = tree.get("format")
+    if isinstance(found, int) and found > FORMAT:
+        versions = f"checkpoint format {found}; this one reads up to {FORMAT}"
+        raise CheckpointError(f"{path} was written by a newer version ({versions}): update rl-training")
+    if "algorithm" not in tree or "config" not in tree or found not in range(1, FORMAT + 1):
         raise CheckpointError(f"{path} is not a checkpoint of rl_training")
-    if tree.get("format") != FORMAT:
-        raise CheckpointError(f"{path} has checkpoint format {tree.get('format')!r}, expected {FORMAT}")
+    if found != FORMAT and not policy_only:
+        raise CheckpointError(
+            f"{path} was written by an older version (checkpoint format {found}): predict and eval can use its policy, "
+            "but no run can go on from it"
+        )
     return _whole(path, tree)
+
+
+def saved_spaces(tree: Mapping[str, Any]) -> SpaceSpec:
+    """The spaces in a checkpoint of any format. In format 1 they are vectors and bounds."""
+    values = tree["spaces"]
+    if tree["format"] == 1:
+        actions = BoxActions(tuple(values["action_low"]), tuple(values["action_high"]))
+        return SpaceSpec.vector(values["obs_dim"], actions)
+    return SpaceSpec.from_plain(values)
 
 
 def load_tree(path: Path) -> dict[str, Any]:

@@ -25,7 +25,13 @@ from rl_training.runtime import events
 from rl_training.runtime.artifacts import RunDirectory
 from rl_training.runtime.assembly import open_session
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.checkpointing import find_checkpoint, load_checkpoint, refusing_other_networks, save_checkpoint
+from rl_training.runtime.checkpointing import (
+    find_checkpoint,
+    load_checkpoint,
+    refusing_other_networks,
+    save_checkpoint,
+    saved_spaces,
+)
 from rl_training.runtime.evaluation import EVAL_SEED, EvaluationResult, evaluate_policy
 from rl_training.runtime.loop import train_session
 from rl_training.runtime.options import (
@@ -213,9 +219,9 @@ class SavedPolicy:
 def load_policy(path: str | Path, *, algo: str | None = None) -> SavedPolicy:
     """The policy in a checkpoint or run directory; `algo`, if given, is the algorithm it must be of."""
     checkpoint = find_checkpoint(path)
-    tree = load_checkpoint(checkpoint)
+    tree = load_checkpoint(checkpoint, policy_only=True)
     _check_algo(checkpoint, tree["config"]["algo"], algo)
-    config, spaces = read_saved_config(tree["config"]), SpaceSpec.from_plain(tree["spaces"])
+    config, spaces = read_saved_config(tree["config"]), saved_spaces(tree)
     # Initial weights are drawn, and then replaced by those of the checkpoint.
     with forked(config.seed), refusing_other_networks(str(checkpoint)):
         policy = Policy.load(find_algorithm(config.algo), spaces, bind_hyper(config), tree["algorithm"])

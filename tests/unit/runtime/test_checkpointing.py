@@ -56,7 +56,7 @@ def test_what_is_saved_is_what_is_loaded(tmp_path: Path, value: Any) -> None:
 
     loaded = load_checkpoint(tmp_path / "a.pt")
 
-    assert loaded["format"] == 1
+    assert loaded["format"] == 2
     torch.testing.assert_close(loaded["algorithm"]["weight"], WEIGHTS, rtol=0, atol=0)
     if isinstance(value, torch.Tensor):
         torch.testing.assert_close(loaded["extra"], value, rtol=0, atol=0)
@@ -221,8 +221,11 @@ def test_a_missing_checkpoint_is_named(tmp_path: Path) -> None:
     [
         ([1, 2], "is not a checkpoint of rl_training"),
         ({"model": WEIGHTS}, "is not a checkpoint of rl_training"),
-        ({"algorithm": {}, "config": {}, "format": 99}, "has checkpoint format 99, expected 1"),
-        ({"algorithm": {}, "config": {}}, "has checkpoint format None, expected 1"),
+        ({"algorithm": {}, "config": {}}, "is not a checkpoint of rl_training"),
+        (
+            {"format": 3},
+            "was written by a newer version (checkpoint format 3; this one reads up to 2): update rl-training",
+        ),
     ],
 )
 def test_a_file_of_another_kind_is_refused_by_name(tmp_path: Path, contents: Any, words: str) -> None:
