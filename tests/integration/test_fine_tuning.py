@@ -473,3 +473,13 @@ def test_prior_data_and_experience_are_drawn_by_numbers_of_their_own(tmp_path: P
     streams = (source.prior.sampler.generator, source.online.generator)
     first, second = (torch.randint(10**9, (8,), generator=stream) for stream in streams)
     assert not (first == second).any()
+
+
+def test_an_offline_run_of_an_online_algorithm_goes_online_by_itself(tmp_path: Path) -> None:
+    tiny = ("total_timesteps=4", "eval_episodes=1", "algo_kwargs.dataset_size=400", "algo_kwargs.hidden_sizes=[8]")
+    before = train(load_config("dqn/cartpole_offline", overrides=[*tiny, f"output_dir={tmp_path}"]))
+    _, options = fine_tuning_config(before.run_dir)
+    assert options.mode == "offline_to_online"
+    # A policy that has learned already does not begin at random.
+    assert options.online.exploration_noise == 0.05
+    assert options.online.exploration_schedule is None

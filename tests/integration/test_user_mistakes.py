@@ -94,6 +94,7 @@ def _with_row(array: NDArray[Any], row: int, value: float) -> NDArray[Any]:
         (["env_id=Pendulun-v1"], "unknown env_id 'Pendulun-v1'; did you mean 'Pendulum-v1'?"),
         (["env_id=CartPole-v1"], "td3_bc is for continuous actions, CartPole-v1 has 2 choices: use bc, dqn or ppo"),
         (["env_kwargs.gravity=1"], "env_kwargs: "),
+        (["algo_kwargs.replay=hindsight"], "Pendulum-v1 has no goals"),
         (["env_kwargs.g=heavy"], "Pendulum-v1 with env_kwargs g='heavy' cannot take a step: "),
         (["env_kwargs.wrappers.reward=clip_1"], "env_kwargs.wrappers.reward must be a mapping"),
         (["env_id=null"], "dataset_kind 'random' needs an environment to act in: set env_id"),

@@ -169,12 +169,31 @@ def test_rewards_are_divided_by_the_deviation_of_discounted_returns() -> None:
         returns[ends] = 0
 
 
+def test_scaled_rewards_are_those_that_a_transform_has_changed(tmp_path: Any) -> None:
+    scaled = []
+    for transform in ({}, {"reward_preset": "sign_clip"}):
+        config = TrainConfig(
+            algo="ppo",
+            env_id="Pendulum-v1",
+            output_dir=str(tmp_path),
+            algo_kwargs={"rollout_steps": 8, "normalize_rewards": True, **transform},
+        )
+        session = open_session(*read_options(config))
+        assert session.collector is not None
+        for _ in range(8):
+            session.collect()
+        scaled.append(session.collector.buffer.rows_from(0)["scaled_rewards"])
+        session.close()
+    assert not torch.equal(*scaled)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"update_to_data": 2}, "update_to_data has no effect on ppo, which learns from rollouts"),
         ({"mode": "offline", "dataset_kind": "random"}, "mode: offline does not go with ppo"),
         ({"clip_range": 0}, "clip_range must be > 0, got 0"),
+        ({"exploration_schedule": "linear"}, "exploration_schedule has no effect on ppo"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options: dict[str, Any], words: str) -> None:

@@ -83,9 +83,13 @@ class DQN(Algorithm):
         "buffer_capacity": 100_000,
         "learning_starts": 1_000,
         "update_to_data": 0.25,
+        # A policy that has learned already explores little.
+        "exploration_noise": 0.05,
+        "online": {
+            "exploration_noise": 1.0,
+            "exploration_schedule": {"kind": "linear", "final_ratio": 0.05, "fraction": 0.2},
+        },
         "offline": {"learning_rate": 3e-4, "batch_size": 256, "tau": 0.005, "target_update_interval": 1},
-        "exploration_noise": 1.0,
-        "exploration_schedule": {"kind": "linear", "final_ratio": 0.05, "fraction": 0.2},
     }
 
     def critic_loss(self, batch: Batch) -> Metrics:

@@ -71,6 +71,8 @@ def source_for(
             names, epochs = reads.fields, reader.number(reads.epochs)
             return RolloutSource(online, names, reader.annotate, epochs=epochs, seed=seed), None
         case Windows():
+            if reader.annotates:
+                raise DatasetError(f"{reader.name} annotates fields, which windows do not have")
             length = reader.number(reads.length)
             logged = None if prior is None else UniformSource(prior.rows, (), seed=prior.seed, is_raw=False)
             sources = [None if each is None else WindowSource(each, reads.fields, length) for each in (logged, online)]

@@ -200,7 +200,8 @@ class LocalCollector:
         result = self.stepper.step(space.clip(acted.actions).cpu().numpy())
         extras: dict[str, Any] = dict(acted.extras)
         if self.scaler is not None:
-            extras["scaled_rewards"] = self.scaler.scale(result.rewards, result.ends, result.valid)
+            rewards = self.buffer.transformed(torch.as_tensor(result.rewards, dtype=torch.float32)).numpy(force=True)
+            extras["scaled_rewards"] = self.scaler.scale(rewards, result.ends, result.valid)
         self.buffer.add(
             obs=obs,
             actions=acted.actions,

@@ -28,9 +28,11 @@ def fine_tuning_config(
     checkpoint: str | Path, source: ConfigSource | None = None, *, overrides: Sequence[str] = ()
 ) -> BoundConfig:
     """The config of a run that goes online with a checkpoint's policy: its own, or another, with overrides."""
-    path = find_checkpoint(checkpoint)
+    path, was_offline = find_checkpoint(checkpoint), False
     if source is None:
-        values = merge(_without_offline(load_checkpoint(path)["config"]), parse_overrides(overrides))
+        config = load_checkpoint(path)["config"]
+        was_offline = config["algo_kwargs"].get("mode") == "offline"
+        values = merge(_without_offline(config), parse_overrides(overrides))
     elif isinstance(source, (str, Path)):
         values = read_config(source, overrides=overrides)
     else:
@@ -41,7 +43,8 @@ def fine_tuning_config(
         # What it was trained for, or would be, is done.
         kwargs.pop("offline_pretrain_updates", None)
     algorithm = ALGORITHMS.get(values.get("algo", ""))
-    if kwargs.get("mode") is None and algorithm is not None and algorithm.mode == "offline":
+    was_offline |= algorithm is not None and algorithm.mode == "offline"
+    if kwargs.get("mode") is None and was_offline:
         kwargs["mode"] = "offline_to_online"
     return read_options({**values, "algo_kwargs": {**kwargs, "initial_checkpoint": str(path)}})
 

@@ -154,7 +154,9 @@ def _refuse_foreign(config: TrainConfig, options: RunOptions) -> None:
         problems.append(f"env_id is required with mode: {mode}")
     if mode == "offline" and hindsight and config.env_id is None:
         problems.append("env_id is required with replay: hindsight, whose rewards the environment computes")
-    if hindsight and (reads.reads_returns or algorithm.annotates):
+    if hindsight and not (reads.bootstraps or algorithm.annotates):
+        problems.append(f"algo_kwargs: replay: hindsight does not go with {config.algo}, which reads no rewards")
+    elif hindsight and (reads.reads_returns or algorithm.annotates):
         problems.append(
             f"algo_kwargs: replay: hindsight does not go with {config.algo}, whose returns have the old goals"
         )
@@ -182,7 +184,8 @@ def _refuse_for_rollouts(config: TrainConfig, mode: Mode, usual: Mapping[str, An
 
 NOT_FOR_ROLLOUTS = (
     *("update_to_data", "train_frequency", "gradient_updates_per_step", "learning_starts", "warmup_steps"),
-    *("buffer_capacity", "n_step", "replay", "save_replay", "exploration_noise"),
+    *("buffer_capacity", "min_buffer_size", "n_step", "replay", "save_replay"),
+    *("exploration_noise", "exploration_schedule"),
 )
 
 
