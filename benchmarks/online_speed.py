@@ -1,11 +1,13 @@
 """Steps per second of online training beside Stable-Baselines3's, as ratios from one interleaved run.
 
-    python benchmarks/online_speed.py [--algos sac td3 redq rlpd] [--rounds 7] [--steps 300] [--threads 1]
+    python benchmarks/online_speed.py [--algos sac td3 ppo redq rlpd] [--rounds 7] [--steps 300] [--threads 1]
 
 SAC and TD3 on HalfCheetah-v4 with one environment, networks of 2x256, batches of 256 and one update per step on both
-sides, environment, replay buffer and acting included. REDQ and RLPD have no counterpart there; their critic step, the
-bulk of what they do, is timed beside one that loops over ten separate critics, as the authors' code does. Each variant
-lives in a process of its own and waits while another is timed; the ratio is the median over rounds.
+sides, environment, replay buffer and acting included. PPO with eight environments, rollouts of 2,048 transitions,
+minibatches of 64 and ten passes; a round is one rollout with its updates. REDQ and RLPD have no counterpart there;
+their critic step, the bulk of what they do, is timed beside one that loops over ten separate critics, as the authors'
+code does. Each variant lives in a process of its own and waits while another is timed; the ratio is the median over
+rounds.
 """
 
 from __future__ import annotations
@@ -36,8 +38,15 @@ WARM_UP = 600
 Work = Callable[[int], None]
 
 
+ROLLOUT = 2048
+ENVS = 8
+
+
 def ours(algo: str, *, compiled: bool) -> Work:
     """Steps of our loop, without logs and evaluations."""
+    options: dict[str, Any] = {"learning_starts": 300, "buffer_capacity": 100_000}
+    if algo == "ppo":
+        options = {"rollout_steps": ROLLOUT, "batch_size": 64, "epochs": 10}
     config = {
         "algo": algo,
         "env_id": "HalfCheetah-v4",
@@ -45,12 +54,8 @@ def ours(algo: str, *, compiled: bool) -> Work:
         "output_dir": mkdtemp(),
         "log_interval": 10**9,
         "checkpoint_interval": 10**9,
-        "algo_kwargs": {
-            "learning_starts": 300,
-            "buffer_capacity": 100_000,
-            "eval_interval": None,
-            "compile": "always" if compiled else "never",
-        },
+        "num_envs": ENVS if algo == "ppo" else 1,
+        "algo_kwargs": {"eval_interval": None, "compile": "always" if compiled else "never", **options},
     }
     session = open_session(*read_options(config))
 
@@ -84,6 +89,16 @@ def peer(algo: str) -> Work:
         device="cpu",
         **options,
     )
+    return lambda steps: model.learn(steps, reset_num_timesteps=False, log_interval=10**9) and None
+
+
+def peer_rollouts(algo: str) -> Work:
+    """Rollouts of Stable-Baselines3's PPO."""
+    import stable_baselines3 as sb3
+    from stable_baselines3.common.env_util import make_vec_env
+
+    envs = make_vec_env("HalfCheetah-v4", n_envs=ENVS)
+    model = sb3.PPO("MlpPolicy", envs, n_steps=ROLLOUT // ENVS, batch_size=64, n_epochs=10, device="cpu")
     return lambda steps: model.learn(steps, reset_num_timesteps=False, log_interval=10**9) and None
 
 
@@ -168,13 +183,18 @@ VARIANTS: dict[str, dict[str, Callable[[str], Work]]] = {
         "eager": lambda algo: ours(algo, compiled=False),
         "compiled": lambda algo: ours(algo, compiled=True),
     },
+    "rollouts": {
+        "stable-baselines3": peer_rollouts,
+        "eager": lambda algo: ours(algo, compiled=False),
+        "compiled": lambda algo: ours(algo, compiled=True),
+    },
     "critics": {
         "separate critics": looped_updates,
         "eager": lambda algo: our_updates(algo, compiled=False),
         "compiled": lambda algo: our_updates(algo, compiled=True),
     },
 }
-KINDS = {"sac": "loop", "td3": "loop", "redq": "critics", "rlpd": "critics"}
+KINDS = {"sac": "loop", "td3": "loop", "ppo": "rollouts", "redq": "critics", "rlpd": "critics"}
 
 
 def serve(algo: str, variant: str, threads: int, connection: Connection) -> None:
@@ -183,7 +203,7 @@ def serve(algo: str, variant: str, threads: int, connection: Connection) -> None
     if variant in ("eager", "compiled"):
         configure_machine(threads)
     work = VARIANTS[KINDS[algo]][variant](algo)
-    work(WARM_UP if KINDS[algo] == "loop" else 20)
+    work({"loop": WARM_UP, "rollouts": ROLLOUT, "critics": 20}[KINDS[algo]])
     connection.send(None)
     while (count := connection.recv()) > 0:
         start = time.perf_counter()
@@ -199,7 +219,7 @@ def measure(algo: str, args: argparse.Namespace) -> dict[str, list[float]]:
         connections[variant], other = context.Pipe()
         context.Process(target=serve, args=(algo, variant, args.threads, other), daemon=True).start()
         connections[variant].recv()
-    count = args.steps if KINDS[algo] == "loop" else max(args.steps // 6, 1)
+    count = {"loop": args.steps, "rollouts": ROLLOUT, "critics": max(args.steps // 6, 1)}[KINDS[algo]]
     rates: dict[str, list[float]] = {variant: [] for variant in connections}
     for _ in range(args.rounds):
         for variant, connection in connections.items():
