@@ -144,11 +144,13 @@ class PPO(Algorithm):
         """A sample, which is not clipped, with its log-probability and the value of the state."""
         inputs = self.normalize(obs)
         if self.action_space.kind == "discrete":
-            actions = self.model.actor.act(inputs, deterministic=False)
+            choices: Tensor = self.model.actor(inputs)
+            actions = choices.exp().multinomial(1)[:, 0]
+            log_probs = pick(choices, actions)
         else:
             mean, log_std = self.model.actor(inputs)
             actions = mean + log_std.exp() * torch.randn_like(mean)
-        log_probs, _, _ = self._likelihood(inputs, actions)
+            log_probs = gaussian_log_prob(actions, mean, log_std)
         return Acted(actions, {"inputs": inputs, "log_probs": log_probs, "values": self.model.value(inputs)})
 
     @torch.no_grad()

@@ -29,6 +29,8 @@ class RolloutSource:
         self.epoch, self.used = epochs, 0
         """The pass that is going on, counted from 0, and rows of it that were drawn."""
         self.order = torch.arange(0)
+        self.shuffled: Batch | None = None
+        """The rows in the order of the pass that is going on, once they have been asked for."""
 
     @property
     def num_drawable(self) -> int:
@@ -44,9 +46,11 @@ class RolloutSource:
             self._begin_round()
         if self.epoch >= self.epochs:
             raise DatasetError("the rollout has been learned from already: collect another one before the next update")
-        places = self.order[self.used : self.used + batch_size].to(buffer.device)
-        batch = buffer.batch(self.names, buffer.rows.first + places)
-        self.used += len(places)
+        if self.shuffled is None:
+            # Once for a whole pass: a minibatch is then a view.
+            self.shuffled = buffer.batch(self.names, buffer.rows.first + self.order.to(buffer.device))
+        batch = {name: value[self.used : self.used + batch_size] for name, value in self.shuffled.items()}
+        self.used = min(self.used + batch_size, len(self.order))
         if self.used == len(self.order):
             self.epoch += 1
             self._shuffle()
@@ -63,7 +67,7 @@ class RolloutSource:
     def _shuffle(self) -> None:
         """Begin a pass, unless the last one is over."""
         count = len(self.buffer) if self.epoch < self.epochs else 0
-        self.order, self.used = torch.randperm(count, generator=self.generator), 0
+        self.order, self.used, self.shuffled = torch.randperm(count, generator=self.generator), 0, None
 
     def metrics(self) -> dict[str, float]:
         """What there is to say about the rows."""
@@ -87,3 +91,4 @@ class RolloutSource:
         self.buffer.restore(state["rows"])
         self.generator.set_state(state["generator"])
         self.stop, self.epoch, self.used, self.order = (state[name] for name in ("stop", "epoch", "used", "order"))
+        self.shuffled = None
