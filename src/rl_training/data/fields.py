@@ -55,7 +55,7 @@ def rename(names: Mapping[str, Any]) -> dict[str, str]:
             "field 'dones' is missing: say where episodes terminated with 'dones' ('terminals') or 'masks'"
         )
     for name in unknown:
-        # Other fields are nobody's business, but time limits that go unread for a missing letter change every value.
+        # Other fields are ignored, but a misspelt known one must not be: lost time limits change every value.
         if near := difflib.get_close_matches(name, KNOWN, n=1, cutoff=0.85):
             raise DatasetError(f"unknown field {name!r}; did you mean {near[0]!r}?")
     return found

@@ -100,7 +100,7 @@ def _write_minari(dataset: TransitionDataset, dataset_id: str, env: Any, policy:
     ]
     try:
         with warnings.catch_warnings():
-            # It recommends to name an author and the like, which is for who publishes the dataset.
+            # Minari asks for an author and other facts that only a published dataset needs.
             warnings.filterwarnings("ignore", module=r"minari\.")
             minari.create_dataset_from_buffers(
                 dataset_id,
