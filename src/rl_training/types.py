@@ -17,10 +17,14 @@ Metrics: TypeAlias = "dict[str, Tensor]"
 
 
 class Acted(NamedTuple):
-    """What a policy answers to observations: actions as it drew them, and columns to be stored beside them."""
+    """What a policy answers to observations."""
 
     actions: Tensor
-    extras: Batch = {}
+    """Actions in the environment's units."""
+    drawn: Tensor
+    """The actions as the networks gave them, neither clipped nor scaled: a replay buffer stores these."""
+    extras: Batch
+    """Columns that are stored beside the transition, such as log-probabilities."""
 
 
 class UserError(Exception):

@@ -31,12 +31,13 @@ def _improve(algorithm: Any, rows: Batch, ends: torch.Tensor) -> None:
 def _rollout(algorithm: Any) -> Batch:
     """States in pairs, (1, 0) and then (0, 1)."""
     obs = torch.eye(2).repeat(ROWS // 2, 1)
-    acted = algorithm.explore(obs, noise=0.0)
+    with torch.no_grad():
+        actions, extras = algorithm.model.explore(obs)
     return {
         "obs": obs,
         "next_obs": obs.roll(-1, 0),
-        "actions": acted.actions,
-        **acted.extras,
+        "actions": actions,
+        **extras,
         "dones": torch.ones(ROWS),
     }
 

@@ -13,10 +13,12 @@ from peers import OBS_DIM, actor_layers, assert_layers_equal, batches, copy_laye
 from rl_training.algorithms import ALGORITHMS, Algorithm, dqn_loss
 from rl_training.algorithms.dqn import next_values
 from rl_training.models.discrete import ChoiceCritic, duel
+from rl_training.runtime.policy import Policy
 from rl_training.spaces import DiscreteActions, SpaceSpec
 from rl_training.types import Batch
 
 CHOICES = 3
+SPACES = SpaceSpec.vector(OBS_DIM, DiscreteActions(CHOICES))
 UPDATES = 10
 RTOL = 1e-10
 
@@ -24,8 +26,7 @@ RTOL = 1e-10
 def _build(name: str = "dqn", **hyper: Any) -> Algorithm:
     cls = ALGORITHMS[name]
     torch.manual_seed(0)
-    spaces = SpaceSpec.vector(OBS_DIM, DiscreteActions(CHOICES))
-    return cls.build(spaces, cls.hyper_class(**{"hidden_sizes": (16, 16), **hyper})).double()
+    return cls.build(SPACES, cls.hyper_class(**{"hidden_sizes": (16, 16), **hyper})).double()
 
 
 def _batches(count: int = UPDATES) -> list[Batch]:
@@ -103,8 +104,9 @@ def test_the_policy_is_greedy_and_exploration_is_uniform() -> None:
     algorithm, obs = _build(), torch.randn(500, OBS_DIM).double()
     greedy = algorithm.act(obs)
     assert torch.equal(greedy, algorithm.model.critic(obs).argmax(-1))
-    assert torch.equal(algorithm.explore(obs, noise=0.0).actions, greedy)
-    changed = (algorithm.explore(obs, noise=0.3).actions != greedy).double().mean()
+    policy = Policy.sharing(algorithm, SPACES)
+    assert torch.equal(policy.explore(obs).actions, greedy)
+    changed = (policy.explore(obs, noise=0.3).actions != greedy).double().mean()
     assert float(changed) == pytest.approx(0.2, abs=0.06)
 
 

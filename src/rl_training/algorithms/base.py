@@ -22,7 +22,7 @@ from rl_training.binding import bind
 from rl_training.models import Model
 from rl_training.reading import TRANSITION, Reading, Transitions
 from rl_training.spaces import ActionKind, ActionSpace, BoxActions, Column, SpaceSpec
-from rl_training.types import Acted, Batch, Metrics
+from rl_training.types import Batch, Metrics
 
 __all__ = ["ALGORITHMS", "TRANSITION", "Algorithm", "Alpha", "Hyper", "Mode", "Sizes", "Step", "UpdateResult",
            "ValueHyper", "register"]  # fmt: skip
@@ -235,17 +235,12 @@ class Algorithm(nn.Module):
 
     @torch.no_grad()
     def act(self, obs: Tensor, *, deterministic: bool = True) -> Tensor:
-        """Actions as networks see them, for raw observations: the one entry point for inference."""
+        """Actions as networks see them, for raw observations: for measures of the networks. `Policy` is what acts."""
         actions: Tensor = self.model.act(self.normalize(obs), deterministic=deterministic)
         return actions
 
-    @torch.no_grad()
-    def explore(self, obs: Tensor, *, noise: float) -> Acted:
-        """Actions to learn from: a sample where the policy is stochastic, perturbed as the action space has it."""
-        return Acted(self.action_space.perturb(self.act(obs, deterministic=False), noise))
-
     def extra_columns(self) -> dict[str, Column]:
-        """Columns that rows have beside those of a transition, which `explore` gives."""
+        """Columns that rows have beside those of a transition; the model's `explore` gives their values."""
         return {}
 
     def losses(self, batch: Batch) -> Metrics:

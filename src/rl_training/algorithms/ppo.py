@@ -35,7 +35,7 @@ from rl_training.models.mlp_ppo import MLPPPOModel
 from rl_training.reading import Rollout
 from rl_training.returns import generalized_advantages
 from rl_training.spaces import Column
-from rl_training.types import Acted, Batch, Metrics
+from rl_training.types import Batch, Metrics
 
 
 @options
@@ -138,20 +138,6 @@ class PPO(Algorithm):
         """What the networks saw, and what they said when they acted; scaled rewards if they are asked for."""
         columns = {"inputs": Column((self.model.obs_dim,)), "log_probs": Column(), "values": Column()}
         return columns | {"scaled_rewards": Column()} if self.hyper.normalize_rewards else columns
-
-    @torch.no_grad()
-    def explore(self, obs: Tensor, *, noise: float) -> Acted:
-        """A sample, which is not clipped, with its log-probability and the value of the state."""
-        inputs = self.normalize(obs)
-        if self.action_space.kind == "discrete":
-            choices: Tensor = self.model.actor(inputs)
-            actions = choices.exp().multinomial(1)[:, 0]
-            log_probs = pick(choices, actions)
-        else:
-            mean, log_std = self.model.actor(inputs)
-            actions = mean + log_std.exp() * torch.randn_like(mean)
-            log_probs = gaussian_log_prob(actions, mean, log_std)
-        return Acted(actions, {"inputs": inputs, "log_probs": log_probs, "values": self.model.value(inputs)})
 
     @torch.no_grad()
     def annotate(self, rows: Batch, ends: Tensor) -> Batch:

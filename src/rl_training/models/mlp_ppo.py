@@ -6,11 +6,12 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from rl_training.models.actors import GaussianActor
+from rl_training.models.actors import GaussianActor, gaussian_log_prob
 from rl_training.models.critics import ValueNetwork
-from rl_training.models.discrete import CategoricalActor
+from rl_training.models.discrete import CategoricalActor, pick
 from rl_training.models.initializers import Init
 from rl_training.models.model import Model, Shape
+from rl_training.types import Batch
 
 LOG_STD_RANGE = (-20.0, 2.0)
 
@@ -46,3 +47,15 @@ class MLPPPOModel(Model):
                 activation=torch.tanh,
             )
         self.value = ValueNetwork(**self.value_shape, init=orthogonal_head(1.0), activation=torch.tanh)
+
+    def explore(self, obs: Tensor) -> tuple[Tensor, Batch]:
+        """A sample that is not clipped, with the inputs of the networks, its log-probability, and the state's value."""
+        if isinstance(self.actor, CategoricalActor):
+            choices: Tensor = self.actor(obs)
+            actions = choices.exp().multinomial(1)[:, 0]
+            log_probs = pick(choices, actions)
+        else:
+            mean, log_std = self.actor(obs)
+            actions = mean + log_std.exp() * torch.randn_like(mean)
+            log_probs = gaussian_log_prob(actions, mean, log_std)
+        return actions, {"inputs": obs, "log_probs": log_probs, "values": self.value(obs)}

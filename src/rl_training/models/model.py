@@ -10,6 +10,8 @@ from typing import Any, ClassVar, TypedDict, get_args, get_type_hints
 from torch import Tensor, nn
 from typing_extensions import Required
 
+from rl_training.types import Batch
+
 
 class Shape(TypedDict, total=False):
     """What every bundle can be told; `Model` says what it means."""
@@ -82,6 +84,10 @@ class Model(nn.Module):
         """Actions as networks see them, for observations as they see them."""
         actions: Tensor = self.actor.act(obs, deterministic=deterministic)
         return actions
+
+    def explore(self, obs: Tensor) -> tuple[Tensor, Batch]:
+        """A sample of the policy to learn from, and columns that are stored beside the transition."""
+        return self.act(obs, deterministic=False), {}
 
     def values(self, obs: Tensor, actions: Tensor) -> Tensor:
         """Values (B,) of actions by the smallest of the critics, for models that have critics."""

@@ -98,7 +98,8 @@ def open_session(
     if options.controls.early_stopping is not None:
         _check_metric(options.controls.early_stopping.metric, algorithm, config, held_out)
         callbacks = [EarlyStoppingCallback(options.controls.early_stopping), *callbacks]
-    collector = None if feed.buffer is None else _make_collector(config, options, algorithm, feed.buffer)
+    policy = Policy.sharing(algorithm, spaces)
+    collector = None if feed.buffer is None else _make_collector(config, options, policy, feed.buffer)
     config = options.resolve(config)
     if run is None:
         about: dict[str, Any] = {"compiled": compiled, "threads": torch.get_num_threads()}
@@ -114,7 +115,7 @@ def open_session(
         controls=options.controls,
         state=TrainerState(config.algo, run.path, plan.total, notes=notes, compiled=compiled),
         run=run,
-        evaluate=partial(_evaluate, algorithm, Policy.sharing(algorithm, spaces), config, held_out),
+        evaluate=partial(_evaluate, algorithm, policy, config, held_out),
         best_metric=_best_metric(config, options.controls),
         fingerprint=_fingerprint(data),
         rewards=rewards,
@@ -251,7 +252,7 @@ def _applied(chain: Sequence[RewardTransformConfig]) -> Callable[[Tensor], Tenso
     return lambda rewards: reduce(lambda values, each: each.apply(values), chain, rewards)
 
 
-def _make_collector(config: TrainConfig, options: RunOptions, algorithm: Algorithm, buffer: ReplayBuffer) -> Collector:
+def _make_collector(config: TrainConfig, options: RunOptions, policy: Policy, buffer: ReplayBuffer) -> Collector:
     online = options.online
     envs = make_vector_env(
         str(config.env_id),
@@ -260,9 +261,10 @@ def _make_collector(config: TrainConfig, options: RunOptions, algorithm: Algorit
         kind=online.vector_env,
         raw_rewards=True,
         with_achieved=online.replay == "hindsight",
+        native=True,
     )
     return LocalCollector(
-        algorithm,
+        policy,
         Stepper(envs, seed=config.seed),
         buffer,
         # A policy that is trained already keeps the statistics that it was trained with.

@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rl_training.algorithms import Algorithm
 from rl_training.data import ReplayBuffer
 from rl_training.envs import AutoresetMode
 from rl_training.runtime.evaluation import read_successes
+from rl_training.runtime.policy import Policy
 from rl_training.types import Acted
 
 
@@ -174,18 +174,10 @@ class Collector(Protocol):
 class LocalCollector:
     """Steps a vector environment in this process, fills the buffer, and remembers how episodes went."""
 
-    def __init__(
-        self,
-        algorithm: Algorithm,
-        stepper: Stepper,
-        buffer: ReplayBuffer,
-        *,
-        normalize: bool = False,
-    ) -> None:
-        self.algorithm, self.stepper, self.buffer = algorithm, stepper, buffer
-        self.obs_dim = algorithm.model.obs_dim
+    def __init__(self, policy: Policy, stepper: Stepper, buffer: ReplayBuffer, *, normalize: bool = False) -> None:
+        self.policy, self.stepper, self.buffer = policy, stepper, buffer
+        self.obs_dim, self.num_envs = policy.spaces.obs_dim, stepper.envs.num_envs
         self.statistics = RunningStatistics(self.obs_dim) if normalize else None
-        self.num_envs = stepper.envs.num_envs
         scales = "scaled_rewards" in buffer.fields
         self.scaler = RewardScaler(self.num_envs, gamma=buffer.gamma) if scales else None
         self.returns, self.lengths = np.zeros(self.num_envs), np.zeros(self.num_envs, dtype=int)
@@ -193,18 +185,17 @@ class LocalCollector:
         """Return, length and success of the episodes that ended since the last call of `metrics`."""
 
     def collect(self, *, random: bool, noise: float = 0.0) -> int:
-        """One step of every environment, by uniform actions or by the policy's; how many steps of the task it was."""
+        """Step every environment once, by uniform actions or by the policy's, and count the steps of the task."""
         obs = self.stepper.obs
-        space = self.algorithm.action_space
-        acted = Acted(space.sample(self.num_envs)) if random else self._explore(obs, noise)
-        result = self.stepper.step(space.clip(acted.actions).cpu().numpy())
+        acted = self.policy.sample(self.num_envs) if random else self._explore(obs, noise)
+        result = self.stepper.step(acted.actions.numpy(force=True))
         extras: dict[str, Any] = dict(acted.extras)
         if self.scaler is not None:
             rewards = self.buffer.transformed(torch.as_tensor(result.rewards, dtype=torch.float32)).numpy(force=True)
             extras["scaled_rewards"] = self.scaler.scale(rewards, result.ends, result.valid)
         self.buffer.add(
             obs=obs,
-            actions=acted.actions,
+            actions=acted.drawn,
             rewards=result.rewards,
             next_obs=result.next_obs,
             terminations=result.terminations,
@@ -215,16 +206,16 @@ class LocalCollector:
         self._account(result)
         if self.statistics is not None:
             self.statistics.add(self._networks_see(result.next_obs[result.valid]))
-            self.algorithm.set_obs_statistics(*self.statistics.moments())
+            self.policy.set_obs_statistics(*self.statistics.moments())
         return int(result.valid.sum())
 
     def _explore(self, obs: NDArray[Any], noise: float) -> Acted:
-        # A task with goals may tell more than the policy is to see.
-        seen = torch.as_tensor(obs[:, : self.obs_dim], dtype=torch.float32, device=self.algorithm.obs_mean.device)
-        return self.algorithm.explore(seen, noise=noise)
+        # In a task with goals, an observation ends with the goal achieved, which the policy does not see.
+        seen = torch.as_tensor(obs[:, : self.obs_dim], dtype=torch.float32, device=self.policy.obs_mean.device)
+        return self.policy.explore(seen, noise=noise)
 
     def _networks_see(self, rows: NDArray[Any]) -> NDArray[Any]:
-        """Observations as updates will show them: where rows end with a goal achieved, with that as the goal, too."""
+        """Observations as updates show them: with goals, each a second time with the achieved goal as the desired."""
         goal_dim = rows.shape[1] - self.obs_dim
         seen = rows[:, : self.obs_dim]
         if not goal_dim:

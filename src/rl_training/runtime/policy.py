@@ -1,4 +1,4 @@
-"""Acting: from native observations to native actions, with everything that takes and nothing else."""
+"""Acting: from observations to actions in the environment's units. Collecting, evaluation and prediction use it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
@@ -13,13 +14,15 @@ from rl_training.algorithms import Algorithm
 from rl_training.algorithms.base import Hyper
 from rl_training.models import Model
 from rl_training.spaces import SpaceSpec
+from rl_training.types import Acted, Batch
 
 
 class Policy(nn.Module):
     """From native observations (B, obs_dim) to native actions, (B, action_dim) or choices (B,).
 
     It consists of the networks, the statistics that observations are normalised with, and the spaces. It has neither
-    target networks nor optimisers.
+    target networks nor optimisers. A policy with a memory between steps would take it as a further argument of
+    `explore` and give it back as a further field of `Acted`.
     """
 
     obs_mean: Tensor
@@ -64,6 +67,27 @@ class Policy(nn.Module):
 
     def act(self, obs: Tensor, *, deterministic: bool = True) -> Tensor:
         """The action, or a sample of it where the policy is stochastic."""
-        obs = obs.to(self.obs_mean.dtype)
-        actions = self.model.act((obs - self.obs_mean) / self.obs_std, deterministic=deterministic)
-        return self.spaces.action.decode(actions)
+        return self.spaces.action.decode(self.model.act(self._inputs(obs), deterministic=deterministic))
+
+    @torch.no_grad()
+    def explore(self, obs: Tensor, *, noise: float = 0.0) -> Acted:
+        """A sample to learn from, perturbed by noise as the action space defines it."""
+        drawn, extras = self.model.explore(self._inputs(obs))
+        return self._acted(self.spaces.action.perturb(drawn, noise), extras)
+
+    def sample(self, count: int) -> Acted:
+        """Uniform actions, whatever is observed."""
+        return self._acted(self.spaces.action.sample(count), {})
+
+    def _acted(self, drawn: Tensor, extras: Batch) -> Acted:
+        space = self.spaces.action
+        return Acted(space.decode(space.clip(drawn)), drawn, extras)
+
+    def set_obs_statistics(self, mean: Tensor, std: Tensor) -> None:
+        """Normalise observations with these statistics from here on."""
+        self.obs_mean.copy_(mean)
+        self.obs_std.copy_(std)
+
+    def _inputs(self, obs: Tensor) -> Tensor:
+        """Observations as the networks see them."""
+        return (obs.to(self.obs_mean.dtype) - self.obs_mean) / self.obs_std

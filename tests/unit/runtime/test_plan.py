@@ -171,9 +171,9 @@ def test_what_is_stored_is_what_was_done(run: Run) -> None:
     # Without noise and without updates TD3's policy is one function of the observation.
     quiet = ("algo_kwargs.exploration_noise=0", "algo_kwargs.learning_starts=1000", "algo_kwargs.warmup_steps=12")
     diary = run("td3", *PROBE, *quiet)
-    rows, algorithm = diary.collector.buffer.rows_from(0), diary.collector.algorithm
+    rows, policy = diary.collector.buffer.rows_from(0), diary.collector.policy
 
-    by_policy = algorithm.act(rows["obs"])
+    by_policy = policy.explore(rows["obs"]).drawn
     assert torch.allclose(rows["actions"][12:], by_policy[12:])
     assert not torch.isclose(rows["actions"][:12], by_policy[:12]).any()
     (done,) = diary.collector.stepper.envs.get_attr("calls")
@@ -184,9 +184,9 @@ def test_exploration_noise_is_the_deviation_of_what_is_added(run: Run) -> None:
     settings = ("total_timesteps=400", "algo_kwargs.learning_starts=1000", "algo_kwargs.warmup_steps=0")
     rarely = ("log_interval=400", "checkpoint_interval=400", "algo_kwargs.eval_interval=null")
     diary = run("td3", *PROBE, *settings, *rarely, "algo_kwargs.exploration_noise=0.05")
-    rows, algorithm = diary.collector.buffer.rows_from(0), diary.collector.algorithm
+    rows, policy = diary.collector.buffer.rows_from(0), diary.collector.policy
 
-    noise = (rows["actions"] - algorithm.act(rows["obs"])).flatten()[rows["actions"].flatten().abs() < 1]
+    noise = (rows["actions"] - policy.explore(rows["obs"]).drawn).flatten()[rows["actions"].flatten().abs() < 1]
     # Hardly any action is at a bound, where noise is cut off; the deviation of 400 samples is known to 4 %.
     assert len(noise) > 300
     assert noise.std() == pytest.approx(0.05, rel=0.15)

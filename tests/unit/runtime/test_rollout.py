@@ -6,7 +6,6 @@ import copy
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -22,14 +21,15 @@ from torch import Tensor
 from rl_training.data import ReplayBuffer
 from rl_training.envs import make_vector_env
 from rl_training.envs.snapshots import Snapshot
+from rl_training.models import Model
 from rl_training.runtime import EvaluationResult, evaluate_policy, read_options
 from rl_training.runtime.assembly import open_session
 from rl_training.runtime.events import save
 from rl_training.runtime.loop import train_session
+from rl_training.runtime.policy import Policy
 from rl_training.runtime.rollout import EVAL_SEED, Collector, LocalCollector, RunningStatistics, Stepper
 from rl_training.runtime.session_state import session_tree
-from rl_training.spaces import BoxActions
-from rl_training.types import Acted
+from rl_training.spaces import BoxActions, SpaceSpec
 
 ID = "Walk-v0"
 
@@ -189,19 +189,16 @@ def test_a_task_with_reference_returns_has_a_normalised_score() -> None:
 MODES = (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED)
 
 
-class _Actor:
-    """What a collector knows of an algorithm, with a policy that is known."""
+class _Known(Model):
+    """Networks whose actions are known."""
 
-    def __init__(self) -> None:
-        self.model = SimpleNamespace(obs_dim=3, action_dim=1)
-        self.action_space = BoxActions((-1.0,), (1.0,))
-        self.obs_mean, self.obs_std = torch.zeros(3), torch.ones(3)
+    def act(self, obs: Tensor, *, deterministic: bool) -> Tensor:
+        return torch.from_numpy(policy(obs.numpy()))
 
-    def explore(self, obs: Tensor, *, noise: float) -> Acted:
-        return Acted(torch.from_numpy(policy(obs.numpy())))
 
-    def set_obs_statistics(self, mean: Tensor, std: Tensor) -> None:
-        self.obs_mean, self.obs_std = mean, std
+def _known_policy() -> Policy:
+    spaces = SpaceSpec.vector(3, BoxActions((-1.0,), (1.0,)))
+    return Policy(_Known(obs_dim=3, action_dim=1), obs_mean=torch.zeros(3), obs_std=torch.ones(3), spaces=spaces)
 
 
 def _snapshot_probe() -> gym.Env[Any, Any]:
@@ -221,8 +218,7 @@ def probed() -> Iterator[MakeCollector]:
         # Without copies, so that what is kept must be copied by whoever keeps it.
         envs = vector([_snapshot_probe] * num_envs, autoreset_mode=mode, copy=False)
         buffer = ReplayBuffer(capacity=1000, obs_dim=3, action_dim=1, num_envs=num_envs)
-        actor: Any = _Actor()
-        opened.append(LocalCollector(actor, Stepper(envs, seed=0), buffer, normalize=normalize))
+        opened.append(LocalCollector(_known_policy(), Stepper(envs, seed=0), buffer, normalize=normalize))
         return opened[-1]
 
     yield make
@@ -356,10 +352,9 @@ def test_statistics_are_those_of_what_steps_led_to(probed: MakeCollector) -> Non
         collector.collect(random=False)
 
     seen = collector.buffer.rows_from(0)["next_obs"].numpy().astype(float)
-    actor: Any = collector.algorithm
     assert len(seen) == 32
-    assert actor.obs_mean.tolist() == pytest.approx(seen.mean(0).tolist())
-    assert actor.obs_std.tolist() == pytest.approx((seen.std(0) + 1e-3).tolist())
+    assert collector.policy.obs_mean.tolist() == pytest.approx(seen.mean(0).tolist())
+    assert collector.policy.obs_std.tolist() == pytest.approx((seen.std(0) + 1e-3).tolist())
 
 
 def test_goals_that_were_achieved_count_among_the_statistics(tmp_path: Path) -> None:
