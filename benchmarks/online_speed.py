@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from rl_training.algorithms import ALGORITHMS
 from rl_training.runtime.assembly import open_session
-from rl_training.runtime.events import after_block
+from rl_training.runtime.loop import after_block
 from rl_training.runtime.options import read_options
 from rl_training.runtime.performance import configure_machine
 from rl_training.spaces import BoxActions, SpaceSpec

@@ -23,9 +23,8 @@ import numpy as np
 import torch
 
 from rl_training.algorithms import ALGORITHMS
-from rl_training.data import TransitionDataset
+from rl_training.data import TransitionDataset, source_for
 from rl_training.runtime.artifacts import MetricWindow
-from rl_training.runtime.assembly import make_feed
 from rl_training.runtime.performance import configure_machine
 from rl_training.spaces import BoxActions, SpaceSpec
 
@@ -108,7 +107,7 @@ def ours(name: str, arrays: dict[str, Any], *, compiled: bool) -> Callable[[], N
     dataset, window = TransitionDataset.from_dict(arrays), MetricWindow()
     if "returns_to_go" in algorithm.needs:
         dataset = dataset.with_returns_to_go(algorithm.hyper.gamma)
-    source = make_feed(algorithm, dataset).source
+    source, _ = source_for(algorithm, dataset)
 
     def update() -> None:
         window.add(algorithm.update(source.sample(case.batch)).metrics)

@@ -331,7 +331,7 @@ def test_rewards_of_the_run_are_transformed_by_the_numbers_of_the_data(algo: str
             truncations=[number == 19],
         )
     batch = buffer.sample(200)
-    session.close()
+    session.resources.close()
 
     returns = rewards.reshape(6, 10).sum(1)
     scale, shift = {

@@ -20,7 +20,7 @@ from small_runs import PRIOR, differences, online_config
 
 from rl_training.algorithms import Algorithm
 from rl_training.config import TrainConfig, load_config
-from rl_training.runtime import Callback, TrainerState, events, resume, train
+from rl_training.runtime import Callback, TrainerState, loop, resume, train
 from rl_training.runtime.artifacts import read_metrics
 from rl_training.runtime.checkpointing import load_checkpoint, load_tree
 from rl_training.runtime.trainer import Session
@@ -220,7 +220,7 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(
 def test_an_interrupt_between_two_blocks_costs_nothing(
     name: str, straight: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected, after_block = _everything(straight(name)), events.after_block
+    expected, after_block = _everything(straight(name)), loop.after_block
 
     def interrupted(session: Session) -> None:
         after_block(session)
@@ -229,7 +229,7 @@ def test_an_interrupt_between_two_blocks_costs_nothing(
 
     algo, *overrides = SCENARIOS[name]
     with monkeypatch.context() as patched:
-        patched.setattr(events, "after_block", interrupted)
+        patched.setattr(loop, "after_block", interrupted)
         result = train(online_config(tmp_path / "runs", algo, *overrides))
     saved = load_checkpoint(result.checkpoint_path)["trainer"]["state"]
     assert result.interrupted

@@ -154,7 +154,7 @@ def test_actions_are_stored_as_drawn_and_clipped_for_the_environment(tmp_path: A
     metrics = session.algorithm.losses(session.source.sample(16))
     assert float(metrics["approx_kl"]) == pytest.approx(0, abs=1e-9)
     assert float(metrics["clip_fraction"]) == 0
-    session.close()
+    session.resources.close()
 
 
 def test_rewards_are_divided_by_the_deviation_of_discounted_returns() -> None:
@@ -184,7 +184,7 @@ def test_scaled_rewards_are_those_that_a_transform_has_changed(tmp_path: Any) ->
         for _ in range(8):
             session.collect()
         scaled.append(session.collector.buffer.rows_from(0)["scaled_rewards"])
-        session.close()
+        session.resources.close()
     assert not torch.equal(*scaled)
 
 

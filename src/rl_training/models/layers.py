@@ -245,8 +245,8 @@ class Multiplier(nn.Module):
 
 # The old place of two networks that are built from these layers: imported late, or the import would be circular.
 if TYPE_CHECKING:
-    from rl_training.models.critics import QEnsemble as QEnsemble  # noqa: PLC0414
-    from rl_training.models.critics import ValueNetwork as ValueNetwork  # noqa: PLC0414
+    from rl_training.models.critics import QEnsemble as QEnsemble
+    from rl_training.models.critics import ValueNetwork as ValueNetwork
 else:
 
     def __getattr__(name: str) -> Any:

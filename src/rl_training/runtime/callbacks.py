@@ -10,7 +10,7 @@ from rl_training.runtime.option_groups import EarlyStoppingConfig
 from rl_training.types import ConfigError, nearest
 
 if TYPE_CHECKING:
-    from rl_training.runtime.state import TrainerState
+    from rl_training.runtime.trainer import TrainerState
 
 
 class Callback:

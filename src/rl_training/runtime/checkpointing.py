@@ -1,4 +1,4 @@
-"""One tree, one file, written so that a crash at any instant loses nothing."""
+"""Checkpoints: the state of a run as one tree in one file, written so that a crash at any instant loses nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -17,10 +17,113 @@ from torch import Tensor
 from rl_training.algorithms import Algorithm
 from rl_training.files import atomic_write
 from rl_training.spaces import BoxActions, SpaceSpec
-from rl_training.types import CheckpointError, UserError
+from rl_training.types import CheckpointError, TrainingError, UserError
+
+if TYPE_CHECKING:
+    from rl_training.runtime.callbacks import Callback
+    from rl_training.runtime.trainer import Session
 
 FORMAT = 2
 """The format that is written. Every format from 1 on can be read for its policy; a run goes on from this one only."""
+
+
+def save_latest(session: Session) -> None:
+    """Write the state of the run under its number and make it the latest."""
+    raise_if_diverged(session, session.window.find_broken())
+    unit = "update" if session.collector is None else "step"
+    link_checkpoint(save(session, f"{unit}_{session.state.global_step:09d}.pt"), "latest.pt")
+    session.saved = session.state.update_count, session.state.env_steps
+    if session.store is not None:
+        session.store.prune()
+
+
+def save(session: Session, name: str) -> Path:
+    """Write the state of the run to a checkpoint of this name, after the rows of the buffer that it refers to."""
+    if session.store is not None:
+        session.store.save()
+    path = session.run.checkpoints / name
+    save_checkpoint(path, session_tree(session))
+    return path
+
+
+def raise_if_diverged(session: Session, broken: str | None) -> None:
+    """End a run before a state with a metric that is not a number is evaluated or saved."""
+    if broken is not None:
+        raise TrainingError(
+            f"{broken} is not a number after {session.state.update_count} updates: training has diverged; try a lower "
+            f"learning_rate or max_grad_norm; the last checkpoint is {session.run.checkpoints / 'latest.pt'}"
+        )
+
+
+def _named_callbacks(session: Session) -> list[tuple[str, Callback]]:
+    """Callbacks under the names of their classes; several of one class are numbered."""
+    kinds = [type(callback).__name__ for callback in session.callbacks]
+    return [(f"{kind}{kinds[:k].count(kind) or ''}", session.callbacks[k]) for k, kind in enumerate(kinds)]
+
+
+def session_tree(session: Session) -> dict[str, Any]:
+    """The complete state of the run: tensors and plain values only.
+
+    Rows of the replay buffer are not part of it. It names the files they are in, as of the last `store.save()`.
+    """
+    return {
+        "config": session.config.to_plain(),
+        "spaces": session.spaces.to_plain(),
+        "algorithm": session.algorithm.state_dict(),
+        "source": session.source.state_dict(),
+        "replay": [] if session.store is None else [list(span) for span in session.store.spans],
+        "collector": None if session.collector is None else session.collector.state_dict(),
+        "trainer": {
+            "state": session.state.state_dict(),
+            "window": session.window.state_dict(),
+            "callbacks": {name: callback.state_dict() for name, callback in _named_callbacks(session)},
+            "last_metrics": session.last_metrics,
+            "best_metrics": session.best_metrics,
+            "fine_tuning": None if session.fine_tuning is None else session.fine_tuning.state_dict(),
+            "horizon": session.horizon,
+            "fingerprint": session.fingerprint,
+            "rewards": session.rewards,
+        },
+        "random": {
+            "torch": torch.get_rng_state(),
+            "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        },
+        "machine": {
+            "torch": str(torch.__version__),
+            "threads": torch.get_num_threads(),
+            "compiled": session.state.compiled,
+        },
+    }
+
+
+def load_session(session: Session, tree: Mapping[str, Any]) -> None:
+    """Continue from what `session_tree` returned."""
+    trainer = tree["trainer"]
+    load_networks(session.algorithm, tree, what="the checkpoint")
+    # A source may compute fields with the networks, so these come first. The buffer's counters are part of the
+    # source's state and say how many rows the store has to bring back, so the rows come last.
+    session.source.load_state_dict(tree["source"])
+    if session.store is not None:
+        session.store.load(tree["replay"])
+    session.state.load_state_dict(trainer["state"])
+    session.saved = session.state.update_count, session.state.env_steps
+    if session.fine_tuning is not None:
+        session.fine_tuning.load_state_dict(trainer["fine_tuning"])
+    session.window.load_state_dict(trainer["window"])
+    for name, callback in _named_callbacks(session):
+        # A callback may be new to the run; then there is nothing to restore.
+        if name in trainer["callbacks"]:
+            callback.load_state_dict(trainer["callbacks"][name])
+    session.last_metrics, session.best_metrics = dict(trainer["last_metrics"]), dict(trainer["best_metrics"])
+    session.horizon = trainer["horizon"]
+    session.algorithm.set_online_share(session.online_share(session.state.online_updates))
+    if session.collector is not None and not session.collector.load_state_dict(tree["collector"]):
+        note = f"the state of {session.config.env_id} cannot be saved: the run goes on with new episodes"
+        session.state.notes = (*session.state.notes, note)
+    session.mark_time()
+    torch.set_rng_state(tree["random"]["torch"])
+    if torch.cuda.is_available() and tree["random"]["cuda"]:
+        torch.cuda.set_rng_state_all(tree["random"]["cuda"])
 
 
 def save_checkpoint(path: Path, tree: dict[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -34,44 +34,34 @@ class Data:
         returns = self.dataset.raw_returns
         return None if returns is None else float(returns.mean())
 
-    def describe(self, rows: int, notes: Sequence[str]) -> dict[str, Any]:
-        """Plain values for the run's metadata, with the rows that are trained on and what was said about them."""
+    def describe(self, drawn: TransitionDataset) -> dict[str, Any]:
+        """Plain values for the run's metadata; `drawn` are the rows that are trained on."""
         dataset, returns = self.dataset, self.dataset.raw_returns
-        held_out = 0 if dataset.validation is None else len(dataset.validation)
         about: dict[str, Any] = {
             "fingerprint": self.fingerprint,
-            "rows": rows,
-            "rows_held_out": held_out,
-            "rows_dropped": dataset.num_dropped + len(dataset) - rows,
-            "notes": list(notes),
+            "rows": len(drawn),
+            "rows_held_out": 0 if dataset.validation is None else len(dataset.validation),
+            "rows_dropped": dataset.num_dropped + len(dataset) - len(drawn),
+            "notes": list(drawn.notes),
         }
-        if returns is not None:
-            about |= {
-                "episodes": len(returns),
-                "return_mean": self.mean_return,
-                "return_std": float(returns.std(correction=0)),
-                "return_max": float(returns.max()),
-            }
-        return about
+        if returns is None:
+            return about
+        spread = {"return_std": float(returns.std(correction=0)), "return_max": float(returns.max())}
+        return about | {"episodes": len(returns), "return_mean": self.mean_return, **spread}
 
 
-def find_spaces(config: TrainConfig) -> SpaceSpec | None:
-    """The spaces of the environment that a config names, if it does."""
-    if config.env_id is None:
-        return None
-    env = make_native_env(config.env_id, config.env_kwargs, raw_rewards=True)
-    try:
-        try_out(env, config.env_id, config.env_kwargs)
+def find_spaces(config: TrainConfig) -> SpaceSpec:
+    """The spaces of the environment that a config names."""
+    with closing(make_native_env(str(config.env_id), config.env_kwargs, raw_rewards=True)) as env:
+        try_out(env, str(config.env_id), config.env_kwargs)
         return space_spec(env)
-    finally:
-        env.close()
 
 
 def load_data(config: TrainConfig, options: RunOptions) -> Data:
     """The dataset with actions as networks see them, checked against the environment it is said to come from."""
-    spaces = find_spaces(config)
-    env = partial(make_native_env, config.env_id, config.env_kwargs, raw_rewards=True) if config.env_id else None
-    data_options = options.data
+    env_id, data_options = config.env_id, options.data
+    spaces = None if env_id is None else find_spaces(config)
+    env = None if env_id is None else partial(make_native_env, env_id, config.env_kwargs, raw_rewards=True)
     _check_reward_wrappers(config, data_options)
     dataset = load_transition_dataset(
         data_options,
@@ -84,7 +74,7 @@ def load_data(config: TrainConfig, options: RunOptions) -> Data:
         origin = "the data" if data_options.action_low is None and data_options.num_actions is None else "the config"
         dataset, spaces = _with_spaces_of_data(dataset, data_options)
     else:
-        origin = str(config.env_id)
+        origin = str(env_id)
         _refuse_stated_spaces(data_options)
         dataset = _fitted(dataset, spaces, origin)
     if data_options.clip_actions and isinstance(spaces.action, BoxActions):

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 
 from rl_training.algorithms import Algorithm
-from rl_training.data import TransitionDataset
+from rl_training.data import TransitionDataset, with_annotations
 from rl_training.runtime.randomness import forked
 from rl_training.types import Batch, Metrics
 
@@ -22,6 +22,9 @@ def diagnose(algorithm: Algorithm, dataset: TransitionDataset, *, seed: int = 0)
     Values are the smallest of the critics at the policy's own action; `td_error` is the mean square of their
     one-step inconsistency. They predict discounted return of transformed rewards and are no substitute for a rollout.
     """
+    dataset = dataset.to(algorithm.obs_mean.device)
+    if algorithm.annotates:
+        dataset = with_annotations(dataset, algorithm.annotate, standardizes=algorithm.standardizes)
     with forked(seed, dataset.device):
         # Rows without a field that the losses need, such as a next action, count in the measures only.
         metrics = _average(algorithm.losses, dataset.requiring(*algorithm.needs))

@@ -63,9 +63,11 @@ def evaluate_policy(
 ) -> EvaluationResult:
     """Run episodes with fixed seeds in a vector environment, on raw reward; draws nothing from training's generator.
 
-    A function in place of a policy gives actions as networks do: in [-1, 1], or choices from 0 on.
+    A function in place of a policy gives actions as networks do: in [-1, 1], or choices from 0 on. It gets observations
+    on `device`, while a policy has a device of its own.
     """
     count, is_native = min(num_envs or 10, episodes), isinstance(policy, Policy)
+    device = policy.obs_mean.device if isinstance(policy, Policy) else device
     envs = make_vector_env(env_id, env_kwargs, num_envs=count, raw_rewards=True, native=is_native)
     returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=int)
     successes: Any = np.full(episodes, None)

@@ -1,22 +1,25 @@
-"""The training loop."""
+"""The training loop, and the events between its blocks: logging, evaluating, saving."""
 
 from __future__ import annotations
 
-from rl_training.runtime import events
+import math
+import time
+
 from rl_training.runtime.artifacts import write_json
-from rl_training.runtime.session import Session
-from rl_training.runtime.state import TrainResult
+from rl_training.runtime.checkpointing import raise_if_diverged, save, save_latest
+from rl_training.runtime.fine_tuning import FineTuning
+from rl_training.runtime.trainer import Session, TrainResult
 
 
 def train_session(session: Session) -> TrainResult:
-    """One run to its end; whatever ends it, display and log files are closed."""
+    """Train one run to its end; whatever ends it, display and log files are closed."""
     try:
         run_loop(session)
         return finish(session)
     finally:
         for callback in session.callbacks:
             callback.close()
-        session.close()
+        session.resources.close()
 
 
 def run_loop(session: Session) -> None:
@@ -24,7 +27,7 @@ def run_loop(session: Session) -> None:
     state, plan = session.state, session.plan
     for callback in session.callbacks:
         callback.on_train_start(state)
-    events.evaluate_initial_policy(session)
+    evaluate_initial_policy(session)
     session.mark_time()
     while not state.should_stop and not plan.is_over(state):
         updates = session.next_updates()
@@ -32,8 +35,108 @@ def run_loop(session: Session) -> None:
             session.collect()
             updates = session.next_updates()
         session.learn(updates)
-        events.after_block(session)
-    events.checkpoint_if_interrupted(session)
+        after_block(session)
+    if state.interrupted and session.saved != (state.update_count, state.env_steps):
+        save_latest(session)
+
+
+def after_block(session: Session) -> None:
+    """Log, evaluate and checkpoint, each if due; end the run if its budget is used up."""
+    state, plan, step = session.state, session.plan, session.state.global_step
+    if plan.updates_per_epoch is not None:
+        state.epoch = state.update_count // plan.updates_per_epoch
+    if state.interrupted and step >= plan.pretrain and plan.updates_due(state):
+        # In the middle of a round: the events at its end happen when the run is resumed.
+        save_latest(session)
+        return
+    ended = plan.is_over(state)
+    logs, saves = (_passed(session, each) for each in (session.config.log_interval, session.config.checkpoint_interval))
+    evaluates = _passed(session, session.options.controls.eval_interval) or _goes_online(session)
+    state.event_step = step
+    if plan.limit_reason is not None and plan.is_used_up(state):
+        state.request_stop(plan.limit_reason)
+    if logs or ended:
+        log(session)
+    if evaluates or ended:
+        evaluate_now(session)
+    if state.should_stop and not state.interrupted and state.update_count > session.logged_updates:
+        log(session)
+    if saves or ended or state.should_stop:
+        save_latest(session)
+
+
+def _passed(session: Session, interval: int | None) -> bool:
+    """Whether a multiple of an interval lies between the last events and this step."""
+    state = session.state
+    return interval is not None and state.global_step // interval > state.event_step // interval
+
+
+def _goes_online(session: Session) -> bool:
+    """Whether pretraining has just ended."""
+    state = session.state
+    return session.fine_tuning is not None and state.event_step < session.plan.pretrain <= state.global_step
+
+
+def log(session: Session) -> None:
+    """Write the averages of the updates since the last line, and how the episodes since then went."""
+    state, passed = session.state, max(time.perf_counter() - session.clock, 1e-9)
+    broken = session.window.find_broken()
+    metrics = {**session.counters(), **session.window.drain(), **session.source.metrics()}
+    metrics["updates_per_second"] = (state.update_count - session.logged_updates) / passed
+    if session.collector is not None:
+        metrics["steps_per_second"] = (state.env_steps - session.logged_steps) / passed
+        rollout = session.collector.metrics()
+        if rollout and session.plan.exploration_schedule is not None:
+            rollout["exploration_noise"] = session.plan.exploration_at(state)
+        if rollout:
+            session.run.write_metrics("rollout", {**session.counters(), **rollout})
+    session.mark_time()
+    session.run.write_metrics("train", metrics)
+    raise_if_diverged(session, broken)
+    for callback in session.callbacks:
+        callback.on_update_end(state, metrics)
+
+
+def evaluate_now(session: Session) -> None:
+    """Evaluate, tell the callbacks, and save the checkpoint if it is the best so far."""
+    state, started = session.state, time.perf_counter()
+    raise_if_diverged(session, session.window.find_broken())
+    rows = session.evaluate()
+    if not rows:
+        return
+    session.last_metrics = session.counters() | {name: value for row in rows.values() for name, value in row.items()}
+    for kind, row in rows.items():
+        session.run.write_metrics(kind, {**session.counters(), **row})
+    if session.fine_tuning is not None and state.global_step >= session.plan.pretrain:
+        session.fine_tuning.add(session.last_metrics)
+    is_best = _keep_best(session)
+    for callback in session.callbacks:
+        callback.on_eval_end(state, session.last_metrics)
+    if is_best:
+        save(session, "best.pt")
+    session.clock += time.perf_counter() - started
+
+
+def evaluate_initial_policy(session: Session) -> None:
+    """Evaluate a policy that comes from a checkpoint before it learns anything here."""
+    tuning = session.fine_tuning
+    if tuning is not None and tuning.starts_with_policy and session.state.global_step == 0:
+        # A run that was stopped before its first timestep evaluates again.
+        session.fine_tuning = FineTuning(starts_with_policy=True)
+        evaluate_now(session)
+
+
+def _keep_best(session: Session) -> bool:
+    """Whether the last evaluation is better than all before it; if so, it is remembered."""
+    if session.best_metric is None or session.best_metric[0] not in session.last_metrics:
+        return False
+    name, mode = session.best_metric
+    best, value = session.state.best_score, session.last_metrics[name]
+    is_best = math.isfinite(value) and (best is None or (value > best if mode == "max" else value < best))
+    if is_best:
+        session.state.best_score, session.state.best_step = value, session.state.global_step
+        session.best_metrics = session.last_metrics
+    return is_best
 
 
 def finish(session: Session) -> TrainResult:
@@ -49,19 +152,8 @@ def finish(session: Session) -> TrainResult:
         data_return=session.data_return,
         fine_tuning={} if session.fine_tuning is None else session.fine_tuning.summary(),
     )
-    write_json(
-        run.path / "result.json",
-        {
-            **session.counters(),
-            "metrics": result.metrics,
-            "best_metrics": result.best_metrics,
-            "best_step": state.best_step,
-            "data_return": result.data_return,
-            **({"fine_tuning": result.fine_tuning} if result.fine_tuning else {}),
-            "stop_reason": state.stop_reason,
-        },
-    )
-    if session.store is not None and session.saves_replay and not state.interrupted:
+    write_json(run.path / "result.json", {**session.counters(), "best_step": state.best_step, **result.to_plain()})
+    if session.store is not None and session.options.online.save_replay and not state.interrupted:
         session.store.export(run.path / "replay.npz", session.spaces)
     for callback in session.callbacks:
         callback.on_train_end(state)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rl_training.runtime.option_groups import LoopOptions, OnlineOptions
+from rl_training.algorithms import Algorithm
+from rl_training.config import TrainConfig
+from rl_training.reading import Rollout
+from rl_training.runtime.option_groups import LoopOptions as LoopOptions
+from rl_training.runtime.option_groups import OnlineOptions as OnlineOptions
+from rl_training.runtime.options import RunOptions
 from rl_training.runtime.schedules import ScheduleSpec, resolve_schedule_value
 
 if TYPE_CHECKING:
-    from rl_training.runtime.state import TrainerState
-
-__all__ = ["LoopOptions", "OnlineOptions", "Plan"]
+    from rl_training.runtime.trainer import TrainerState
 
 
 @dataclass(frozen=True)
@@ -39,34 +42,8 @@ class Plan:
     update_to_data: float | None = None
     train_frequency: int = 1
     updates_per_round: int = 1
-
-    @classmethod
-    def online(
-        cls, total: int, online: OnlineOptions, loop: LoopOptions, *, warmup: int, pretrain: int, num_envs: int
-    ) -> Plan:
-        """The plan of a run that acts, after `pretrain` updates, at first with `warmup` random steps."""
-        ratio = None if online.counts_rounds else online.update_to_data or 1.0
-        return cls(
-            total=total + pretrain,
-            pretrain=pretrain,
-            learning_starts=max(online.learning_starts, warmup, loop.min_buffer_size - 1),
-            random_steps=warmup,
-            exploration_noise=online.exploration_noise,
-            exploration_schedule=online.exploration_schedule,
-            num_envs=num_envs,
-            update_to_data=ratio,
-            train_frequency=online.train_frequency or 1,
-            updates_per_round=online.gradient_updates_per_step or 1,
-        )
-
-    def with_update_limit(self, max_updates: int | None) -> Plan:
-        """The plan with a bound on updates."""
-        reason = None if max_updates is None else f"reached max_updates ({max_updates})"
-        return replace(self, max_updates=max_updates, limit_reason=reason)
-
-    def with_rounds(self, train_frequency: int, updates_per_round: int) -> Plan:
-        """The plan with rounds of updates after every `train_frequency` steps of all environments."""
-        return replace(self, update_to_data=None, train_frequency=train_frequency, updates_per_round=updates_per_round)
+    updates_per_epoch: int | None = None
+    """Updates in a pass over the data, where there are passes."""
 
     @property
     def updates(self) -> int:
@@ -118,7 +95,40 @@ class Plan:
         return state.stored > self.learning_starts
 
 
-def rollout_rows(steps: int, num_envs: int | None) -> int:
+def make_plan(config: TrainConfig, options: RunOptions, algorithm: Algorithm, rows: int) -> Plan:
+    """The plan of a run that has this number of logged transitions to learn from."""
+    loop, online, controls = options.loop, options.online, options.controls
+    if options.mode == "offline":
+        updates_per_epoch = math.ceil(rows / loop.batch_size)
+        limit, reason = controls.update_limit(config.total_timesteps, updates_per_epoch)
+        return Plan(limit, limit, limit, limit_reason=reason, updates_per_epoch=updates_per_epoch)
+    num_envs, pretrain, warmup = config.num_envs or 1, online.offline_pretrain_updates, controls.warmup_steps
+    if warmup is None:
+        # A policy that has learned already fills the buffer better than chance does.
+        warmup = 0 if pretrain or online.initial_checkpoint is not None else online.learning_starts
+    ratio = None if online.counts_rounds else online.update_to_data or 1.0
+    frequency, updates = online.train_frequency or 1, online.gradient_updates_per_step or 1
+    reads = algorithm.reads
+    if isinstance(reads, Rollout):
+        rows = rollout_rows(algorithm.number(reads.steps), num_envs)
+        ratio, frequency = None, rows // num_envs
+        updates = algorithm.number(reads.epochs) * math.ceil(rows / loop.batch_size)
+    return Plan(
+        total=config.total_timesteps + pretrain,
+        pretrain=pretrain,
+        max_updates=controls.max_updates,
+        limit_reason=None if controls.max_updates is None else f"reached max_updates ({controls.max_updates})",
+        learning_starts=max(online.learning_starts, warmup, loop.min_buffer_size - 1),
+        random_steps=warmup,
+        exploration_noise=online.exploration_noise,
+        exploration_schedule=online.exploration_schedule,
+        num_envs=num_envs,
+        update_to_data=ratio,
+        train_frequency=frequency,
+        updates_per_round=updates,
+    )
+
+
+def rollout_rows(steps: int, num_envs: int) -> int:
     """Transitions in a rollout: as many steps of all environments as fit, at least one."""
-    count = num_envs or 1
-    return max(steps // count, 1) * count
+    return max(steps // num_envs, 1) * num_envs

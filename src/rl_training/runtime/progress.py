@@ -15,7 +15,7 @@ from rich.table import Table
 from rl_training.runtime.callbacks import Callback
 
 if TYPE_CHECKING:
-    from rl_training.runtime.state import TrainerState
+    from rl_training.runtime.trainer import TrainerState
 
 LOSSES = ("critic_loss", "actor_loss", "value_loss", "q_mean")
 SCORES = ("success_rate", "normalized_score", "return_mean", "td_error", "action_mse")

@@ -1,8 +1,223 @@
-"""The names of a run's parts in one place."""
+"""One run: its parts, where it is, and the two kinds of blocks that the loop consists of, acting and learning."""
 
-from rl_training.runtime.option_groups import LoopOptions
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rl_training.algorithms import Algorithm
+from rl_training.config import TrainConfig
+from rl_training.data import Source
+from rl_training.runtime.artifacts import MetricWindow, RunDirectory
+from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.collecting import Collector
+from rl_training.runtime.fine_tuning import FineTuning
+from rl_training.runtime.option_groups import LoopOptions as LoopOptions
+from rl_training.runtime.options import RunOptions
 from rl_training.runtime.plan import Plan
-from rl_training.runtime.session import Session
-from rl_training.runtime.state import TrainerState, TrainResult
+from rl_training.runtime.replay_store import ReplayStore
+from rl_training.runtime.schedules import resolve_schedule_value
+from rl_training.spaces import SpaceSpec
 
-__all__ = ["LoopOptions", "Plan", "Session", "TrainResult", "TrainerState"]
+NOT_SAVED = ("algorithm", "run_dir", "total", "interrupted", "notes", "compiled")
+"""Fields of the state that a resumed run gets from its own options."""
+
+
+@dataclass
+class TrainerState:
+    """Where a run is. Callbacks read it, and end the run with `request_stop`."""
+
+    algorithm: str = ""
+    run_dir: Path = Path()
+    total: int = 0
+    global_step: int = 0
+    """Timesteps: updates as long as the run only learns, and then steps of the environments."""
+    epoch: int = 0
+    update_count: int = 0
+    env_steps: int = 0
+    """Steps of the task, in all environments."""
+    vector_steps: int = 0
+    """Steps of all environments together."""
+    idle_vector_steps: int = 0
+    """Vector steps taken before learning started; they earn no updates."""
+    stored: int = 0
+    """Transitions ever added to the buffer."""
+    online_updates: int = 0
+    event_step: int = 0
+    """The timestep at which events were last looked for."""
+    should_stop: bool = False
+    stop_reason: str | None = None
+    interrupted: bool = False
+    """Stopped from outside: a resumed run goes on, where one that stopped itself has ended."""
+    notes: tuple[str, ...] = ()
+    best_score: float | None = None
+    best_step: int | None = None
+    compiled: bool = False
+
+    def request_stop(self, reason: str) -> None:
+        """Ask the loop to end after the current update; the first reason wins."""
+        if not self.should_stop:
+            self.should_stop, self.stop_reason = True, reason
+
+    def interrupt(self, reason: str) -> None:
+        """Ask the loop to end after the current update, for now."""
+        self.interrupted = not self.should_stop
+        self.request_stop(reason)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The counters as plain values; an interrupted run is saved as one that goes on."""
+        saved = {name: value for name, value in vars(self).items() if name not in NOT_SAVED}
+        return saved | {"should_stop": False, "stop_reason": None} if self.interrupted else saved
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        vars(self).update(state)
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """The outcome of a run."""
+
+    run_dir: Path
+    checkpoint_path: Path
+    metrics: dict[str, float]
+    stop_reason: str | None = None
+    interrupted: bool = False
+    best_metrics: dict[str, float] = field(default_factory=dict)
+    data_return: float | None = None
+    """Mean return of the logged episodes, to compare the policy's with."""
+    fine_tuning: dict[str, float] = field(default_factory=dict)
+    """Of a run that went online: the offline score, the largest drop below it, and the regret."""
+
+    def to_plain(self) -> dict[str, Any]:
+        """Metrics and the reason to stop, as `result.json` and `--json` have them."""
+        plain = {"metrics": self.metrics, "best_metrics": self.best_metrics, "data_return": self.data_return}
+        fine_tuning = {"fine_tuning": self.fine_tuning} if self.fine_tuning else {}
+        return {**plain, **fine_tuning, "stop_reason": self.stop_reason}
+
+
+@dataclass
+class Session:
+    """All parts of one run."""
+
+    config: TrainConfig
+    options: RunOptions
+    spaces: SpaceSpec
+    algorithm: Algorithm
+    source: Source
+    plan: Plan
+    state: TrainerState
+    run: RunDirectory
+    evaluate: Callable[[], dict[str, dict[str, float]]]
+    """One evaluation: metrics by the kind of row they belong to."""
+    rewards: list[dict[str, Any]]
+    """The transforms of rewards, one after the other, in numbers."""
+    fingerprint: str = ""
+    data_return: float | None = None
+    collector: Collector | None = None
+    """Steps the environments and fills the buffer; None offline."""
+    store: ReplayStore | None = None
+    """Keeps the rows of the buffer on disk; None offline."""
+    fine_tuning: FineTuning | None = None
+    callbacks: Sequence[Callback] = ()
+    resources: ExitStack = field(default_factory=ExitStack)
+    """Files and environments that are closed with the run."""
+    window: MetricWindow = field(default_factory=MetricWindow)
+    last_metrics: dict[str, float] = field(default_factory=dict)
+    best_metrics: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.schedules = self.options.controls.schedules(ramp=self.collector is None)
+        self.horizon = self.plan.updates
+        """Updates that the learning-rate schedule was planned for; a resumed run keeps it."""
+        self.saved: tuple[int, int] | None = None
+        """Updates and steps of the environments in the last checkpoint."""
+        self.mark_time()
+
+    @property
+    def best_metric(self) -> tuple[str, str] | None:
+        """Name and mode of the metric that decides which checkpoint is the best; None where nothing can."""
+        stopping = self.options.controls.early_stopping
+        if stopping is not None:
+            return stopping.metric, stopping.mode
+        return None if self.config.env_id is None else ("return_mean", "max")
+
+    def mark_time(self) -> None:
+        """Count the speed from here on."""
+        state = self.state
+        self.logged_updates, self.logged_steps, self.clock = state.update_count, state.env_steps, time.perf_counter()
+
+    def next_updates(self) -> int:
+        """Updates until something else has to happen."""
+        state, due = self.state, self.plan.updates_due(self.state)
+        if state.global_step >= self.plan.pretrain:
+            return due
+        config, eval_interval = self.config, self.options.controls.eval_interval
+        intervals = (config.log_interval, config.checkpoint_interval, eval_interval)
+        return min(due, *(interval - state.global_step % interval for interval in intervals if interval is not None))
+
+    def collect(self) -> None:
+        """Step all environments once."""
+        state, collector = self.state, self.collector
+        if collector is None:
+            raise RuntimeError("a run without an environment has nothing to collect")
+        steps = collector.collect(random=self.plan.acts_randomly(state), noise=self.plan.exploration_at(state))
+        state.env_steps += steps
+        state.global_step += steps
+        state.vector_steps += steps > 0
+        state.stored = collector.buffer.added
+        if not self.plan.is_learning(state):
+            state.idle_vector_steps = state.vector_steps
+        for callback in self.callbacks:
+            callback.on_collect_end(state)
+
+    def learn(self, updates: int) -> None:
+        """Make this many updates, unless the run is asked to stop."""
+        state, algorithm, source, window = self.state, self.algorithm, self.source, self.window
+        batch_size, done, is_online = self.options.loop.batch_size, 0, state.global_step >= self.plan.pretrain
+        while done < updates and not state.should_stop:
+            algorithm.set_learning_rate_multiplier(**self.learning_rate_multipliers(state.update_count))
+            if is_online:
+                algorithm.set_online_share(self.online_share(state.online_updates + done + 1))
+            window.add(algorithm.update(source.sample(batch_size)).metrics)
+            state.update_count += 1
+            done += 1
+        if is_online:
+            state.online_updates += done
+        else:
+            state.global_step += done
+
+    def online_share(self, updates: int) -> float:
+        """The share of the online phase that this many online updates are."""
+        return updates / max(self.horizon - self.plan.pretrain, 1)
+
+    def learning_rate_multipliers(self, step: int) -> dict[str, float]:
+        """The schedules' values for an update: `multiplier` for all networks, and those with their own schedule."""
+        return {
+            name: resolve_schedule_value(schedule, step=step, total_steps=self.horizon)
+            for name, schedule in self.schedules.items()
+        }
+
+    def counters(self) -> dict[str, Any]:
+        """The columns of every row of metrics: where the run is, and the learning rates of the last update."""
+        state, hyper = self.state, self.algorithm.hyper
+        multipliers = self.learning_rate_multipliers(max(state.update_count - 1, 0))
+        multiplier = multipliers["multiplier"]
+        own = {
+            f"{child}_learning_rate": multipliers.get(child, multiplier) * hyper.learning_rate_of(child)
+            for child in self.algorithm.optimizers
+            if child in multipliers or hyper.learning_rate_of(child) != hyper.learning_rate
+        }
+        position = {"epoch": state.epoch} if self.collector is None else {"env_steps": state.env_steps}
+        return {
+            "global_step": state.global_step,
+            **position,
+            "update_count": state.update_count,
+            "learning_rate": multiplier * hyper.learning_rate,
+            "learning_rate_multiplier": multiplier,
+            **own,
+        }

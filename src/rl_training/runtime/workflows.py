@@ -21,7 +21,6 @@ from rl_training.binding import bind, options_with
 from rl_training.config import TrainConfig, load_config
 from rl_training.data import TransitionDataset, check_destination, collect_dataset, write_dataset
 from rl_training.envs import make_native_env, space_spec
-from rl_training.runtime import events
 from rl_training.runtime.artifacts import RunDirectory
 from rl_training.runtime.assembly import open_session
 from rl_training.runtime.callbacks import Callback
@@ -30,6 +29,7 @@ from rl_training.runtime.checkpointing import (
     load_checkpoint,
     refusing_other_networks,
     save_checkpoint,
+    save_latest,
     saved_spaces,
 )
 from rl_training.runtime.evaluation import EVAL_SEED, EvaluationResult, evaluate_policy
@@ -48,8 +48,7 @@ from rl_training.runtime.options import (
 from rl_training.runtime.performance import configure_machine
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.randomness import forked
-from rl_training.runtime.session import Session
-from rl_training.runtime.state import TrainResult
+from rl_training.runtime.trainer import Session, TrainResult
 from rl_training.spaces import SpaceSpec
 from rl_training.types import CheckpointError, ConfigError
 
@@ -65,7 +64,7 @@ def train(
     configure_machine(threads)
     session = open_session(config, options, callbacks)
     # From here on there is something to resume from, whatever happens.
-    events.checkpoint(session)
+    save_latest(session)
     return _run(session)
 
 
@@ -106,7 +105,7 @@ def resume(
         session.run.write_config(session.config)
     if overrides or checkpoint.name != "latest.pt":
         # What the run goes on from is its latest state, whatever it had come to before.
-        events.checkpoint(session)
+        save_latest(session)
     return _run(session)
 
 

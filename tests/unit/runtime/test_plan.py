@@ -21,7 +21,7 @@ from rl_training.runtime.artifacts import read_metrics
 from rl_training.runtime.checkpointing import load_checkpoint
 from rl_training.runtime.plan import Plan
 from rl_training.runtime.rollout import LocalCollector
-from rl_training.runtime.state import TrainerState
+from rl_training.runtime.trainer import TrainerState
 from rl_training.types import ConfigError
 
 

@@ -24,11 +24,10 @@ from rl_training.envs.snapshots import Snapshot
 from rl_training.models import Model
 from rl_training.runtime import EvaluationResult, evaluate_policy, read_options
 from rl_training.runtime.assembly import open_session
-from rl_training.runtime.events import save
+from rl_training.runtime.checkpointing import save, session_tree
 from rl_training.runtime.loop import train_session
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.rollout import EVAL_SEED, Collector, LocalCollector, RunningStatistics, Stepper
-from rl_training.runtime.session_state import session_tree
 from rl_training.spaces import BoxActions, SpaceSpec
 
 ID = "Walk-v0"
@@ -362,7 +361,7 @@ def test_goals_that_were_achieved_count_among_the_statistics(tmp_path: Path) -> 
     session = open_session(*read_options(online_config(tmp_path, "her", *overrides)))
     for _ in range(20):
         session.collect()
-    session.close()
+    session.resources.close()
 
     # Observations are the place and the goal; relabelled, the goal is the place that a step led to.
     assert session.collector is not None
@@ -445,7 +444,7 @@ def test_asking_for_the_state_of_a_run_writes_nothing(tmp_path: Path) -> None:
     save(session, "here.pt")
     assert session_tree(session)["replay"] == [[0, 1]]
     assert [path.name for path in (session.run.path / "replay").iterdir()] == ["rows_0000000000_0000000001.pt"]
-    session.close()
+    session.resources.close()
 
 
 class InBursts:
