@@ -14,7 +14,7 @@ import typer
 from rl_training.cli_config import ImportOption, JsonOption, SetOption, config_app
 from rl_training.cli_data import data_app
 from rl_training.console import SweepDisplay, cell, number_text, print_json, print_table, score_text, summary
-from rl_training.importing import IMPORTED
+from rl_training.importing import resume_command
 from rl_training.types import ConfigError, UserError
 
 # Everything that imports torch is imported inside the command that needs it, so that --help answers at once.
@@ -241,34 +241,21 @@ def _report_interrupt(display: SweepDisplay) -> NoReturn:
         if progress is None:
             print(f"seed {seed} was not started", file=sys.stderr)
         elif progress.status in ("running", "interrupted") and progress.run_dir:
-            print(f"resume seed {seed} with: {_resume_command(progress.run_dir)}", file=sys.stderr)
+            print(f"resume seed {seed} with: {resume_command(progress.run_dir)}", file=sys.stderr)
     raise typer.Exit(INTERRUPTED)
 
 
 def _report_result(result: TrainResult, *, as_json: bool) -> None:
     """What a run came to: the policy's score beside the data's, and where everything is."""
     if as_json:
-        print_json(
-            {
-                "run_dir": str(result.run_dir),
-                "checkpoint": str(result.checkpoint_path),
-                "metrics": result.metrics,
-                "best_metrics": result.best_metrics,
-                "data_return": result.data_return,
-                **({"fine_tuning": result.fine_tuning} if result.fine_tuning else {}),
-                "stop_reason": result.stop_reason,
-            }
-        )
+        paths = {"run_dir": str(result.run_dir), "checkpoint": str(result.checkpoint_path)}
+        print_json({**paths, **result.to_plain()})
     else:
         for name, text in summary(result).items():
             print(f"{name:<12}{text}")
     if result.interrupted:
-        print(f"resume with: {_resume_command(result.run_dir)}", file=sys.stderr)
+        print(f"resume with: {resume_command(result.run_dir)}", file=sys.stderr)
         raise typer.Exit(INTERRUPTED)
-
-
-def _resume_command(run_dir: str | Path) -> str:
-    return " ".join(["rl-training resume", str(run_dir), *(f"--import {name}" for name in IMPORTED)])
 
 
 def _progress(quiet: bool) -> list[Any]:

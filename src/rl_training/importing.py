@@ -56,3 +56,8 @@ def _reason(error: BaseException, name: str) -> str:
         lines.append(error.lineno)
     what = traceback.format_exception_only(error)[-1].strip().splitlines()[-1]
     return f" failed{f' in line {lines[-1]}' if lines else ''}: {what}"
+
+
+def resume_command(run_dir: str | Path) -> str:
+    """The command that goes on with a run, with the modules that it needs."""
+    return " ".join(["rl-training resume", str(run_dir), *(f"--import {name}" for name in IMPORTED)])

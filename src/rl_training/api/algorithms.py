@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import Self
 
+from rl_training.config import TrainConfig
 from rl_training.experiment.registry import AlgorithmSpec, list_algorithms
 from rl_training.runtime import Policy, SavedPolicy, TrainResult, check_algorithm, load_policy, read_options, train
 from rl_training.runtime.callbacks import Callback
@@ -28,24 +29,25 @@ class ManagedAlgorithm:
 
     def __init__(self, config: ConfigSource) -> None:
         """Take a TrainConfig, the path of a YAML file, or a packaged name such as 'td3_bc/pendulum'."""
-        self.config, _ = read_options(config)
+        self._bound = read_options(config)
         check_algorithm(self.config, self.algo)
         self.result: TrainResult | None = None
         self._saved: SavedPolicy | None = None
 
+    @property
+    def config(self) -> TrainConfig:
+        """The configuration, checked when this object was made."""
+        return self._bound[0]
+
     def learn(
-        self,
-        *,
-        total_timesteps: int | None = None,
-        callbacks: Sequence[Callback] = (),
-        progress: bool | None = None,
+        self, *, total_timesteps: int | None = None, callbacks: Sequence[Callback] = (), progress: bool | None = None
     ) -> TrainResult:
         """Train in a new run directory; progress is shown on a terminal unless told otherwise."""
         if total_timesteps is not None:
-            self.config = replace(self.config, total_timesteps=total_timesteps)
+            self._bound = replace(self.config, total_timesteps=total_timesteps), self._bound[1]
         if progress or (progress is None and sys.stdout.isatty()):
             callbacks = [*callbacks, ProgressCallback()]
-        self.result = train(self.config, callbacks=callbacks)
+        self.result = train(self._bound, callbacks=callbacks)
         self._saved = load_policy(self.result.checkpoint_path)
         return self.result
 
@@ -108,7 +110,14 @@ class _Managed(Mapping[str, type[ManagedAlgorithm]]):
 MANAGED = _Managed()
 
 
-def __getattr__(name: str) -> type[ManagedAlgorithm]:
+def __getattr__(name: str) -> Any:
+    """The managed class of this name; algorithms that are registered later are found too."""
+    if name == "__all__":
+        return __dir__()
     if name in MANAGED:
         return MANAGED[name]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{nearest(name, MANAGED)}")
+    raise AttributeError(f"module 'rl_training.api' has no attribute {name!r}{nearest(name, __dir__())}")
+
+
+def __dir__() -> list[str]:
+    return ["MANAGED", "ManagedAlgorithm", *MANAGED]

@@ -18,7 +18,7 @@ from typing import Any
 from typing_extensions import Self
 
 from rl_training.config import TrainConfig
-from rl_training.importing import IMPORTED, import_modules
+from rl_training.importing import IMPORTED, import_modules, resume_command
 from rl_training.runtime import TrainerState, TrainResult, read_options, resume, train
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.options import BoundConfig, ConfigSource
@@ -42,18 +42,23 @@ class ExperimentManager:
     """Runs of one configuration."""
 
     def __init__(self) -> None:
-        self.config: TrainConfig | None = None
+        self._bound: BoundConfig | None = None
+
+    @property
+    def config(self) -> TrainConfig | None:
+        """The configuration given to `setup`."""
+        return None if self._bound is None else self._bound[0]
 
     def setup(self, config: ConfigSource) -> Self:
         """Check a configuration and keep it for `train`."""
-        self.config, _ = read_options(config)
+        self._bound = read_options(config)
         return self
 
     def train(self, *, callbacks: Sequence[Callback] = ()) -> TrainResult:
         """Train the configuration given to `setup`."""
-        if self.config is None:
+        if self._bound is None:
             raise ConfigError("call setup(config) before train()")
-        return train(self.config, callbacks=callbacks)
+        return train(self._bound, callbacks=callbacks)
 
     def resume(self, checkpoint: str | Path, *, callbacks: Sequence[Callback] = (), **overrides: Any) -> TrainResult:
         """Continue a run from a checkpoint or its directory."""
@@ -171,7 +176,7 @@ def _collect(running: dict[Connection, tuple[int, BaseProcess, SeedProgress]]) -
             process.join()
             del running[receiver]
             if last.status == "running":
-                where = f"; resume it with: rl-training resume {last.run_dir}" if last.run_dir else ""
+                where = f"; resume it with: {resume_command(last.run_dir)}" if last.run_dir else ""
                 error = f"the process ended with status {process.exitcode}{where}"
                 yield replace(last, status="failed", error=error)
             continue
