@@ -15,6 +15,7 @@ from rl_training.models import MLP, EnsembleMLP, MLPBCModel, MLPIQLModel
 from rl_training.models.initializers import (
     Init,
     orthogonal,
+    orthogonal_head,
     orthogonal_small_last,
     small_last,
     uniform,
@@ -23,7 +24,6 @@ from rl_training.models.initializers import (
     xavier_small_last,
 )
 from rl_training.models.layers import EnsembleRenormMLP
-from rl_training.models.mlp_ppo import orthogonal_head
 from rl_training.spaces import BoxActions, DiscreteActions, SpaceSpec
 
 Layers = list[tuple[Tensor, Tensor]]
