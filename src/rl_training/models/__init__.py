@@ -22,8 +22,8 @@ from rl_training.models.bundles import (
     MLPTQCModel,
 )
 from rl_training.models.critics import QEnsemble, ValueNetwork
-from rl_training.models.layers import MLP, EnsembleMLP, Multiplier
 from rl_training.models.model import Model
+from rl_training.models.perceptrons import MLP, EnsembleMLP, Multiplier
 
 __all__ = ["MLP", "BehaviorVAE", "DeterministicActor", "EnsembleMLP", "GaussianActor", "MLPAWACModel", "MLPAWRModel",
            "MLPBCModel", "MLPBCQModel", "MLPBEARModel", "MLPCQLModel", "MLPCRRModel", "MLPCrossQModel",

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import Unpack
 
-from rl_training.models.encoders import encoder_for
-from rl_training.models.initializers import Init, uniform
-from rl_training.models.layers import MLP, join
+from rl_training.models.encoders import DropoutOptions, Network, NetworkOptions
+from rl_training.models.perceptrons import join
 
 LOG_STD_RANGE = (-5.0, 2.0)
 """Without a bound, likelihood on near-deterministic data drives the standard deviation to zero and the loss to minus
@@ -26,27 +25,15 @@ learned vector, brought into its bounds by a sigmoid. fixed: a vector that is no
 """
 
 
-class DeterministicActor(nn.Module):
+class DeterministicActor(Network):
     """actions = tanh(mlp(obs)); dropout acts after each activation."""
 
-    def __init__(
-        self,
-        obs_dim: int,
-        action_dim: int,
-        *,
-        hidden_sizes: Sequence[int],
-        encoder: nn.Module | None = None,
-        init: Init = uniform,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.encoder = encoder_for(obs_dim, encoder)
-        self.mlp = MLP(self.encoder.output_size, hidden_sizes, action_dim, init=init, dropout=dropout)
+    def __init__(self, obs_dim: int, action_dim: int, **options: Unpack[DropoutOptions]) -> None:
+        super().__init__(obs_dim, action_dim, **options)
 
     def forward(self, obs: Tensor, *, training: bool = False) -> Tensor:
         """Actions (B, dim)."""
-        actions: Tensor = self.mlp(self.encoder(obs), training=training).tanh()
-        return actions
+        return self.mlp(self.encoder(obs), training=training).tanh()
 
     def act(self, obs: Tensor, *, deterministic: bool) -> Tensor:
         """The action to take; a deterministic actor has only one."""
@@ -54,30 +41,20 @@ class DeterministicActor(nn.Module):
         return actions
 
 
-class PerturbationActor(nn.Module):
+class PerturbationActor(Network):
     """Moves given actions by at most `phi`, and not out of [-1, 1]. It has no dropout."""
 
-    def __init__(
-        self,
-        obs_dim: int,
-        action_dim: int,
-        *,
-        hidden_sizes: Sequence[int],
-        phi: float,
-        encoder: nn.Module | None = None,
-    ) -> None:
-        super().__init__()
-        self.encoder = encoder_for(obs_dim, encoder)
-        self.mlp = MLP(self.encoder.output_size + action_dim, hidden_sizes, action_dim)
+    def __init__(self, obs_dim: int, action_dim: int, *, phi: float, **options: Unpack[NetworkOptions]) -> None:
+        super().__init__(obs_dim, action_dim, beside=action_dim, **options)
         self.phi = phi
 
     def forward(self, obs: Tensor, actions: Tensor) -> Tensor:
         """Actions of the shape of those given: (B, dim), or (samples, B, dim)."""
-        moves: Tensor = self.phi * self.mlp(join(self.encoder(obs), actions)).tanh()
+        moves = self.phi * self.mlp(join(self.encoder(obs), actions)).tanh()
         return (actions + moves).clamp(-1, 1)
 
 
-class GaussianActor(nn.Module):
+class GaussianActor(Network):
     """actions ~ N(mean(obs), std^2), clipped to [-1, 1].
 
     The mean goes through tanh unless `squash_mean` is off; samples do not. `spread` says where the logarithm of the
@@ -89,25 +66,17 @@ class GaussianActor(nn.Module):
         obs_dim: int,
         action_dim: int,
         *,
-        hidden_sizes: Sequence[int],
         spread: Spread = "state",
         log_std: float = 0.0,
         log_std_range: tuple[float, float] = LOG_STD_RANGE,
         squash_mean: bool = True,
-        encoder: nn.Module | None = None,
-        init: Init = uniform,
-        dropout: float = 0.0,
-        activation: Callable[[Tensor], Tensor] = functional.relu_,
+        **options: Unpack[DropoutOptions],
     ) -> None:
-        super().__init__()
-        self.encoder = encoder_for(obs_dim, encoder)
-        inputs, outputs = self.encoder.output_size, 2 * action_dim if spread == "state" else action_dim
-        self.mlp = MLP(inputs, hidden_sizes, outputs, init=init, dropout=dropout, activation=activation)
+        super().__init__(obs_dim, 2 * action_dim if spread == "state" else action_dim, **options)
         self.spread, self.log_std_range, self.squash_mean = spread, log_std_range, squash_mean
-        if spread in ("clipped", "sigmoid"):
-            self.log_std = nn.Parameter(torch.full((action_dim,), log_std))
-        elif spread == "fixed":
-            self.register_buffer("log_std", torch.full((action_dim,), log_std))
+        if spread != "state":
+            value = torch.full((action_dim,), log_std)
+            self.log_std = nn.Buffer(value) if spread == "fixed" else nn.Parameter(value)
 
     def forward(self, obs: Tensor, *, training: bool = False) -> tuple[Tensor, Tensor]:
         """Mean (B, dim), and log of the standard deviation, (B, dim) or (dim,)."""
@@ -131,7 +100,7 @@ class GaussianActor(nn.Module):
         return actions
 
 
-class TanhGaussianActor(nn.Module):
+class TanhGaussianActor(Network):
     """actions = tanh(raw), raw ~ N(mean(obs), std(obs)^2).
 
     With `affine_std`, the logarithm of the standard deviation is the network's output times a learned factor, which
@@ -143,16 +112,11 @@ class TanhGaussianActor(nn.Module):
         obs_dim: int,
         action_dim: int,
         *,
-        hidden_sizes: Sequence[int],
         log_std_range: tuple[float, float] = LOG_STD_RANGE,
         affine_std: bool = False,
-        encoder: nn.Module | None = None,
-        init: Init = uniform,
-        network: Callable[..., nn.Module] = MLP,
+        **options: Unpack[NetworkOptions],
     ) -> None:
-        super().__init__()
-        self.encoder = encoder_for(obs_dim, encoder)
-        self.mlp = network(self.encoder.output_size, hidden_sizes, 2 * action_dim, init=init)
+        super().__init__(obs_dim, 2 * action_dim, **options)
         self.log_std_range = log_std_range
         self.std_affinity = nn.Parameter(torch.tensor([1.0, -1.0])) if affine_std else None
 

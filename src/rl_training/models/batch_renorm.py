@@ -27,11 +27,6 @@ class BatchRenorm(nn.Module):
     Ioffe, "Batch Renormalization: Towards Reducing Minibatch Dependence in Batch-Normalized Models", 2017.
     """
 
-    running_mean: Tensor
-    running_var: Tensor
-    steps: Tensor
-    clip_share: Tensor
-
     def __init__(
         self, size: int, features: int, *, momentum: float = 0.01, warmup: int = 100_000, eps: float = 1e-3
     ) -> None:
@@ -40,11 +35,11 @@ class BatchRenorm(nn.Module):
         shape = (size, 1, features)
         self.weight = nn.Parameter(torch.ones(shape))
         self.bias = nn.Parameter(torch.zeros(shape))
-        self.register_buffer("running_mean", torch.zeros(shape))
-        self.register_buffer("running_var", torch.ones(shape))
-        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+        self.running_mean = nn.Buffer(torch.zeros(shape))
+        self.running_var = nn.Buffer(torch.ones(shape))
+        self.steps = nn.Buffer(torch.zeros((), dtype=torch.int64))
         # The share of each network's r that was clipped in the last training pass.
-        self.register_buffer("clip_share", torch.zeros(size, 1, 1))
+        self.clip_share = nn.Buffer(torch.zeros(size, 1, 1))
 
     def forward(self, rows: Tensor, *, training: bool = False) -> Tensor:
         """Rows of the same shape."""

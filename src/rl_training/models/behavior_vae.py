@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.models.encoders import encoder_for
-from rl_training.models.layers import MLP, join
+from rl_training.models.perceptrons import MLP, join
 
 LOG_STD_MIN, LOG_STD_MAX = -4.0, 15.0
 LATENT_CLIP = 0.5

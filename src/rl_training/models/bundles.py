@@ -24,8 +24,8 @@ from rl_training.models.initializers import (
     xavier,
     xavier_small_last,
 )
-from rl_training.models.layers import Multiplier, Norm, RenormMLP
 from rl_training.models.model import Model, Shape
+from rl_training.models.perceptrons import Multiplier, Norm, RenormMLP
 
 SAC_LOG_STD_RANGE = (-20.0, 2.0)
 """Bounds on the log of the standard deviation that hardly ever bind: those of SAC's authors."""

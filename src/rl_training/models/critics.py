@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import Tensor
+from typing_extensions import Unpack
 
-from rl_training.models.encoders import encoder_for
-from rl_training.models.initializers import Init, uniform
-from rl_training.models.layers import MLP, EnsembleMLP, EnsembleRenormMLP, Norm, join
+from rl_training.models.encoders import DropoutOptions, Network, NetworkOptions
+from rl_training.models.perceptrons import EnsembleMLP, EnsembleRenormMLP, Members, join
 
 
-class Critic(nn.Module):
+class Critic(Network):
     """An ensemble of E critics over one input: (B,) values each, (E, B) together."""
 
-    def __init__(self, obs_dim: int, encoder: nn.Module | None) -> None:
-        super().__init__()
-        self.encoder = encoder_for(obs_dim, encoder)
+    def __init__(
+        self, obs_dim: int, action_dim: int, *, size: int = 2, output_size: int = 1, **options: Unpack[DropoutOptions]
+    ) -> None:
+        options["network"] = partial(options.get("network", EnsembleMLP), size)
+        super().__init__(obs_dim, output_size, beside=action_dim, **options)
 
-    def forward(self, obs: Tensor, actions: Tensor, *, training: bool = False) -> Tensor:
-        """Values (E, B)."""
-        raise NotImplementedError
+    def forward(self, obs: Tensor, actions: Tensor, **members: Unpack[Members]) -> Tensor:
+        """Values (E, B); several actions per state, (samples, B, dim), give (samples, E, B).
+
+        With `count`, only the first `count` critics are evaluated; with `chosen`, only those at these indices.
+        Dropout, if there is any, acts in training only.
+        """
+        return self.mlp(join(self.encoder(obs), actions), **members).squeeze(-1).movedim(0, -2)
 
 
 class QEnsemble(Critic):
@@ -32,39 +37,7 @@ class QEnsemble(Critic):
     Dropout acts after a linear layer, before normalisation and activation.
     """
 
-    def __init__(
-        self,
-        obs_dim: int,
-        action_dim: int,
-        *,
-        hidden_sizes: Sequence[int],
-        size: int = 2,
-        encoder: nn.Module | None = None,
-        init: Init = uniform,
-        norm: Norm = "none",
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__(obs_dim, encoder)
-        inputs = self.encoder.output_size + action_dim
-        self.mlp = EnsembleMLP(size, inputs, hidden_sizes, 1, init=init, norm=norm, dropout=dropout)
-
-    def forward(
-        self,
-        obs: Tensor,
-        actions: Tensor,
-        *,
-        count: int | None = None,
-        chosen: Tensor | None = None,
-        training: bool = False,
-    ) -> Tensor:
-        """Values (E, B); several actions per state, (samples, B, dim), give (samples, E, B).
-
-        With `count`, only the first `count` critics are evaluated; with `chosen`, only those at these indices.
-        Dropout, if there is any, acts in training only.
-        """
-        inputs = join(self.encoder(obs), actions)
-        values: Tensor = self.mlp(inputs, count=count, chosen=chosen, training=training).squeeze(-1)
-        return values.movedim(0, -2)
+    mlp: EnsembleMLP
 
     def forward_each(self, obs: Tensor, actions: Tensor) -> Tensor:
         """Values (E, B) of actions (E, B, dim): each critic values actions of its own."""
@@ -75,48 +48,26 @@ class QuantileEnsemble(Critic):
     """Critics that know M quantiles of the return each; the value is their mean."""
 
     def __init__(
-        self,
-        obs_dim: int,
-        action_dim: int,
-        *,
-        hidden_sizes: Sequence[int],
-        size: int,
-        num_quantiles: int,
-        encoder: nn.Module | None = None,
+        self, obs_dim: int, action_dim: int, *, size: int, num_quantiles: int, **options: Unpack[NetworkOptions]
     ) -> None:
-        super().__init__(obs_dim, encoder)
-        self.mlp = EnsembleMLP(size, self.encoder.output_size + action_dim, hidden_sizes, num_quantiles)
+        super().__init__(obs_dim, action_dim, size=size, output_size=num_quantiles, **options)
 
-    def forward(self, obs: Tensor, actions: Tensor, *, training: bool = False) -> Tensor:
+    def forward(self, obs: Tensor, actions: Tensor, **members: Unpack[Members]) -> Tensor:
         """Values (E, B)."""
         return self.quantiles(obs, actions).mean(-1)
 
     def quantiles(self, obs: Tensor, actions: Tensor) -> Tensor:
         """Quantiles (E, B, M), in no particular order."""
-        quantiles: Tensor = self.mlp(join(self.encoder(obs), actions))
-        return quantiles
+        return self.mlp(join(self.encoder(obs), actions))
 
 
 class RenormCritic(Critic):
     """Critics with batch renormalisation before each layer; they have no dropout."""
 
-    def __init__(
-        self,
-        obs_dim: int,
-        action_dim: int,
-        *,
-        hidden_sizes: Sequence[int],
-        size: int,
-        encoder: nn.Module | None = None,
-        **norm: Any,
-    ) -> None:
-        super().__init__(obs_dim, encoder)
-        self.mlp = EnsembleRenormMLP(size, self.encoder.output_size + action_dim, hidden_sizes, 1, **norm)
+    mlp: EnsembleRenormMLP
 
-    def forward(self, obs: Tensor, actions: Tensor, *, training: bool = False) -> Tensor:
-        """Values (E, B), normalised by the batch in training, else by running statistics."""
-        values: Tensor = self.mlp(join(self.encoder(obs), actions), training=training).squeeze(-1)
-        return values
+    def __init__(self, obs_dim: int, action_dim: int, **options: Any) -> None:
+        super().__init__(obs_dim, action_dim, network=EnsembleRenormMLP, **options)
 
     @torch.no_grad()
     def norm_report(self) -> dict[str, Tensor]:
@@ -130,29 +81,16 @@ class RenormCritic(Critic):
         }
 
 
-class ValueNetwork(nn.Module):
+class ValueNetwork(Network):
     """The value (B,) of states (B, dim): the network's output times `scale`. It has no dropout."""
 
-    def __init__(
-        self,
-        obs_dim: int,
-        *,
-        hidden_sizes: Sequence[int],
-        scale: float = 1.0,
-        encoder: nn.Module | None = None,
-        init: Init = uniform,
-        norm: Norm = "none",
-        activation: Callable[[Tensor], Tensor] = functional.relu_,
-    ) -> None:
-        super().__init__()
+    def __init__(self, obs_dim: int, *, scale: float = 1.0, **options: Unpack[NetworkOptions]) -> None:
+        super().__init__(obs_dim, 1, **options)
         self.scale = scale
-        self.encoder = encoder_for(obs_dim, encoder)
-        self.mlp = MLP(self.encoder.output_size, hidden_sizes, 1, init=init, norm=norm, activation=activation)
 
     def forward(self, obs: Tensor) -> Tensor:
         """Values (B,)."""
-        values: Tensor = self.scale * self.mlp(self.encoder(obs)).squeeze(-1)
-        return values
+        return self.scale * self.mlp(self.encoder(obs)).squeeze(-1)
 
 
 def best_action(critic: QEnsemble, obs: Tensor, actions: Tensor) -> Tensor:

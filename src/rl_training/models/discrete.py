@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import Tensor
 from typing_extensions import Unpack
 
-from rl_training.models.encoders import encoder_for
-from rl_training.models.initializers import Init, uniform
-from rl_training.models.layers import MLP
+from rl_training.models.encoders import Network, NetworkOptions
 from rl_training.models.model import Model, Shape
 
 
-class CategoricalActor(nn.Module):
-    """Probabilities of choices: softmax(mlp(obs))."""
+class CategoricalActor(Network):
+    """Probabilities of choices: softmax(mlp(obs)). It has no dropout."""
 
-    def __init__(
-        self,
-        obs_dim: int,
-        action_dim: int,
-        *,
-        hidden_sizes: Sequence[int],
-        encoder: nn.Module | None = None,
-        init: Init = uniform,
-        activation: Callable[[Tensor], Tensor] = functional.relu_,
-    ) -> None:
-        super().__init__()
-        self.encoder = encoder_for(obs_dim, encoder)
-        self.mlp = MLP(self.encoder.output_size, hidden_sizes, action_dim, init=init, activation=activation)
+    def __init__(self, obs_dim: int, action_dim: int, **options: Unpack[NetworkOptions]) -> None:
+        super().__init__(obs_dim, action_dim, **options)
 
     def forward(self, obs: Tensor) -> Tensor:
         """Log-probabilities (B, choices)."""
-        logits: Tensor = self.mlp(self.encoder(obs))
-        return logits.log_softmax(-1)
+        return self.mlp(self.encoder(obs)).log_softmax(-1)
 
     def act(self, obs: Tensor, *, deterministic: bool) -> Tensor:
         """The most likely choice (B,), or a sample."""
@@ -42,7 +25,7 @@ class CategoricalActor(nn.Module):
         return log_probs.argmax(-1) if deterministic else log_probs.exp().multinomial(1)[:, 0]
 
 
-class ChoiceCritic(nn.Module):
+class ChoiceCritic(Network):
     """The value of every choice: obs (B, dim) to (B, choices).
 
     With `dueling`, the network gives the value of the state and an advantage of each choice, and the value of a choice
@@ -50,22 +33,14 @@ class ChoiceCritic(nn.Module):
     """
 
     def __init__(
-        self,
-        obs_dim: int,
-        action_dim: int,
-        *,
-        hidden_sizes: Sequence[int],
-        encoder: nn.Module | None = None,
-        dueling: bool = False,
+        self, obs_dim: int, action_dim: int, *, dueling: bool = False, **options: Unpack[NetworkOptions]
     ) -> None:
-        super().__init__()
+        super().__init__(obs_dim, action_dim + dueling, **options)
         self.dueling = dueling
-        self.encoder = encoder_for(obs_dim, encoder)
-        self.mlp = MLP(self.encoder.output_size, hidden_sizes, action_dim + dueling)
 
     def forward(self, obs: Tensor) -> Tensor:
         """Values (B, choices)."""
-        outputs: Tensor = self.mlp(self.encoder(obs))
+        outputs = self.mlp(self.encoder(obs))
         return duel(outputs[:, :1], outputs[:, 1:]) if self.dueling else outputs
 
 

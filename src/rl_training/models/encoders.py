@@ -1,14 +1,19 @@
-"""Encoders: from observations to the features that actors, critics and value networks are computed from.
+"""Encoders, from observations to features, and networks: a perceptron behind an encoder.
 
-Every network has an encoder in front of its perceptron. An encoder is a module that maps observations to features
-(..., output_size) and has the attribute `output_size`. Vectors need none: they are their own features.
+An encoder is a module that maps observations to features (..., output_size) and has the attribute `output_size`. Every
+network has one in front of its perceptron. For vectors it is the identity: they are their own features.
 """
 
 from __future__ import annotations
 
-from typing import Protocol, cast
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypedDict, cast
 
 from torch import Tensor, nn
+from typing_extensions import Required
+
+from rl_training.models.initializers import Init
+from rl_training.models.perceptrons import MLP, Norm, Perceptron
 
 
 class Encoder(Protocol):
@@ -20,18 +25,50 @@ class Encoder(Protocol):
         """Features (..., output_size)."""
 
 
-class VectorEncoder(nn.Module):
+class VectorEncoder(nn.Identity):
     """The identity, for observations (..., output_size); it has no parameters."""
 
     def __init__(self, output_size: int) -> None:
         super().__init__()
         self.output_size = output_size
 
-    def forward(self, obs: Tensor) -> Tensor:
-        """The observations."""
-        return obs
-
 
 def encoder_for(obs_dim: int, encoder: nn.Module | None) -> Encoder:
     """The encoder that was given; if none was, the identity for vectors."""
     return VectorEncoder(obs_dim) if encoder is None else cast("Encoder", encoder)
+
+
+class NetworkOptions(TypedDict, total=False):
+    """The options of every network: widths of hidden layers, encoder, kind of perceptron, and options of that."""
+
+    hidden_sizes: Required[Sequence[int]]
+    encoder: nn.Module | None
+    network: Callable[..., Perceptron]
+    init: Init
+    norm: Norm
+    activation: Callable[[Tensor], Tensor]
+
+
+class DropoutOptions(NetworkOptions, total=False):
+    """The options of networks with dropout."""
+
+    dropout: float
+
+
+class Network(nn.Module):
+    """A perceptron behind an encoder. `beside` is the number of its inputs beside the features, such as actions."""
+
+    def __init__(
+        self,
+        obs_dim: int,
+        output_size: int,
+        *,
+        hidden_sizes: Sequence[int],
+        beside: int = 0,
+        encoder: nn.Module | None = None,
+        network: Callable[..., Perceptron] = MLP,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder_for(obs_dim, encoder)
+        self.mlp = network(self.encoder.output_size + beside, hidden_sizes, output_size, **options)

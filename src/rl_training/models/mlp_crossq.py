@@ -2,6 +2,6 @@
 
 from rl_training.models.bundles import MLPCrossQModel
 from rl_training.models.critics import RenormCritic
-from rl_training.models.layers import EnsembleRenormMLP, RenormMLP
+from rl_training.models.perceptrons import EnsembleRenormMLP, RenormMLP
 
 __all__ = ["EnsembleRenormMLP", "MLPCrossQModel", "RenormCritic", "RenormMLP"]

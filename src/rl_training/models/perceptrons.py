@@ -1,0 +1,246 @@
+"""Building blocks of networks: multilayer perceptrons, alone and as ensembles, and learned numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import islice, pairwise
+from typing import Any, Literal, TypedDict
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rl_training.models.batch_renorm import BatchRenorm
+from rl_training.models.initializers import Init, uniform
+
+Norm = Literal["none", "before", "after"]
+"""Where hidden layers are normalised: nowhere, or on which side of the activation."""
+
+Pairs = Sequence[tuple[Tensor, Tensor]]
+"""Weight and bias of several layers."""
+
+
+class Members(TypedDict, total=False):
+    """How an ensemble is evaluated: all members, the first `count`, or those at the indices `chosen`."""
+
+    count: int | None
+    chosen: Tensor | None
+    training: bool
+
+
+class Perceptron(nn.Module):
+    """What all perceptrons have; layers and norms are Any, since a module list forgets what it holds."""
+
+    layers: Any
+    norms: Any
+    __call__: Callable[..., Tensor]
+
+
+class MLP(Perceptron):
+    """Linear layers with an activation between them.
+
+    Dropout acts last in a hidden layer, after activation and normalisation.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_sizes: Sequence[int],
+        output_size: int,
+        *,
+        init: Init = uniform,
+        norm: Norm = "none",
+        dropout: float = 0.0,
+        activation: Callable[[Tensor], Tensor] = functional.relu_,
+    ) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(*fan) for fan in pairwise([input_size, *hidden_sizes, output_size]))
+        for layer in self.layers:
+            init(layer.weight, layer.bias, layer is self.layers[-1])
+        self.norms = nn.ModuleList(nn.LayerNorm(size) for size in hidden_sizes if norm != "none")
+        self.norm, self.dropout, self.activation = norm, dropout, activation
+
+    def forward(self, rows: Tensor, *, training: bool = False) -> Tensor:
+        """Outputs (..., output); dropout, if there is any, acts in training only."""
+        *hidden, last = self.layers
+        for number, layer in enumerate(hidden):
+            rows = layer(rows)
+            if self.norm == "before":
+                rows = self.norms[number](rows)
+            rows = self.activation(rows)
+            if self.norm == "after":
+                rows = self.norms[number](rows)
+            if training and self.dropout:
+                rows = functional.dropout(rows, self.dropout)
+        outputs: Tensor = last(rows)
+        return outputs
+
+
+class _EnsembleLayer(nn.Module):
+    """The weights and biases of E layers, stacked along the first axis."""
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(weight), nn.Parameter(bias)
+
+    def members(self, chosen: Tensor | None = None) -> Pairs:
+        """Weight and bias of each member, as views, or copies of those at the indices `chosen`."""
+        parts = [part if chosen is None else part.index_select(0, chosen) for part in (self.weight, self.bias)]
+        return list(zip(*(part.unbind() for part in parts), strict=True))
+
+
+class EnsembleLinear(_EnsembleLayer):
+    """E linear layers in one pair of tensors: weight (E, fan_in, fan_out), bias (E, fan_out)."""
+
+    def __init__(self, size: int, fan_in: int, fan_out: int, *, init: Init = uniform, last: bool = False) -> None:
+        super().__init__(torch.empty(size, fan_in, fan_out), torch.empty(size, fan_out))
+        # Member by member: the fan of a stacked 3-D weight is not what torch.nn.init computes.
+        for weight, bias in zip(self.weight.data, self.bias.data, strict=True):
+            init(weight.T, bias, last)
+
+
+class EnsembleNorm(_EnsembleLayer):
+    """E layer normalisations in one pair of tensors, (E, size) each."""
+
+    def __init__(self, members: int, size: int) -> None:
+        super().__init__(torch.ones(members, size), torch.zeros(members, size))
+
+
+def _linear_layers(size: int, sizes: Sequence[int], init: Init) -> nn.ModuleList:
+    """The linear layers of E perceptrons."""
+    fans = list(pairwise(sizes))
+    return nn.ModuleList(EnsembleLinear(size, *fan, init=init, last=fan is fans[-1]) for fan in fans)
+
+
+class EnsembleMLP(Perceptron):
+    """E perceptrons over one input: (..., input) to (E, ..., output).
+
+    Dropout acts first in a hidden layer, right after the linear map and before normalisation and activation. Each
+    member draws its own masks.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        input_size: int,
+        hidden_sizes: Sequence[int],
+        output_size: int,
+        *,
+        init: Init = uniform,
+        norm: Norm = "none",
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.layers = _linear_layers(size, [input_size, *hidden_sizes, output_size], init)
+        self.norms = nn.ModuleList(EnsembleNorm(size, width) for width in hidden_sizes if norm != "none")
+        self.norm, self.dropout = norm, dropout
+
+    def forward(
+        self, inputs: Tensor, *, count: int | None = None, chosen: Tensor | None = None, training: bool = False
+    ) -> Tensor:
+        """The outputs of all members, of the first `count` or of those at the indices `chosen`, stacked."""
+        # One product per member: on CPU, 3 to 10 % faster than a batched product, for 2 members and for 50.
+        rows = inputs.reshape(-1, inputs.shape[-1])
+        members = islice(self._members(chosen), count)
+        outputs = torch.stack([self._forward(rows, *member, training=training) for member in members])
+        return outputs.reshape(len(outputs), *inputs.shape[:-1], outputs.shape[-1])
+
+    def forward_each(self, inputs: Tensor) -> Tensor:
+        """Each member over an input of its own: (E, B, input) to (E, B, output)."""
+        return torch.stack(
+            [self._forward(rows, *member) for rows, member in zip(inputs.unbind(), self._members(), strict=True)]
+        )
+
+    def _members(self, chosen: Tensor | None = None) -> list[tuple[Pairs, Pairs]]:
+        """Layers and norms of each member."""
+        layers = list(zip(*(layer.members(chosen) for layer in self.layers), strict=True))
+        norms = list(zip(*(norm.members(chosen) for norm in self.norms), strict=True))
+        return list(zip(layers, norms or [()] * len(layers), strict=True))
+
+    def _forward(self, rows: Tensor, layers: Pairs, norms: Pairs, *, training: bool = False) -> Tensor:
+        *hidden, (last_weight, last_bias) = layers
+        for number, (weight, bias) in enumerate(hidden):
+            rows = torch.addmm(bias, rows, weight)
+            if training and self.dropout:
+                rows = functional.dropout(rows, self.dropout)
+            if self.norm == "before":
+                rows = functional.layer_norm(rows, rows.shape[-1:], *norms[number])
+            rows = functional.relu_(rows)
+            if self.norm == "after":
+                rows = functional.layer_norm(rows, rows.shape[-1:], *norms[number])
+        return torch.addmm(last_bias, rows, last_weight)
+
+
+class EnsembleRenormMLP(Perceptron):
+    """E perceptrons over one input, (B, input) to (E, B, output), with a batch renormalisation before each layer.
+
+    There is no dropout.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        input_size: int,
+        hidden_sizes: Sequence[int],
+        output_size: int,
+        *,
+        init: Init = uniform,
+        norm_momentum: float = 0.01,
+        norm_warmup: int = 100_000,
+    ) -> None:
+        super().__init__()
+        sizes = [input_size, *hidden_sizes, output_size]
+        self.size = size
+        self.layers = _linear_layers(size, sizes, init)
+        self.norms = nn.ModuleList(
+            BatchRenorm(size, fan_in, momentum=norm_momentum, warmup=norm_warmup) for fan_in in sizes[:-1]
+        )
+
+    def forward(self, inputs: Tensor, *, training: bool = False) -> Tensor:
+        """The outputs of all members, normalised by the batch in training, else by running statistics."""
+        rows = inputs.expand(self.size, *inputs.shape)
+        for norm, layer in zip(self.norms, self.layers, strict=True):
+            rows = torch.baddbmm(layer.bias[:, None], norm(rows, training=training), layer.weight)
+            if layer is not self.layers[-1]:
+                rows = rows.relu_()
+        return rows
+
+
+class RenormMLP(EnsembleRenormMLP):
+    """One perceptron with a batch renormalisation before each layer: (B, input) to (B, output)."""
+
+    def __init__(self, input_size: int, hidden_sizes: Sequence[int], output_size: int, **options: Any) -> None:
+        super().__init__(1, input_size, hidden_sizes, output_size, **options)
+
+    def forward(self, inputs: Tensor, *, training: bool = False) -> Tensor:
+        """Outputs (B, output), normalised by the batch in training, else by running statistics."""
+        return super().forward(inputs, training=training).squeeze(0)
+
+
+def join(obs: Tensor, actions: Tensor) -> Tensor:
+    """Observations beside actions; several actions per state stand beside that state each."""
+    if actions.ndim > obs.ndim:
+        obs = obs.expand(*actions.shape[:-1], obs.shape[-1])
+    return torch.cat([obs, actions], dim=-1)
+
+
+class Multiplier(nn.Module):
+    """A positive number, learned through its logarithm unless it is fixed: a temperature, a Lagrange multiplier."""
+
+    def __init__(
+        self, log_value: float = 0.0, *, bounds: tuple[float, float] | None = None, learned: bool = True
+    ) -> None:
+        super().__init__()
+        value = torch.tensor(log_value)
+        self.log_value: Tensor = nn.Parameter(value) if learned else nn.Buffer(value)
+        self.learned, self.bounds = learned, bounds
+
+    def forward(self) -> Tensor:
+        """The number itself."""
+        return self.log_value.exp()
+
+    @torch.no_grad()
+    def constrain(self) -> None:
+        """Bring the logarithm back into its bounds; called after every step that trains it."""
+        if self.bounds is not None:
+            self.log_value.clamp_(*self.bounds)
