@@ -1,5 +1,3 @@
 """The old place of `rl_training.models.model`."""
 
-from rl_training.models.model import Model
-
-__all__ = ["Model"]
+from rl_training.models.model import *

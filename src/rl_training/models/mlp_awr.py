@@ -1,5 +1,3 @@
 """The old place of the networks of AWR and MARWIL; see `rl_training.models.bundles`."""
 
-from rl_training.models.bundles import MLPAWRModel, MLPMARWILModel
-
-__all__ = ["MLPAWRModel", "MLPMARWILModel"]
+from rl_training.models.bundles import *

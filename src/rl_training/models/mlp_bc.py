@@ -1,5 +1,3 @@
 """The old place of the network of behaviour cloning; see `rl_training.models.bundles`."""
 
-from rl_training.models.bundles import MLPBCModel
-
-__all__ = ["MLPBCModel"]
+from rl_training.models.bundles import *

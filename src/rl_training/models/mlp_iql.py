@@ -1,5 +1,3 @@
 """The old place of the networks of IQL and XQL; see `rl_training.models.bundles`."""
 
-from rl_training.models.bundles import MLPIQLModel
-
-__all__ = ["MLPIQLModel"]
+from rl_training.models.bundles import *

@@ -1,7 +1,6 @@
 """The old place of the networks of SAC, SAC-N and CQL; see `rl_training.models.bundles`."""
 
-from rl_training.models.bundles import SAC_LOG_STD_RANGE, MLPCQLModel, MLPSACModel, MLPSACNModel, temperature
+from rl_training.models.bundles import *
+from rl_training.models.bundles import SAC_LOG_STD_RANGE
 
 WIDE = SAC_LOG_STD_RANGE
-
-__all__ = ["SAC_LOG_STD_RANGE", "WIDE", "MLPCQLModel", "MLPSACModel", "MLPSACNModel", "temperature"]

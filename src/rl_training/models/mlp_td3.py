@@ -1,5 +1,3 @@
 """The old place of the networks of TD3, DDPG and ReBRAC; see `rl_training.models.bundles`."""
 
-from rl_training.models.bundles import MLPDDPGModel, MLPReBRACModel, MLPTD3Model
-
-__all__ = ["MLPDDPGModel", "MLPReBRACModel", "MLPTD3Model"]
+from rl_training.models.bundles import *

@@ -1,6 +1,4 @@
 """The old place of the networks of TQC; see `rl_training.models.bundles`."""
 
-from rl_training.models.bundles import MLPTQCModel
-from rl_training.models.critics import QuantileEnsemble
-
-__all__ = ["MLPTQCModel", "QuantileEnsemble"]
+from rl_training.models.bundles import *
+from rl_training.models.critics import *
