@@ -139,10 +139,10 @@ class TanhGaussianActor(Network):
         raw = mean + log_std.exp() * noise
         return raw.tanh(), _standard_log_prob(noise, log_std) - log_tanh_slope(raw).sum(-1)
 
-    def sample_raw(self, obs: Tensor, *, count: int | None = None) -> Tensor:
-        """Raw values (B, dim) or (count, B, dim), differentiable."""
+    def sample_raw(self, obs: Tensor, *, count: int | None = None, noise: Tensor | None = None) -> Tensor:
+        """Raw values (B, dim) or (count, B, dim), differentiable; from new noise, unless it is given."""
         mean, log_std = self(obs)
-        raw: Tensor = mean + log_std.exp() * _noise(mean, count)
+        raw: Tensor = mean + log_std.exp() * (_noise(mean, count) if noise is None else noise)
         return raw
 
     def log_prob(self, obs: Tensor, actions: Tensor) -> Tensor:

@@ -33,10 +33,8 @@ class BatchRenorm(nn.Module):
         super().__init__()
         self.momentum, self.warmup, self.eps = momentum, warmup, eps
         shape = (size, 1, features)
-        self.weight = nn.Parameter(torch.ones(shape))
-        self.bias = nn.Parameter(torch.zeros(shape))
-        self.running_mean = nn.Buffer(torch.zeros(shape))
-        self.running_var = nn.Buffer(torch.ones(shape))
+        self.weight, self.bias = nn.Parameter(torch.ones(shape)), nn.Parameter(torch.zeros(shape))
+        self.running_mean, self.running_var = nn.Buffer(torch.zeros(shape)), nn.Buffer(torch.ones(shape))
         self.steps = nn.Buffer(torch.zeros((), dtype=torch.int64))
         # The share of each network's r that was clipped in the last training pass.
         self.clip_share = nn.Buffer(torch.zeros(size, 1, 1))

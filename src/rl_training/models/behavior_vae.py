@@ -38,8 +38,7 @@ class BehaviorVAE(nn.Module):
 
     def decode_raw(self, obs: Tensor, latents: Tensor) -> Tensor:
         """Raw actions for latents (B, dim) or (samples, B, dim)."""
-        raw: Tensor = self.decoder(join(self.obs_encoder(obs), latents))
-        return raw
+        return self.decoder(join(self.obs_encoder(obs), latents))
 
     def decode(self, obs: Tensor, latents: Tensor) -> Tensor:
         """Actions for latents."""

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from rl_training.models.actors import DeterministicActor, GaussianActor, PerturbationActor, Spread, TanhGaussianActor
@@ -34,8 +34,9 @@ AWAC_LOG_STD_RANGES: dict[Spread, tuple[float, float]] = {"clipped": (-20.0, 2.0
 
 
 class SACShape(Shape, total=False):
-    """What the bundles of the SAC family can be told besides."""
+    """The options of every bundle of the SAC family; `MLPSACModel` explains them."""
 
+    num_critics: int
     alpha: float | Literal["auto"]
 
 
@@ -93,8 +94,7 @@ class MLPIQLModel(Model):
         **shape: Unpack[Shape],
     ) -> None:
         super().__init__(**shape)
-        gaussian = partial(GaussianActor, spread=spread)
-        actor_class = DeterministicActor if policy == "deterministic" else gaussian
+        actor_class = DeterministicActor if policy == "deterministic" else partial(GaussianActor, spread=spread)
         self.actor = actor_class(**self.actor_shape, init=orthogonal, dropout=actor_dropout)
         self.critic = QEnsemble(**self.critic_shape, init=orthogonal)
         self.value = ValueNetwork(**self.value_shape, init=orthogonal, norm="before" if value_layer_norm else "none")
@@ -146,7 +146,6 @@ class MLPMARWILModel(Model):
 class MLPBCQModel(Model):
     """A model of the behaviour, an actor that perturbs its samples, and twin critics that choose among them."""
 
-    candidates: Tensor
     default_sizes = (400, 300)
 
     def __init__(
@@ -161,14 +160,14 @@ class MLPBCQModel(Model):
         self.actor = PerturbationActor(**self.actor_shape, phi=phi)
         self.critic = QEnsemble(**self.critic_shape)
         self.vae = _behavior_vae(vae_hidden_sizes, shape)
-        latents = torch.randn(num_action_samples, 1, self.vae.latent_dim).clamp(-LATENT_CLIP, LATENT_CLIP)
-        self.register_buffer("candidates", latents)
+        latents = torch.randn(num_action_samples, 1, self.vae.latent_dim)
+        self.candidates = nn.Buffer(latents.clamp(-LATENT_CLIP, LATENT_CLIP))
 
     def act(self, obs: Tensor, *, deterministic: bool) -> Tensor:
         """The best of many candidate actions by the first critic.
 
-        The candidates come from latents that were drawn once, so that an observation always gets the same action; from
-        new ones if not deterministic.
+        The candidates come from latents that were drawn once, so that an observation always gets the same action. If
+        not deterministic, they come from new latents.
         """
         latents = self.candidates.expand(-1, len(obs), -1)
         if not deterministic:
@@ -179,8 +178,6 @@ class MLPBCQModel(Model):
 class MLPBEARModel(Model):
     """A model of the behaviour, a tanh-Gaussian actor held to its support by a multiplier, and twin critics."""
 
-    candidates: Tensor
-
     def __init__(
         self, *, vae_hidden_sizes: Sequence[int] = (750, 750), num_action_samples: int = 100, **shape: Unpack[Shape]
     ) -> None:
@@ -189,19 +186,17 @@ class MLPBEARModel(Model):
         self.critic = QEnsemble(**self.critic_shape, init=small_last(3e-3))
         self.vae = _behavior_vae(vae_hidden_sizes, shape)
         self.lagrange = Multiplier(bounds=(-5.0, 10.0))
-        self.register_buffer("candidates", torch.randn(num_action_samples, 1, self.action_dim))
+        self.candidates = nn.Buffer(torch.randn(num_action_samples, 1, self.action_dim))
 
     def act(self, obs: Tensor, *, deterministic: bool) -> Tensor:
         """The best of many of the policy's actions by the first critic.
 
-        The candidates come from noise that was drawn once, so that an observation always gets the same action; from new
-        noise if not deterministic.
+        The candidates come from noise that was drawn once, so that an observation always gets the same action. If not
+        deterministic, they come from new noise.
         """
-        mean, log_std = self.actor(obs)
-        noise = self.candidates
-        if not deterministic:
-            noise = torch.randn(len(noise), *mean.shape, dtype=mean.dtype, device=mean.device)
-        return best_action(self.critic, obs, (mean + log_std.exp() * noise).tanh())
+        noise = self.candidates if deterministic else None
+        raw = self.actor.sample_raw(obs, count=len(self.candidates), noise=noise)
+        return best_action(self.critic, obs, raw.tanh())
 
 
 def _behavior_vae(hidden_sizes: Sequence[int], shape: Shape) -> BehaviorVAE:
@@ -212,13 +207,15 @@ def _behavior_vae(hidden_sizes: Sequence[int], shape: Shape) -> BehaviorVAE:
 class MLPSACModel(Model):
     """A tanh-Gaussian actor, critics, two unless told otherwise, and the temperature of the entropy.
 
-    Actor and critics are made with the options of the class, its recipes, and with those of the instance.
+    `alpha` is the temperature, or `auto` to learn it. Actor and critics are made with the options of the class, its
+    recipes, and with those of the instance.
     """
 
     actor: TanhGaussianActor
     critic: Critic
-    actor_recipe: ClassVar[dict[str, Any]] = {"log_std_range": SAC_LOG_STD_RANGE}
-    critic_recipe: ClassVar[dict[str, Any]] = {}
+    critic_class: ClassVar[type[Critic]] = QEnsemble
+    actor_recipe: ClassVar[Mapping[str, Any]] = {"log_std_range": SAC_LOG_STD_RANGE}
+    critic_recipe: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(
         self,
@@ -231,12 +228,9 @@ class MLPSACModel(Model):
     ) -> None:
         super().__init__(**shape)
         self.actor = TanhGaussianActor(**self.actor_shape, **self.actor_recipe, **(actor_options or {}))
-        self.critic = self.make_critic(size=num_critics, **self.critic_recipe, **(critic_options or {}))
+        critic_options = {"size": num_critics, **self.critic_recipe, **(critic_options or {})}
+        self.critic = self.critic_class(**self.critic_shape, **critic_options)
         self.temperature = temperature(alpha)
-
-    def make_critic(self, **options: Any) -> Critic:
-        """The critics; a subclass may have others."""
-        return QEnsemble(**self.critic_shape, **options)
 
 
 class MLPSACNModel(MLPSACModel):
@@ -248,64 +242,44 @@ class MLPSACNModel(MLPSACModel):
 
 
 class MLPREDQModel(MLPSACModel):
-    """As SAC's, but with many critics, which may have dropout and layer normalisation; biases start at zero."""
+    """As SAC's, but with ten critics by default, perhaps with dropout and layer normalisation; biases start at zero."""
 
-    critic: QEnsemble
     actor_recipe = {"log_std_range": SAC_LOG_STD_RANGE, "init": xavier}
     critic_recipe = {"init": xavier}
 
     def __init__(
-        self,
-        *,
-        num_critics: int = 10,
-        critic_dropout: float = 0.0,
-        critic_layer_norm: bool = False,
-        **shape: Unpack[SACShape],
+        self, *, critic_dropout: float = 0.0, critic_layer_norm: bool = False, **shape: Unpack[SACShape]
     ) -> None:
+        shape.setdefault("num_critics", 10)
         options = {"norm": "before" if critic_layer_norm else "none", "dropout": critic_dropout}
-        super().__init__(num_critics=num_critics, critic_options=options, **shape)
+        super().__init__(critic_options=options, **shape)
 
 
 class MLPTQCModel(MLPSACModel):
     """As SAC's, but with critics that know quantiles."""
 
     critic: QuantileEnsemble
+    critic_class = QuantileEnsemble
 
-    def __init__(self, *, num_critics: int = 2, num_quantiles: int = 25, **shape: Unpack[SACShape]) -> None:
-        super().__init__(num_critics=num_critics, critic_options={"num_quantiles": num_quantiles}, **shape)
-
-    def make_critic(self, **options: Any) -> Critic:
-        """Critics with quantiles."""
-        return QuantileEnsemble(**self.critic_shape, **options)
+    def __init__(self, *, num_quantiles: int = 25, **shape: Unpack[SACShape]) -> None:
+        super().__init__(critic_options={"num_quantiles": num_quantiles}, **shape)
 
 
 class MLPCrossQModel(MLPSACModel):
     """As SAC's, but with an actor and critics that normalise by the batch, and wider critics."""
 
     critic: RenormCritic
+    critic_class = RenormCritic
 
-    def __init__(
-        self,
-        *,
-        num_critics: int = 2,
-        norm_momentum: float = 0.01,
-        norm_warmup: int = 100_000,
-        **shape: Unpack[SACShape],
-    ) -> None:
+    def __init__(self, *, norm_momentum: float = 0.01, norm_warmup: int = 100_000, **shape: Unpack[SACShape]) -> None:
         shape.setdefault("critic_hidden_sizes", (1024, 1024))
         norm: dict[str, Any] = {"norm_momentum": norm_momentum, "norm_warmup": norm_warmup}
-        network = partial(RenormMLP, **norm)
-        super().__init__(num_critics=num_critics, actor_options={"network": network}, critic_options=norm, **shape)
-
-    def make_critic(self, **options: Any) -> Critic:
-        """Critics with batch renormalisation."""
-        return RenormCritic(**self.critic_shape, **options)
+        super().__init__(actor_options={"network": partial(RenormMLP, **norm)}, critic_options=norm, **shape)
 
 
 class MLPCQLModel(MLPSACModel):
     """As SAC's, but with an affine log of the standard deviation, and a second multiplier: that of the penalty."""
 
-    critic: QEnsemble
     default_sizes = (256, 256, 256)
     actor_recipe = {"log_std_range": SAC_LOG_STD_RANGE, "affine_std": True}
     critic_recipe = {"init": orthogonal_small_last}
