@@ -1,4 +1,4 @@
-"""Networks; no losses. What the modules below define can be imported from here too."""
+"""Networks. All public names of these modules can be imported from here."""
 
 from rl_training.models.actors import *
 from rl_training.models.behavior_vae import *

@@ -42,14 +42,14 @@ class DeterministicActor(Network):
 
 
 class PerturbationActor(Network):
-    """Moves given actions by at most `phi`, and not out of [-1, 1]. It has no dropout."""
+    """Moves given actions by at most `phi` and keeps them in [-1, 1]. It has no dropout."""
 
     def __init__(self, obs_dim: int, action_dim: int, *, phi: float, **options: Unpack[NetworkOptions]) -> None:
         super().__init__(obs_dim, action_dim, beside=action_dim, **options)
         self.phi = phi
 
     def forward(self, obs: Tensor, actions: Tensor) -> Tensor:
-        """Actions of the shape of those given: (B, dim), or (samples, B, dim)."""
+        """The moved actions, in the shape of the given ones: (B, dim), or (samples, B, dim)."""
         moves = self.phi * self.mlp(join(self.encoder(obs), actions)).tanh()
         return (actions + moves).clamp(-1, 1)
 
@@ -134,13 +134,13 @@ class TanhGaussianActor(Network):
 
     @staticmethod
     def draw(mean: Tensor, log_std: Tensor, *, count: int | None = None) -> tuple[Tensor, Tensor]:
-        """As `sample`, from a mean and a log of the standard deviation."""
+        """As `sample`, but from a given mean and log of the standard deviation."""
         noise = _noise(mean, count)
         raw = mean + log_std.exp() * noise
         return raw.tanh(), _standard_log_prob(noise, log_std) - log_tanh_slope(raw).sum(-1)
 
     def sample_raw(self, obs: Tensor, *, count: int | None = None, noise: Tensor | None = None) -> Tensor:
-        """Raw values (B, dim) or (count, B, dim), differentiable; from new noise, unless it is given."""
+        """Raw values (B, dim) or (count, B, dim), differentiable, from new noise unless `noise` is given."""
         mean, log_std = self(obs)
         raw: Tensor = mean + log_std.exp() * (_noise(mean, count) if noise is None else noise)
         return raw
@@ -171,5 +171,5 @@ def log_tanh_slope(raw: Tensor) -> Tensor:
 
 
 def _noise(like: Tensor, count: int | None) -> Tensor:
-    """Standard normal draws of a tensor's shape, or `count` times that; from the global generator."""
+    """Standard normal noise in the shape of a tensor, or `count` times; from the global generator."""
     return torch.randn_like(like if count is None else like.expand(count, *like.shape))

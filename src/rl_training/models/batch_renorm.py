@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 MAX_SCALE = 3.0
-"""Bound on the ratio of the batch's standard deviation and the running one, in either direction."""
+"""Bound on the ratio of the batch's standard deviation to the running one, in either direction."""
 
 MAX_SHIFT = 5.0
 """Bound on the distance of the batch's mean from the running one, in running standard deviations."""
@@ -15,7 +15,7 @@ MAX_SHIFT = 5.0
 class BatchRenorm(nn.Module):
     """Normalises each feature of E networks over a batch of rows, (E, B, features), each network on its own.
 
-    In training, with r and d held constant and each a number per feature,
+    In training, where r and d are constants with one value per feature,
 
         y = weight * ((x - mean) / std * r + d) + bias
         r = std / running_std                      within 1 / 3 and 3
@@ -51,7 +51,7 @@ class BatchRenorm(nn.Module):
 
     @torch.no_grad()
     def _follow(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
-        """r and d by the running statistics as they were, which then move towards the batch's."""
+        """r and d from the running statistics, which then move towards those of the batch."""
         warm = self.steps >= self.warmup
         running_std = (self.running_var + self.eps).sqrt()
         ratio = torch.where(warm, (var + self.eps).sqrt() / running_std, 1.0)

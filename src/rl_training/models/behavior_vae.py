@@ -1,4 +1,4 @@
-"""A generative model of the behaviour: of the actions that were taken in a state."""
+"""A generative model of the behaviour: which actions were taken in a state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rl_training.models.perceptrons import MLP, join
 
 LOG_STD_MIN, LOG_STD_MAX = -4.0, 15.0
 LATENT_CLIP = 0.5
-"""Bound on latents that are drawn to make actions; those that are encoded in training are not clipped."""
+"""Bound on latents that are drawn to generate actions. Latents of logged actions are not clipped."""
 
 
 class BehaviorVAE(nn.Module):
@@ -30,7 +30,7 @@ class BehaviorVAE(nn.Module):
         self.decoder = MLP(features + self.latent_dim, hidden_sizes, action_dim)
 
     def forward(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Reconstructed actions, and mean and log of the standard deviation of the latents they were made from."""
+        """Reconstructed actions, and mean and log of the standard deviation of their latents."""
         mean, log_std = self.encoder(join(self.obs_encoder(obs), actions)).chunk(2, dim=-1)
         log_std = log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
         latents = mean + log_std.exp() * torch.randn_like(mean)

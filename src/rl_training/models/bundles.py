@@ -28,7 +28,7 @@ from rl_training.models.model import Model, Shape
 from rl_training.models.perceptrons import Multiplier, Norm, RenormMLP
 
 SAC_LOG_STD_RANGE = (-20.0, 2.0)
-"""Bounds on the log of the standard deviation that hardly ever bind: those of SAC's authors."""
+"""Bounds on the log of the standard deviation, from SAC's authors; they hardly ever bind."""
 
 AWAC_LOG_STD_RANGES: dict[Spread, tuple[float, float]] = {"clipped": (-20.0, 2.0), "sigmoid": (-6.0, 0.0)}
 
@@ -50,7 +50,7 @@ class MLPBCModel(Model):
 
 
 class MLPTD3Model(Model):
-    """A deterministic actor and critics, two unless told otherwise."""
+    """A deterministic actor and `num_critics` critics."""
 
     def __init__(self, *, num_critics: int = 2, **shape: Unpack[Shape]) -> None:
         super().__init__(**shape)
@@ -58,7 +58,7 @@ class MLPTD3Model(Model):
         self.critic = QEnsemble(**self.critic_shape, size=num_critics)
 
     def q_values(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, ...]:
-        """The value of each critic, (B,) each."""
+        """The values by each critic, (B,) each."""
         return tuple(self.critic(obs, actions).unbind(-2))
 
 
@@ -82,7 +82,7 @@ class MLPReBRACModel(Model):
 
 
 class MLPIQLModel(Model):
-    """An actor, twin critics, and a value of states: IQL and XQL."""
+    """An actor, twin critics and a value network: IQL and XQL."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class MLPAWACModel(Model):
 
 
 class MLPCRRModel(Model):
-    """A Gaussian actor whose standard deviation depends on the observation, and critics."""
+    """A Gaussian actor whose standard deviation depends on the observation, and `num_critics` critics."""
 
     def __init__(self, *, num_critics: int = 2, critic_layer_norm: bool = False, **shape: Unpack[Shape]) -> None:
         super().__init__(**shape)
@@ -122,7 +122,7 @@ class MLPCRRModel(Model):
 
 
 class MLPAWRModel(Model):
-    """A Gaussian actor of constant standard deviation and a value of states; the mean is not squashed."""
+    """A Gaussian actor of constant standard deviation, whose mean is not squashed, and a value network."""
 
     default_sizes = (128, 64)
 
@@ -135,7 +135,7 @@ class MLPAWRModel(Model):
 
 
 class MLPMARWILModel(Model):
-    """A Gaussian actor and a value of states, with tanh between the layers."""
+    """A Gaussian actor and a value network, with tanh between the layers."""
 
     def __init__(self, **shape: Unpack[Shape]) -> None:
         super().__init__(**shape)
@@ -164,7 +164,7 @@ class MLPBCQModel(Model):
         self.candidates = nn.Buffer(latents.clamp(-LATENT_CLIP, LATENT_CLIP))
 
     def act(self, obs: Tensor, *, deterministic: bool) -> Tensor:
-        """The best of many candidate actions by the first critic.
+        """Of many candidate actions, the one that the first critic values most.
 
         The candidates come from latents that were drawn once, so that an observation always gets the same action. If
         not deterministic, they come from new latents.
@@ -176,7 +176,7 @@ class MLPBCQModel(Model):
 
 
 class MLPBEARModel(Model):
-    """A model of the behaviour, a tanh-Gaussian actor held to its support by a multiplier, and twin critics."""
+    """A model of the behaviour, a tanh-Gaussian actor, the multiplier that keeps it near that, and twin critics."""
 
     def __init__(
         self, *, vae_hidden_sizes: Sequence[int] = (750, 750), num_action_samples: int = 100, **shape: Unpack[Shape]
@@ -189,7 +189,7 @@ class MLPBEARModel(Model):
         self.candidates = nn.Buffer(torch.randn(num_action_samples, 1, self.action_dim))
 
     def act(self, obs: Tensor, *, deterministic: bool) -> Tensor:
-        """The best of many of the policy's actions by the first critic.
+        """Of many actions of the policy, the one that the first critic values most.
 
         The candidates come from noise that was drawn once, so that an observation always gets the same action. If not
         deterministic, they come from new noise.
@@ -205,10 +205,10 @@ def _behavior_vae(hidden_sizes: Sequence[int], shape: Shape) -> BehaviorVAE:
 
 
 class MLPSACModel(Model):
-    """A tanh-Gaussian actor, critics, two unless told otherwise, and the temperature of the entropy.
+    """A tanh-Gaussian actor, `num_critics` critics, and the temperature of the entropy.
 
-    `alpha` is the temperature, or `auto` to learn it. Actor and critics are made with the options of the class, its
-    recipes, and with those of the instance.
+    `alpha` is a fixed temperature, or `auto` if it is learned. Recipes are the options that a class has for all its
+    actors and critics. The options that a subclass computes from its arguments are added to them.
     """
 
     actor: TanhGaussianActor
@@ -256,7 +256,7 @@ class MLPREDQModel(MLPSACModel):
 
 
 class MLPTQCModel(MLPSACModel):
-    """As SAC's, but with critics that know quantiles."""
+    """As SAC's, but with critics that estimate quantiles of the return."""
 
     critic: QuantileEnsemble
     critic_class = QuantileEnsemble
@@ -278,7 +278,7 @@ class MLPCrossQModel(MLPSACModel):
 
 
 class MLPCQLModel(MLPSACModel):
-    """As SAC's, but with an affine log of the standard deviation, and a second multiplier: that of the penalty."""
+    """As SAC's, but with an affine log of the standard deviation, and the multiplier of the penalty."""
 
     default_sizes = (256, 256, 256)
     actor_recipe = {"log_std_range": SAC_LOG_STD_RANGE, "affine_std": True}
@@ -298,7 +298,7 @@ class MLPCQLModel(MLPSACModel):
 
 
 def temperature(alpha: float | Literal["auto"]) -> Multiplier:
-    """The temperature of the entropy: learned from 1 on, or fixed at a number."""
+    """The temperature of the entropy: learned, starting at 1, or fixed."""
     if alpha == "auto":
         return Multiplier()
     return Multiplier(math.log(alpha) if alpha > 0 else -math.inf, learned=False)

@@ -14,7 +14,7 @@ from rl_training.models.perceptrons import EnsembleMLP, EnsembleRenormMLP, Membe
 
 
 class Critic(Network):
-    """An ensemble of E critics over one input: (B,) values each, (E, B) together."""
+    """E critics of the same input. Each gives values (B,), all together (E, B)."""
 
     def __init__(
         self, obs_dim: int, action_dim: int, *, size: int = 2, output_size: int = 1, **options: Unpack[DropoutOptions]
@@ -45,7 +45,7 @@ class QEnsemble(Critic):
 
 
 class QuantileEnsemble(Critic):
-    """Critics that know M quantiles of the return each; the value is their mean."""
+    """Critics that each estimate M quantiles of the return; the value is their mean."""
 
     def __init__(
         self, obs_dim: int, action_dim: int, *, size: int, num_quantiles: int, **options: Unpack[NetworkOptions]

@@ -28,8 +28,8 @@ class CategoricalActor(Network):
 class ChoiceCritic(Network):
     """The value of every choice: obs (B, dim) to (B, choices).
 
-    With `dueling`, the network gives the value of the state and an advantage of each choice, and the value of a choice
-    is the sum of both, less the mean advantage.
+    With `dueling`, the network gives the value of the state and the advantage of each choice. The value of a choice is
+    the sum of both, minus the mean advantage.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ def duel(values: Tensor, advantages: Tensor) -> Tensor:
 
 
 def pick(values: Tensor, actions: Tensor) -> Tensor:
-    """Of numbers for all choices, (B, choices), those of the choices (B,)."""
+    """The numbers (B,) of the given choices (B,), out of the numbers (B, choices) of all choices."""
     return values.gather(-1, actions[..., None]).squeeze(-1)
 
 
 class MLPDQNModel(Model):
-    """A critic, whose best choice is the policy."""
+    """A critic; the policy takes the choice that it values most."""
 
     def __init__(self, *, dueling: bool = False, **shape: Unpack[Shape]) -> None:
         super().__init__(**shape)

@@ -14,7 +14,7 @@ from rl_training.types import Batch
 
 
 class Shape(TypedDict, total=False):
-    """What every bundle can be told; `Model` says what it means."""
+    """The options of every bundle; `Model` explains them."""
 
     obs_dim: Required[int]
     action_dim: Required[int]
@@ -25,7 +25,7 @@ class Shape(TypedDict, total=False):
 
 
 class StateShape(TypedDict):
-    """What a network of observations is made from."""
+    """The arguments of a network that takes observations."""
 
     obs_dim: int
     hidden_sizes: Sequence[int]
@@ -33,7 +33,7 @@ class StateShape(TypedDict):
 
 
 class ActionShape(StateShape):
-    """What a network of observations and actions is made from."""
+    """The arguments of a network that takes or gives actions too."""
 
     action_dim: int
 
@@ -41,8 +41,8 @@ class ActionShape(StateShape):
 class Model(nn.Module):
     """The networks of one algorithm. Children are named by their role: actor, critic, value, vae, ...
 
-    Widths of the actor, and of critics and value network, are `hidden_sizes` unless they have their own. Each network
-    has a copy of the encoder to itself.
+    The hidden layers of all networks have `hidden_sizes`, unless the actor, or critics and value network, have sizes of
+    their own. Each network has its own copy of the encoder.
     """
 
     actor: Any
@@ -81,7 +81,7 @@ class Model(nn.Module):
         return (names - {"shape"}).union(*(shape.__annotations__ for shape in passed_on))
 
     def act(self, obs: Tensor, *, deterministic: bool) -> Tensor:
-        """Actions as networks see them, for observations as they see them."""
+        """Actions for observations, both as networks see them."""
         actions: Tensor = self.actor.act(obs, deterministic=deterministic)
         return actions
 
@@ -90,6 +90,6 @@ class Model(nn.Module):
         return self.act(obs, deterministic=False), {}
 
     def values(self, obs: Tensor, actions: Tensor) -> Tensor:
-        """Values (B,) of actions by the smallest of the critics, for models that have critics."""
+        """Values (B,) of actions, by the smallest of the critics; for models with critics."""
         values: Tensor = self.critic(obs, actions).amin(-2)
         return values
