@@ -17,7 +17,6 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, Step, ValueHyper, register
@@ -28,7 +27,7 @@ from rl_training.algorithms.losses import (
     exp_weights,
     imitation_objective,
 )
-from rl_training.binding import options, refuse_unused
+from rl_training.binding import option, options, refuse_unused
 from rl_training.models import MLPAWACModel
 from rl_training.models.policies import gaussian_log_prob
 from rl_training.types import Batch, Metrics
@@ -38,20 +37,14 @@ from rl_training.types import Batch, Metrics
 class AWACHyper(ValueHyper, hidden_sizes=(256, 256, 256)):
     """Hyper-parameters of AWAC."""
 
-    awac_lambda: float = Field(default=1 / 3, gt=0, description="temperature of the advantage; small is greedy")
-    weights: Literal["exp", "softmax"] = Field(
-        default="exp", description="clipped exponential, or softmax over the batch times its size"
-    )
-    max_weight: float = Field(default=100.0, gt=0, description="bound on exponential weights")
-    baseline: Literal["sample", "mean"] = Field(
-        default="sample", description="the policy's action in the baseline: samples, or its mean"
-    )
-    num_action_samples: int = Field(default=1, ge=1, description="samples in the baseline")
-    spread: Literal["clipped", "sigmoid"] = Field(
-        default="clipped", description="the log of the standard deviation: clipped to [-20, 2], or a sigmoid in [-6, 0]"
-    )
-    squash_mean: bool = Field(default=True, description="the policy's mean goes through tanh")
-    actor_weight_decay: float = Field(default=0.0, ge=0, description="L2 penalty on the actor, in its gradient")
+    awac_lambda: float = option(1 / 3, "temperature of the advantage; small is greedy", gt=0)
+    weights: Literal["exp", "softmax"] = option("exp", "clipped exponential, or softmax over the batch times its size")
+    max_weight: float = option(100.0, "bound on exponential weights", gt=0)
+    baseline: Literal["sample", "mean"] = option("sample", "the policy's action in the baseline: samples, or its mean")
+    num_action_samples: int = option(1, "samples in the baseline", ge=1)
+    spread: Literal["clipped", "sigmoid"] = option("clipped", "log of the standard deviation: in [-20, 2], or [-6, 0]")
+    squash_mean: bool = option(True, "the policy's mean goes through tanh")
+    actor_weight_decay: float = option(0.0, "L2 penalty on the actor, in its gradient", ge=0)
 
     def __post_init__(self) -> None:
         refuse_unused(self, "max_weight", unless="weights: exp", holds=self.weights == "exp")

@@ -15,14 +15,13 @@ Adam takes the place of SGD with momentum; value and policy move together instea
 
 from __future__ import annotations
 
-from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
 from rl_training.algorithms.base import Algorithm, Step, register
 from rl_training.algorithms.hyper import LambdaReturnHyper
 from rl_training.algorithms.losses import combine, exp_weights, imitation_objective
-from rl_training.binding import options
+from rl_training.binding import option, options
 from rl_training.models import MLPAWRModel
 from rl_training.models.policies import gaussian_log_prob
 from rl_training.reading import Transitions
@@ -34,10 +33,10 @@ from rl_training.types import Batch, Metrics
 class AWRHyper(LambdaReturnHyper, hidden_sizes=(128, 64), value_learning_rate=1e-3):
     """Hyper-parameters of AWR."""
 
-    temperature: float = Field(default=1.0, gt=0, description="temperature of the standardised advantage")
-    action_std: float = Field(default=0.4, gt=0, description="standard deviation of the policy, which is not learned")
-    bound_weight: float = Field(default=10.0, ge=0, description="weight of the mean's excess over the action bounds")
-    value_scale: float = Field(default=100.0, gt=0, description="what the network's value is multiplied by")
+    temperature: float = option(1.0, "temperature of the standardised advantage", gt=0)
+    action_std: float = option(0.4, "standard deviation of the policy, which is not learned", gt=0)
+    bound_weight: float = option(10.0, "weight of the mean's excess over the action bounds", ge=0)
+    value_scale: float = option(100.0, "what the network's value is multiplied by", gt=0)
 
 
 def value_objective(*, lambda_returns: Tensor, values: Tensor, value_scale: float = 100.0) -> Metrics:

@@ -15,11 +15,10 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from pydantic import Field
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, Hyper, Step, register
-from rl_training.binding import options
+from rl_training.binding import option, options
 from rl_training.models import MLPBCModel
 from rl_training.models.discrete import pick
 from rl_training.models.policies import gaussian_log_prob
@@ -31,10 +30,7 @@ from rl_training.types import Batch, Metrics
 class BCHyper(Hyper):
     """Hyper-parameters of BC."""
 
-    policy: Literal["deterministic", "stochastic"] = Field(
-        default="deterministic",
-        description="continuous actions: regression, or likelihood of a Gaussian around tanh(mean)",
-    )
+    policy: Literal["deterministic", "stochastic"] = option("deterministic", "regression, or likelihood of a Gaussian")
 
 
 def bc_loss(*, policy_actions: Tensor, actions: Tensor) -> Metrics:

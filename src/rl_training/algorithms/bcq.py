@@ -17,7 +17,6 @@ observation always gets the same action.
 from __future__ import annotations
 
 import torch
-from pydantic import Field
 
 from rl_training.algorithms.base import Algorithm, Step, register
 from rl_training.algorithms.hyper import VAEHyper
@@ -30,7 +29,7 @@ from rl_training.algorithms.losses import (
     soft_clipped_max,
     value_actor_objective,
 )
-from rl_training.binding import options
+from rl_training.binding import option, options
 from rl_training.models import MLPBCQModel
 from rl_training.types import Batch, Metrics
 
@@ -39,7 +38,7 @@ from rl_training.types import Batch, Metrics
 class BCQHyper(VAEHyper, learning_rate=1e-3, hidden_sizes=(400, 300)):
     """Hyper-parameters of BCQ."""
 
-    phi: float = Field(default=0.05, ge=0, le=2, description="bound on the perturbation of an action")
+    phi: float = option(0.05, "bound on the perturbation of an action", ge=0, le=2)
 
 
 bcq_loss = combine(

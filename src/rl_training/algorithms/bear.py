@@ -22,7 +22,6 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, Step, register
@@ -35,7 +34,7 @@ from rl_training.algorithms.losses import (
     critic_objective,
     soft_clipped_max,
 )
-from rl_training.binding import options
+from rl_training.binding import option, options
 from rl_training.models import MLPBEARModel
 from rl_training.types import Batch, Metrics
 
@@ -46,20 +45,14 @@ Kernel = Literal["laplacian", "gaussian"]
 class BEARHyper(VAEHyper, actor_learning_rate=1e-4):
     """Hyper-parameters of BEAR."""
 
-    mmd_kernel: Kernel = Field(default="laplacian", description="kernel of the distance between samples")
-    mmd_sigma: float = Field(default=20.0, gt=0, description="width of the kernel")
-    mmd_threshold: float = Field(default=0.05, gt=0, description="distance that the policy may have")
-    mmd_warmup_updates: int = Field(default=40_000, ge=0, description="updates without the value in the actor's loss")
-    num_mmd_samples: int = Field(default=4, ge=1, description="samples of behaviour and of policy in the distance")
-    lagrange_learning_rate: float | None = Field(
-        default=1e-3, gt=0, description="learning rate of the multiplier; null: learning_rate"
-    )
-    target_policy: Literal["current", "lagged"] = Field(
-        default="current", description="policy in the target: the actor, or its target network"
-    )
-    policy_value: Literal["first", "mean"] = Field(
-        default="first", description="value in the actor's loss: of the first sample, or their mean"
-    )
+    mmd_kernel: Kernel = option("laplacian", "kernel of the distance between samples")
+    mmd_sigma: float = option(20.0, "width of the kernel", gt=0)
+    mmd_threshold: float = option(0.05, "distance that the policy may have", gt=0)
+    mmd_warmup_updates: int = option(40_000, "updates without the value in the actor's loss", ge=0)
+    num_mmd_samples: int = option(4, "samples of behaviour and of policy in the distance", ge=1)
+    lagrange_learning_rate: float | None = option(1e-3, "learning rate of the multiplier; null: learning_rate", gt=0)
+    target_policy: Literal["current", "lagged"] = option("current", "target's policy: the actor, or its target network")
+    policy_value: Literal["first", "mean"] = option("first", "value in the actor's loss: one sample's, or the mean")
 
 
 def mmd_distance(behavior: Tensor, policy: Tensor, *, kernel: Kernel, sigma: float) -> Tensor:

@@ -10,11 +10,10 @@ from __future__ import annotations
 import math
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from rl_training.algorithms.hyper import Hyper
-from rl_training.binding import options, refuse_unused
+from rl_training.binding import option, options, refuse_unused
 from rl_training.types import Metrics
 
 
@@ -22,12 +21,9 @@ from rl_training.types import Metrics
 class CalibrationHyper(Hyper):
     """Hyper-parameters of the calibration."""
 
-    calibrated: bool = Field(default=False, description="bound the policy's values by logged returns: Cal-QL")
-    online_calibrated: bool = Field(default=True, description="go on with the bounds in an online phase")
-    failure_reward: float | None = Field(
-        default=None,
-        description="reward of episodes that fail throughout: their return counts as endless; calibrated only",
-    )
+    calibrated: bool = option(False, "bound the policy's values by logged returns: Cal-QL")
+    online_calibrated: bool = option(True, "go on with the bounds in an online phase")
+    failure_reward: float | None = option(None, "reward per step of a failed episode, whose return counts as endless")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -25,7 +25,6 @@ import math
 from typing import Any, Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from rl_training.algorithms.base import TRANSITION, Algorithm, Step, ValueHyper, register
@@ -33,7 +32,7 @@ from rl_training.algorithms.calibration import calibrate, calibration_bounds, ca
 from rl_training.algorithms.hyper import EntropyHyper
 from rl_training.algorithms.losses import bellman, critic_objective, entropy_objective, soft_actor_objective
 from rl_training.algorithms.penalty import LagrangeForm, PenaltyHyper, conservative_gaps, lagrange_objective
-from rl_training.binding import options, refuse_unused
+from rl_training.binding import option, options, refuse_unused
 from rl_training.models import MLPCQLModel
 from rl_training.reading import Transitions
 from rl_training.types import Batch, Metrics
@@ -45,17 +44,12 @@ __all__ = ["CQL", "CQLAlgorithm", "CQLHyper", "LagrangeForm", "conservative_gaps
 class CQLHyper(ValueHyper, EntropyHyper, PenaltyHyper, hidden_sizes=(256, 256, 256), actor_learning_rate=3e-5):
     """Hyper-parameters of CQL."""
 
-    temperature_learning_rate: float | None = Field(
-        default=None, gt=0, description="learning rate of the temperature; null: the actor's"
-    )
-    orthogonal_actor: bool = Field(default=False, description="the actor starts orthogonal too, as the critics do")
-    target_action: Literal["sample", "mean"] = Field(default="sample", description="the policy's action in the target")
-    max_backup: Literal["none", "max_of_min", "min_of_max"] = Field(
-        default="none",
-        description="best of num_action_samples actions in the target: by the smaller critic, or by each",
-    )
-    backup_entropy: bool = Field(default=False, description="subtract the temperature times log pi in the target")
-    bc_updates: int = Field(default=0, ge=0, description="updates at the start in which the actor clones")
+    temperature_learning_rate: float | None = option(None, "learning rate of the temperature; null: the actor's", gt=0)
+    orthogonal_actor: bool = option(False, "the actor starts orthogonal too, as the critics do")
+    target_action: Literal["sample", "mean"] = option("sample", "the policy's action in the target")
+    max_backup: Literal["none", "max_of_min", "min_of_max"] = option("none", "best of num_action_samples in the target")
+    backup_entropy: bool = option(False, "subtract the temperature times log pi in the target")
+    bc_updates: int = option(0, "updates at the start in which the actor clones", ge=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()

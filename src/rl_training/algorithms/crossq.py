@@ -20,14 +20,13 @@ layers start as PyTorch's do.
 from __future__ import annotations
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, Step, register
 from rl_training.algorithms.hyper import ActorCriticHyper, EntropyHyper
 from rl_training.algorithms.losses import bellman, combine, entropy_objective, soft_policy_loss
 from rl_training.algorithms.sac import actor_objective, critic_half
-from rl_training.binding import options
+from rl_training.binding import option, options
 from rl_training.models import MLPCrossQModel
 from rl_training.types import Batch, Metrics
 
@@ -36,14 +35,12 @@ from rl_training.types import Batch, Metrics
 class CrossQHyper(ActorCriticHyper, EntropyHyper, learning_rate=1e-3, critic_hidden_sizes=(1024, 1024)):
     """Hyper-parameters of CrossQ."""
 
-    actor_beta1: float = Field(default=0.5, ge=0, lt=1, description="decay of Adam's first moment, for the actor")
-    critic_beta1: float = Field(default=0.5, ge=0, lt=1, description="decay of Adam's first moment, for the critics")
-    num_critics: int = Field(default=2, ge=1, description="critics; the smallest of them counts")
-    policy_delay: int = Field(default=3, ge=1, description="critic updates per actor update")
-    norm_momentum: float = Field(default=0.01, gt=0, le=1, description="rate at which running statistics follow")
-    norm_warmup: int = Field(
-        default=100_000, ge=0, description="training passes before a batch is corrected by running statistics"
-    )
+    actor_beta1: float = option(0.5, "decay of Adam's first moment, for the actor", ge=0, lt=1)
+    critic_beta1: float = option(0.5, "decay of Adam's first moment, for the critics", ge=0, lt=1)
+    num_critics: int = option(2, "critics; the smallest of them counts", ge=1)
+    policy_delay: int = option(3, "critic updates per actor update", ge=1)
+    norm_momentum: float = option(0.01, "rate at which running statistics follow", gt=0, le=1)
+    norm_warmup: int = option(100_000, "training passes before a batch is corrected by running statistics", ge=0)
 
 
 def joint_critic_objective(

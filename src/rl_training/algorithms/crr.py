@@ -18,7 +18,6 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, Step, ValueHyper, register
@@ -29,7 +28,7 @@ from rl_training.algorithms.losses import (
     exp_weights,
     imitation_objective,
 )
-from rl_training.binding import options, refuse_unused
+from rl_training.binding import option, options, refuse_unused
 from rl_training.models import MLPCRRModel
 from rl_training.models.policies import gaussian_log_prob
 from rl_training.types import Batch, Metrics
@@ -41,14 +40,14 @@ Weights = Literal["exp", "binary", "constant"]
 class CRRHyper(ValueHyper):
     """Hyper-parameters of CRR."""
 
-    weights: Weights = Field(default="exp", description="clipped exponential, 1 where the advantage is positive, or 1")
-    beta: float = Field(default=1.0, gt=0, description="temperature of the advantage in exponential weights")
-    max_weight: float = Field(default=20.0, gt=0, description="bound on exponential weights")
-    advantage: Literal["mean", "max"] = Field(default="mean", description="how the policy's values are reduced")
-    num_action_samples: int = Field(default=4, ge=1, description="actions of the policy in the advantage")
-    num_critics: int = Field(default=2, ge=1, description="critics, of which the smallest is used")
-    critic_layer_norm: bool = Field(default=False, description="layer normalisation in the critics")
-    target_update_interval: int = Field(default=1, ge=1, description="updates between moves of the target networks")
+    weights: Weights = option("exp", "clipped exponential, 1 where the advantage is positive, or 1")
+    beta: float = option(1.0, "temperature of the advantage in exponential weights", gt=0)
+    max_weight: float = option(20.0, "bound on exponential weights", gt=0)
+    advantage: Literal["mean", "max"] = option("mean", "how the policy's values are reduced")
+    num_action_samples: int = option(4, "actions of the policy in the advantage", ge=1)
+    num_critics: int = option(2, "critics, of which the smallest is used", ge=1)
+    critic_layer_norm: bool = option(False, "layer normalisation in the critics")
+    target_update_interval: int = option(1, "updates between moves of the target networks", ge=1)
 
     def __post_init__(self) -> None:
         refuse_unused(self, "beta", "max_weight", unless="weights: exp", holds=self.weights == "exp")

@@ -14,7 +14,6 @@ stronger on HalfCheetah and Walker2d, a little weaker on Hopper and Ant.
 from __future__ import annotations
 
 import torch
-from pydantic import Field
 
 from rl_training.algorithms.base import Algorithm, Step, ValueHyper, register
 from rl_training.algorithms.losses import (
@@ -24,7 +23,7 @@ from rl_training.algorithms.losses import (
     saturation,
     value_actor_objective,
 )
-from rl_training.binding import options
+from rl_training.binding import option, options
 from rl_training.models import MLPDDPGModel
 from rl_training.types import Batch, Metrics
 
@@ -33,7 +32,7 @@ from rl_training.types import Batch, Metrics
 class DDPGHyper(ValueHyper):
     """Hyper-parameters of DDPG."""
 
-    critic_weight_decay: float = Field(default=0.0, ge=0, description="weight decay of the critic; the paper has 0.01")
+    critic_weight_decay: float = option(0.0, "weight decay of the critic; the paper has 0.01", ge=0)
 
 
 ddpg_loss = combine(

@@ -17,13 +17,12 @@ last layer; the interval of the target network counts updates, not steps of the 
 from __future__ import annotations
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
 from rl_training.algorithms.base import Algorithm, Hyper, Step, register
 from rl_training.algorithms.losses import bellman
-from rl_training.binding import options
+from rl_training.binding import option, options
 from rl_training.models.discrete import MLPDQNModel, pick
 from rl_training.types import Batch, Metrics
 
@@ -32,14 +31,12 @@ from rl_training.types import Batch, Metrics
 class DQNHyper(Hyper, learning_rate=1e-3, max_grad_norm=10.0):
     """Hyper-parameters of DQN."""
 
-    gamma: float = Field(default=0.99, ge=0, le=1, description="discount per step")
-    double: bool = Field(default=True, description="the critic chooses the action whose target value counts")
-    dueling: bool = Field(default=False, description="a value of the state and advantages of the choices apart")
-    huber_delta: float | None = Field(
-        default=1.0, gt=0, description="error from which the loss is linear; null: squared error"
-    )
-    tau: float = Field(default=1.0, gt=0, le=1, description="rate at which the target network follows; 1: a copy")
-    target_update_interval: int = Field(default=125, ge=1, description="updates between moves of the target network")
+    gamma: float = option(0.99, "discount per step", ge=0, le=1)
+    double: bool = option(True, "the critic chooses the action whose target value counts")
+    dueling: bool = option(False, "a value of the state and advantages of the choices apart")
+    huber_delta: float | None = option(1.0, "error from which the loss is linear; null: squared error", gt=0)
+    tau: float = option(1.0, "rate at which the target network follows; 1: a copy", gt=0, le=1)
+    target_update_interval: int = option(125, "updates between moves of the target network", ge=1)
 
 
 def dqn_loss(*, q_values: Tensor, actions: Tensor, target_q_values: Tensor, huber_delta: float | None = 1.0) -> Metrics:

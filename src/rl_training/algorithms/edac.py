@@ -11,13 +11,12 @@ Differs from the authors' code as SAC-N does.
 from __future__ import annotations
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from rl_training.algorithms.base import register
 from rl_training.algorithms.losses import combine, critic_objective, entropy_objective
 from rl_training.algorithms.sac_n import SACN, SACNHyper, policy_objective
-from rl_training.binding import options
+from rl_training.binding import option, options
 from rl_training.types import Batch, Metrics
 
 
@@ -25,8 +24,8 @@ from rl_training.types import Batch, Metrics
 class EDACHyper(SACNHyper):
     """Hyper-parameters of EDAC."""
 
-    num_critics: int = Field(default=10, ge=2, description="critics; the narrower the data, the more it takes")
-    diversity_weight: float = Field(default=1.0, ge=0, description="weight of the agreement between critics: eta")
+    num_critics: int = option(10, "critics; the narrower the data, the more it takes", ge=2)
+    diversity_weight: float = option(1.0, "weight of the agreement between critics: eta", ge=0)
 
 
 def diversity_objective(action_gradients: Tensor) -> Metrics:

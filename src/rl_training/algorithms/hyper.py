@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_type_hints
 
 from pydantic import Field
 
-from rl_training.binding import options, refuse_unused
+from rl_training.binding import option, options, refuse_unused
 
 Sizes: TypeAlias = tuple[Annotated[int, Field(ge=1)], ...]
 Alpha: TypeAlias = Annotated[float, Field(ge=0)] | Literal["auto"]
@@ -21,12 +21,12 @@ class Hyper:
     A subclass names the defaults that differ from its parents' beside them: `class HERHyper(SACHyper, gamma=0.95)`.
     """
 
-    learning_rate: float = Field(default=3e-4, gt=0, description="learning rate of Adam")
-    hidden_sizes: Sizes = Field(default=(256, 256), min_length=1, description="widths of the hidden layers")
-    max_grad_norm: float | None = Field(default=None, gt=0, description="bound on the gradient norm of each network")
+    learning_rate: float = option(3e-4, "learning rate of Adam", gt=0)
+    hidden_sizes: Sizes = option((256, 256), "widths of the hidden layers", min_length=1)
+    max_grad_norm: float | None = option(None, "bound on the gradient norm of each network", gt=0)
 
     def __init_subclass__(cls, **defaults: Any) -> None:
-        """Declare options again that get another default; type, bounds and description are those of the parent."""
+        """Declare options again that get another default; everything else is as in the parent."""
         super().__init_subclass__()
         if not defaults:
             return
@@ -35,8 +35,9 @@ class Hyper:
             field.name: field.default for base in reversed(cls.__mro__) if is_dataclass(base) for field in fields(base)
         }
         for name, default in defaults.items():
-            bounds = {bound: limit for item in parents[name].metadata for bound, limit in asdict(item).items()}
-            setattr(cls, name, Field(default=default, description=parents[name].description, **bounds))
+            parent = parents[name]
+            bounds = {bound: limit for item in parent.metadata for bound, limit in asdict(item).items()}
+            setattr(cls, name, option(default, parent.description, **(parent.json_schema_extra or {}), **bounds))
         cls.__annotations__ = inspect.get_annotations(cls) | {name: hints[name] for name in defaults}
 
     def __post_init__(self) -> None:
@@ -58,39 +59,27 @@ class Hyper:
 class ActorCriticHyper(Hyper):
     """Hyper-parameters of algorithms with an actor and critics."""
 
-    gamma: float = Field(default=0.99, ge=0, le=1, description="discount per step")
-    actor_learning_rate: float | None = Field(
-        default=None, gt=0, description="learning rate of the actor; null: learning_rate"
-    )
-    critic_learning_rate: float | None = Field(
-        default=None, gt=0, description="learning rate of the critics; null: learning_rate"
-    )
-    actor_hidden_sizes: Sizes | None = Field(
-        default=None, min_length=1, description="widths of the actor; null: hidden_sizes"
-    )
-    critic_hidden_sizes: Sizes | None = Field(
-        default=None, min_length=1, description="widths of the critics; null: hidden_sizes"
-    )
+    gamma: float = option(0.99, "discount per step", ge=0, le=1)
+    actor_learning_rate: float | None = option(None, "learning rate of the actor; null: learning_rate", gt=0)
+    critic_learning_rate: float | None = option(None, "learning rate of the critics; null: learning_rate", gt=0)
+    actor_hidden_sizes: Sizes | None = option(None, "widths of the actor; null: hidden_sizes", min_length=1)
+    critic_hidden_sizes: Sizes | None = option(None, "widths of the critics; null: hidden_sizes", min_length=1)
 
 
 @options
 class ValueHyper(ActorCriticHyper):
     """Hyper-parameters of algorithms whose critics have target networks."""
 
-    tau: float = Field(default=0.005, gt=0, le=1, description="rate at which target networks follow")
+    tau: float = option(0.005, "rate at which target networks follow", gt=0, le=1)
 
 
 @options
 class EntropyHyper(Hyper):
     """Hyper-parameters of algorithms that pay a policy for its entropy."""
 
-    alpha: Alpha = Field(default="auto", description="entropy temperature: a number, or auto to learn it")
-    target_entropy: float | None = Field(
-        default=None, description="entropy to reach; null: minus the action's dimension"
-    )
-    temperature_learning_rate: float | None = Field(
-        default=None, gt=0, description="learning rate of the temperature; null: learning_rate"
-    )
+    alpha: Alpha = option("auto", "entropy temperature: a number, or auto to learn it")
+    target_entropy: float | None = option(None, "entropy to reach; null: minus the action's dimension")
+    temperature_learning_rate: float | None = option(None, "learning rate of temperature; null: learning_rate", gt=0)
     entropy_per_dimension: ClassVar[float] = -1.0
 
     def __post_init__(self) -> None:
@@ -107,35 +96,29 @@ class EntropyHyper(Hyper):
 class SmoothingHyper(ValueHyper):
     """Hyper-parameters of TD3's target smoothing and delayed actor."""
 
-    policy_noise: float = Field(default=0.2, ge=0, description="standard deviation of target smoothing")
-    noise_clip: float = Field(default=0.5, ge=0, description="bound on the smoothing noise")
-    policy_delay: int = Field(default=2, ge=1, description="critic updates per actor update")
+    policy_noise: float = option(0.2, "standard deviation of target smoothing", ge=0)
+    noise_clip: float = option(0.5, "bound on the smoothing noise", ge=0)
+    policy_delay: int = option(2, "critic updates per actor update", ge=1)
 
 
 @options
 class VAEHyper(ValueHyper):
     """Hyper-parameters of algorithms that model the behaviour by a VAE and choose among candidate actions."""
 
-    vae_hidden_sizes: Sizes = Field(default=(750, 750), min_length=1, description="widths of the behaviour model")
-    vae_learning_rate: float | None = Field(
-        default=None, gt=0, description="learning rate of the behaviour model; null: learning_rate"
-    )
-    vae_kl_weight: float = Field(
-        default=0.5, ge=0, description="weight of the latents' divergence in the behaviour model's loss"
-    )
-    min_q_weight: float = Field(default=0.75, ge=0, le=1, description="weight of the smaller critic: lambda")
-    num_target_samples: int = Field(default=10, ge=1, description="candidate actions in the target")
-    num_action_samples: int = Field(default=100, ge=1, description="candidate actions when acting")
+    vae_hidden_sizes: Sizes = option((750, 750), "widths of the behaviour model", min_length=1)
+    vae_learning_rate: float | None = option(None, "learning rate of the behaviour model; null: learning_rate", gt=0)
+    vae_kl_weight: float = option(0.5, "weight of the latents' divergence in the behaviour model's loss", ge=0)
+    min_q_weight: float = option(0.75, "weight of the smaller critic: lambda", ge=0, le=1)
+    num_target_samples: int = option(10, "candidate actions in the target", ge=1)
+    num_action_samples: int = option(100, "candidate actions when acting", ge=1)
 
 
 @options
 class LambdaReturnHyper(Hyper, learning_rate=1e-4):
     """Hyper-parameters of algorithms that imitate by the advantage of TD(lambda) returns."""
 
-    value_learning_rate: float | None = Field(
-        default=None, gt=0, description="learning rate of the value; null: learning_rate"
-    )
-    gamma: float = Field(default=0.99, ge=0, le=1, description="discount per step")
-    td_lambda: float = Field(default=0.95, ge=0, le=1, description="mixture of long returns (1) and one-step ones (0)")
-    recompute_interval: int = Field(default=1000, ge=1, description="updates between computations of the returns")
-    max_weight: float = Field(default=20.0, gt=0, description="bound on the weight of an action")
+    value_learning_rate: float | None = option(None, "learning rate of the value; null: learning_rate", gt=0)
+    gamma: float = option(0.99, "discount per step", ge=0, le=1)
+    td_lambda: float = option(0.95, "mixture of long returns (1) and one-step ones (0)", ge=0, le=1)
+    recompute_interval: int = option(1000, "updates between computations of the returns", ge=1)
+    max_weight: float = option(20.0, "bound on the weight of an action", gt=0)

@@ -17,13 +17,12 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
 from rl_training.algorithms.base import Algorithm, Step, ValueHyper, register
 from rl_training.algorithms.losses import bellman, combine, critic_objective, exp_weights, imitation_objective
-from rl_training.binding import options, refuse_unused
+from rl_training.binding import option, options, refuse_unused
 from rl_training.models import MLPIQLModel
 from rl_training.models.policies import gaussian_log_prob
 from rl_training.types import Batch, Metrics
@@ -33,22 +32,13 @@ from rl_training.types import Batch, Metrics
 class ImplicitHyper(ValueHyper):
     """What IQL and its variants share."""
 
-    beta: float = Field(default=3.0, ge=0, description="inverse temperature of the advantage; 0 clones")
-    max_weight: float = Field(default=100.0, gt=0, description="bound on the weight of an action")
-    value_learning_rate: float | None = Field(
-        default=None, gt=0, description="learning rate of the value; null: learning_rate"
-    )
-    policy: Literal["stochastic", "deterministic"] = Field(
-        default="stochastic", description="likelihood of a Gaussian around tanh(mean), or regression of actions"
-    )
-    spread: Literal["clipped", "sigmoid"] = Field(
-        default="clipped",
-        description="how the log of the standard deviation is kept in [-5, 2]: clipped, or by a sigmoid",
-    )
-    huber_delta: float | None = Field(
-        default=None, gt=0, description="error from which the critics' loss is linear; null: squared throughout"
-    )
-    actor_dropout: float = Field(default=0.0, ge=0, lt=1, description="share of the actor's units dropped in training")
+    beta: float = option(3.0, "inverse temperature of the advantage; 0 clones", ge=0)
+    max_weight: float = option(100.0, "bound on the weight of an action", gt=0)
+    value_learning_rate: float | None = option(None, "learning rate of the value; null: learning_rate", gt=0)
+    policy: Literal["stochastic", "deterministic"] = option("stochastic", "likelihood of a Gaussian, or regression")
+    spread: Literal["clipped", "sigmoid"] = option("clipped", "how the log of the standard deviation stays in [-5, 2]")
+    huber_delta: float | None = option(None, "error from which the critics' loss is linear; null: always squared", gt=0)
+    actor_dropout: float = option(0.0, "share of the actor's units dropped in training", ge=0, lt=1)
 
     def __post_init__(self) -> None:
         refuse_unused(self, "spread", unless="policy: stochastic", holds=self.policy == "stochastic")
@@ -58,7 +48,7 @@ class ImplicitHyper(ValueHyper):
 class IQLHyper(ImplicitHyper):
     """Hyper-parameters of IQL."""
 
-    expectile: float = Field(default=0.7, gt=0, lt=1, description="how far the value leans to the best actions")
+    expectile: float = option(0.7, "how far the value leans to the best actions", gt=0, lt=1)
 
 
 def value_objective(*, values: Tensor, target_q_values: Tensor, expectile: float) -> Metrics:

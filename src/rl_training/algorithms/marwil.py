@@ -19,13 +19,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, Step, register
 from rl_training.algorithms.hyper import LambdaReturnHyper
 from rl_training.algorithms.losses import exp_weights, imitation_objective
-from rl_training.binding import options
+from rl_training.binding import option, options
 from rl_training.models import MLPMARWILModel
 from rl_training.models.policies import gaussian_log_prob
 from rl_training.reading import Transitions
@@ -37,15 +36,11 @@ from rl_training.types import Batch, Metrics
 class MARWILHyper(LambdaReturnHyper, td_lambda=1.0):
     """Hyper-parameters of MARWIL."""
 
-    beta: float = Field(default=1.0, ge=0, description="inverse temperature of the scaled advantage; 0 clones")
-    value_weight: float = Field(default=1.0, gt=0, description="weight of the value's loss")
-    scale_start: float | None = Field(
-        default=None, gt=0, description="mean squared advantage at the start; null: the first batch's"
-    )
-    scale_rate: float = Field(default=1e-3, ge=0, le=1, description="rate at which it follows the batches")
-    log_std_weight: float = Field(
-        default=0.0, ge=0, description="weight of a bonus on the log of the policy's standard deviation"
-    )
+    beta: float = option(1.0, "inverse temperature of the scaled advantage; 0 clones", ge=0)
+    value_weight: float = option(1.0, "weight of the value's loss", gt=0)
+    scale_start: float | None = option(None, "mean squared advantage at the start; null: the first batch's", gt=0)
+    scale_rate: float = option(1e-3, "rate at which it follows the batches", ge=0, le=1)
+    log_std_weight: float = option(0.0, "weight of a bonus on the log of the policy's standard deviation", ge=0)
 
 
 def marwil_loss(

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from rl_training.algorithms.calibration import CalibrationHyper
-from rl_training.binding import options, refuse_unused
+from rl_training.binding import option, options, refuse_unused
 from rl_training.types import ConfigError, Metrics
 
 LagrangeForm = Literal["weight_outside", "weight_inside"]
@@ -19,28 +18,17 @@ LagrangeForm = Literal["weight_outside", "weight_inside"]
 class PenaltyHyper(CalibrationHyper):
     """Hyper-parameters of the penalty on values of sampled actions."""
 
-    conservative_weight: float = Field(default=10.0, ge=0, description="weight of the penalty")
-    online_conservative_weight: float | None = Field(
-        default=None, ge=0, description="weight of the penalty in an online phase; null: conservative_weight"
-    )
-    num_action_samples: int = Field(default=10, ge=1, description="actions of each of the three kinds in the penalty")
-    penalty_temperature: float = Field(default=1.0, gt=0, description="how soft the maximum in the penalty is")
-    importance_sampled: bool = Field(
-        default=True,
-        description="correct for the density of samples; false: count the logged action among them instead",
-    )
-    penalty_clip_min: float | None = Field(default=None, description="lower bound on a row's part of the penalty")
-    penalty_clip_max: float | None = Field(default=None, description="upper bound on a row's part of the penalty")
-    conservative_gap: float | None = Field(
-        default=None, description="penalty to reach by learning its multiplier; null: no multiplier"
-    )
-    lagrange_form: LagrangeForm = Field(
-        default="weight_outside", description="whether the weight applies to the gap too"
-    )
-    initial_log_lagrange: float = Field(default=1.0, description="logarithm of the multiplier at the start")
-    lagrange_learning_rate: float | None = Field(
-        default=None, gt=0, description="learning rate of the multiplier; null: the critics'"
-    )
+    conservative_weight: float = option(10.0, "weight of the penalty", ge=0)
+    online_conservative_weight: float | None = option(None, "penalty's weight online; null: conservative_weight", ge=0)
+    num_action_samples: int = option(10, "actions of each of the three kinds in the penalty", ge=1)
+    penalty_temperature: float = option(1.0, "how soft the maximum in the penalty is", gt=0)
+    importance_sampled: bool = option(True, "correct for the samples' densities; false: add the logged action to them")
+    penalty_clip_min: float | None = option(None, "lower bound on a row's part of the penalty")
+    penalty_clip_max: float | None = option(None, "upper bound on a row's part of the penalty")
+    conservative_gap: float | None = option(None, "penalty to reach by learning its multiplier; null: no multiplier")
+    lagrange_form: LagrangeForm = option("weight_outside", "whether the weight applies to the gap too")
+    initial_log_lagrange: float = option(1.0, "logarithm of the multiplier at the start")
+    lagrange_learning_rate: float | None = option(None, "learning rate of the multiplier; null: the critics'", gt=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -24,11 +24,10 @@ from __future__ import annotations
 import math
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, Hyper, Step, register
-from rl_training.binding import options
+from rl_training.binding import option, options
 from rl_training.models.actors import gaussian_log_prob
 from rl_training.models.discrete import pick
 from rl_training.models.mlp_ppo import MLPPPOModel
@@ -42,26 +41,18 @@ from rl_training.types import Batch, Metrics
 class PPOHyper(Hyper, hidden_sizes=(64, 64), max_grad_norm=0.5):
     """Hyper-parameters of PPO."""
 
-    adam_eps: float = Field(default=1e-5, gt=0, description="what Adam adds to its denominator")
-    gamma: float = Field(default=0.99, ge=0, le=1, description="discount per step")
-    gae_lambda: float = Field(
-        default=0.95, ge=0, le=1, description="mixture of long advantages (1) and one-step ones (0)"
-    )
-    rollout_steps: int = Field(default=2048, ge=1, description="transitions in a rollout, of all environments together")
-    epochs: int = Field(default=10, ge=1, description="passes over each rollout")
-    clip_range: float = Field(default=0.2, gt=0, description="how far the ratio of probabilities may leave 1")
-    value_clip: float | None = Field(
-        default=None, gt=0, description="how far a value may move from the old one; null: as far as it likes"
-    )
-    value_weight: float = Field(default=0.5, ge=0, description="weight of the value's error")
-    entropy_weight: float = Field(default=0.0, ge=0, description="weight of the policy's entropy")
-    normalize_rewards: bool = Field(
-        default=False, description="divide rewards by the running standard deviation of discounted returns"
-    )
-    normalize_advantage: bool = Field(default=True, description="standardise advantages in each minibatch")
-    log_std: float = Field(
-        default=0.0, description="logarithm of the policy's standard deviation at the start; continuous actions"
-    )
+    adam_eps: float = option(1e-5, "what Adam adds to its denominator", gt=0)
+    gamma: float = option(0.99, "discount per step", ge=0, le=1)
+    gae_lambda: float = option(0.95, "mixture of long advantages (1) and one-step ones (0)", ge=0, le=1)
+    rollout_steps: int = option(2048, "transitions in a rollout, of all environments together", ge=1)
+    epochs: int = option(10, "passes over each rollout", ge=1)
+    clip_range: float = option(0.2, "how far the ratio of probabilities may leave 1", gt=0)
+    value_clip: float | None = option(None, "how far a value may move from the old one; null: as far as it likes", gt=0)
+    value_weight: float = option(0.5, "weight of the value's error", ge=0)
+    entropy_weight: float = option(0.0, "weight of the policy's entropy", ge=0)
+    normalize_rewards: bool = option(False, "divide rewards by the running standard deviation of discounted returns")
+    normalize_advantage: bool = option(True, "standardise advantages in each minibatch")
+    log_std: float = option(0.0, "logarithm of the policy's standard deviation at the start; continuous actions")
 
 
 def ppo_loss(

@@ -17,13 +17,12 @@ is kept above 1e-6, for a critic that is zero everywhere.
 from __future__ import annotations
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from rl_training.algorithms.base import TRANSITION, Algorithm, Step, register
 from rl_training.algorithms.hyper import SmoothingHyper
 from rl_training.algorithms.losses import bellman, combine, critic_objective, smooth
-from rl_training.binding import options
+from rl_training.binding import option, options
 from rl_training.models import MLPReBRACModel
 from rl_training.reading import Transitions
 from rl_training.types import Batch, Metrics
@@ -33,17 +32,13 @@ from rl_training.types import Batch, Metrics
 class ReBRACHyper(SmoothingHyper, learning_rate=1e-3, hidden_sizes=(256, 256, 256)):
     """Hyper-parameters of ReBRAC."""
 
-    actor_bc_weight: float = Field(default=0.01, ge=0, description="weight of the actor's distance to the data")
-    critic_bc_weight: float = Field(default=0.01, ge=0, description="weight of the next action's distance to the data")
-    actor_q_weight: float = Field(default=1.0, ge=0, description="weight of the value in the actor's loss")
-    normalize_q: bool = Field(default=True, description="divide the value in the actor's loss by its mean magnitude")
-    online_actor_bc_factor: float = Field(
-        default=0.5, ge=0, description="factor that actor_bc_weight comes to, in a line, by the end of an online phase"
-    )
-    online_critic_bc_factor: float = Field(
-        default=0.0, ge=0, description="factor on critic_bc_weight in an online phase"
-    )
-    critic_layer_norm: bool = Field(default=True, description="layer normalisation in the critics")
+    actor_bc_weight: float = option(0.01, "weight of the actor's distance to the data", ge=0)
+    critic_bc_weight: float = option(0.01, "weight of the next action's distance to the data", ge=0)
+    actor_q_weight: float = option(1.0, "weight of the value in the actor's loss", ge=0)
+    normalize_q: bool = option(True, "divide the value in the actor's loss by its mean magnitude")
+    online_actor_bc_factor: float = option(0.5, "factor on actor_bc_weight that an online phase reaches linearly", ge=0)
+    online_critic_bc_factor: float = option(0.0, "factor on critic_bc_weight in an online phase", ge=0)
+    critic_layer_norm: bool = option(True, "layer normalisation in the critics")
 
 
 def penalized_values(

@@ -26,7 +26,6 @@ from functools import partial
 from typing import ClassVar
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, Step, register
@@ -39,7 +38,7 @@ from rl_training.algorithms.losses import (
     soft_policy_loss,
 )
 from rl_training.algorithms.sac import SACHyper
-from rl_training.binding import options
+from rl_training.binding import option, options
 from rl_training.models import MLPREDQModel
 from rl_training.types import Batch, ConfigError, Metrics
 
@@ -48,17 +47,13 @@ from rl_training.types import Batch, ConfigError, Metrics
 class REDQHyper(SACHyper):
     """Hyper-parameters of REDQ."""
 
-    num_critics: int = Field(default=10, ge=1, description="critics; the actor follows the mean of them")
-    num_target_critics: float = Field(
-        default=2, ge=1, description="target critics, drawn anew, whose smallest counts; 1.5: one or two, as likely"
-    )
-    policy_delay: int = Field(default=20, ge=1, description="critic updates per update of actor and temperature")
-    target_entropy: float | None = Field(
-        default=None, description="entropy to reach; null: minus half the action's dimension"
-    )
-    backup_entropy: bool = Field(default=True, description="whether the critics' target pays for entropy")
-    critic_dropout: float = Field(default=0.0, ge=0, lt=1, description="share of the critics' units dropped in updates")
-    critic_layer_norm: bool = Field(default=False, description="layer normalisation in the critics")
+    num_critics: int = option(10, "critics; the actor follows the mean of them", ge=1)
+    num_target_critics: float = option(2, "random target critics whose smallest counts; 1.5: one or two", ge=1)
+    policy_delay: int = option(20, "critic updates per update of actor and temperature", ge=1)
+    target_entropy: float | None = option(None, "entropy to reach; null: minus half the action's dimension")
+    backup_entropy: bool = option(True, "whether the critics' target pays for entropy")
+    critic_dropout: float = option(0.0, "share of the critics' units dropped in updates", ge=0, lt=1)
+    critic_layer_norm: bool = option(False, "layer normalisation in the critics")
     entropy_per_dimension: ClassVar[float] = -0.5
 
     def __post_init__(self) -> None:

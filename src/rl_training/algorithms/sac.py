@@ -15,7 +15,6 @@ Differs from the paper: the temperature's gradient is that of log(alpha), as in 
 from __future__ import annotations
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, Step, ValueHyper, register
@@ -28,7 +27,7 @@ from rl_training.algorithms.losses import (
     soft_actor_objective,
     soft_policy_loss,
 )
-from rl_training.binding import options
+from rl_training.binding import option, options
 from rl_training.models import MLPSACModel
 from rl_training.types import Batch, Metrics
 
@@ -37,7 +36,7 @@ from rl_training.types import Batch, Metrics
 class SACHyper(ValueHyper, EntropyHyper):
     """Hyper-parameters of SAC."""
 
-    num_critics: int = Field(default=2, ge=1, description="critics; the smallest of them counts")
+    num_critics: int = option(2, "critics; the smallest of them counts", ge=1)
 
 
 def critic_half(*, q_values: Tensor, target_q_values: Tensor) -> Metrics:

@@ -15,7 +15,6 @@ Differs from the authors' code: the order of steps is CORL's; target networks st
 from __future__ import annotations
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, Step, register
@@ -27,7 +26,7 @@ from rl_training.algorithms.losses import (
     soft_actor_objective,
 )
 from rl_training.algorithms.sac import SACHyper
-from rl_training.binding import options
+from rl_training.binding import option, options
 from rl_training.models import MLPSACNModel
 from rl_training.types import Batch, Metrics
 
@@ -36,7 +35,7 @@ from rl_training.types import Batch, Metrics
 class SACNHyper(SACHyper, hidden_sizes=(256, 256, 256)):
     """Hyper-parameters of SAC-N."""
 
-    num_critics: int = Field(default=10, ge=1, description="critics; the narrower the data, the more it takes")
+    num_critics: int = option(10, "critics; the narrower the data, the more it takes", ge=1)
 
 
 def actor_objective(*, policy_q_values: Tensor, policy_log_probs: Tensor, temperature: Tensor) -> Metrics:

@@ -12,7 +12,6 @@ as is the warm-up of 25 000 steps.
 from __future__ import annotations
 
 import torch
-from pydantic import Field
 
 from rl_training.algorithms.base import Algorithm, Step, register
 from rl_training.algorithms.hyper import SmoothingHyper
@@ -24,7 +23,7 @@ from rl_training.algorithms.losses import (
     smooth,
     value_actor_objective,
 )
-from rl_training.binding import options
+from rl_training.binding import option, options
 from rl_training.models import MLPTD3Model
 from rl_training.types import Batch, Metrics
 
@@ -33,7 +32,7 @@ from rl_training.types import Batch, Metrics
 class TD3Hyper(SmoothingHyper):
     """Hyper-parameters of TD3."""
 
-    num_critics: int = Field(default=2, ge=1, description="critics; the smallest of the target critics counts")
+    num_critics: int = option(2, "critics; the smallest of the target critics counts", ge=1)
 
 
 td3_loss = combine(

@@ -11,13 +11,12 @@ kept above 1e-6, for a critic that is zero everywhere.
 
 from __future__ import annotations
 
-from pydantic import Field
 from torch import Tensor
 
 from rl_training.algorithms.base import register
 from rl_training.algorithms.losses import combine, critic_objective
 from rl_training.algorithms.td3 import TD3, TD3Hyper
-from rl_training.binding import options
+from rl_training.binding import option, options
 from rl_training.types import Batch, Metrics
 
 
@@ -25,7 +24,7 @@ from rl_training.types import Batch, Metrics
 class TD3BCHyper(TD3Hyper):
     """Hyper-parameters of TD3+BC."""
 
-    bc_alpha: float = Field(default=2.5, gt=0, description="weight of value against cloning")
+    bc_alpha: float = option(2.5, "weight of value against cloning", gt=0)
 
 
 def actor_objective(*, policy_q_values: Tensor, policy_actions: Tensor, actions: Tensor, bc_alpha: float) -> Metrics:

@@ -19,7 +19,6 @@ Differs from the paper: two critics of 2x256 instead of five of 3x512; the loss 
 from __future__ import annotations
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from rl_training.algorithms.base import register
@@ -32,7 +31,7 @@ from rl_training.algorithms.losses import (
     soft_policy_loss,
 )
 from rl_training.algorithms.sac import SAC, SACHyper
-from rl_training.binding import options
+from rl_training.binding import option, options
 from rl_training.models import MLPTQCModel
 from rl_training.types import Batch, ConfigError, Metrics
 
@@ -41,9 +40,9 @@ from rl_training.types import Batch, ConfigError, Metrics
 class TQCHyper(SACHyper):
     """Hyper-parameters of TQC."""
 
-    num_critics: int = Field(default=2, ge=1, description="critics, whose atoms are pooled")
-    num_quantiles: int = Field(default=25, ge=1, description="quantiles of the return that each critic knows")
-    dropped_quantiles: int = Field(default=2, ge=0, description="largest atoms left out of the target, per critic")
+    num_critics: int = option(2, "critics, whose atoms are pooled", ge=1)
+    num_quantiles: int = option(25, "quantiles of the return that each critic knows", ge=1)
+    dropped_quantiles: int = option(2, "largest atoms left out of the target, per critic", ge=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -18,7 +18,6 @@ from __future__ import annotations
 from functools import partial
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, Step, register
@@ -31,7 +30,7 @@ from rl_training.algorithms.iql import (
     implicit_critic_loss,
 )
 from rl_training.algorithms.losses import combine
-from rl_training.binding import options
+from rl_training.binding import option, options
 from rl_training.models import MLPIQLModel
 from rl_training.types import Batch, Metrics
 
@@ -40,15 +39,13 @@ from rl_training.types import Batch, Metrics
 class XQLHyper(ImplicitHyper, huber_delta=20.0):
     """Hyper-parameters of XQL."""
 
-    loss_temperature: float = Field(default=2.0, gt=0, description="how soft the maximum in the value is")
-    gumbel_clip: float = Field(default=7.0, gt=0, description="upper bound on z, the scaled error of the value")
-    two_sided_clip: bool = Field(default=False, description="bound z from below by - gumbel_clip too")
-    value_updates: int = Field(default=1, ge=1, description="steps of the value per update")
-    value_layer_norm: bool = Field(default=True, description="layer normalisation in the value")
-    random_actions: int = Field(default=0, ge=0, description="uniform actions per state added to the value's batch")
-    action_noise: float = Field(
-        default=0.0, ge=0, description="standard deviation of noise, clipped at 0.5, on its actions"
-    )
+    loss_temperature: float = option(2.0, "how soft the maximum in the value is", gt=0)
+    gumbel_clip: float = option(7.0, "upper bound on z, the scaled error of the value", gt=0)
+    two_sided_clip: bool = option(False, "bound z from below by - gumbel_clip too")
+    value_updates: int = option(1, "steps of the value per update", ge=1)
+    value_layer_norm: bool = option(True, "layer normalisation in the value")
+    random_actions: int = option(0, "uniform actions per state added to the value's batch", ge=0)
+    action_noise: float = option(0.0, "standard deviation of noise, clipped at 0.5, on its actions", ge=0)
 
 
 def value_objective(

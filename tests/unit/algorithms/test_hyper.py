@@ -8,7 +8,7 @@ from pydantic import Field
 from rl_training.algorithms.cal_ql import CalQLHyper
 from rl_training.algorithms.cql import CQLHyper
 from rl_training.algorithms.hyper import EntropyHyper, Hyper, ValueHyper
-from rl_training.binding import describe, options
+from rl_training.binding import describe, option, options, options_with
 from rl_training.types import ConfigError
 
 
@@ -17,10 +17,11 @@ class _Child(ValueHyper, EntropyHyper, learning_rate=1e-3, critic_hidden_sizes=(
     """Two options of the parents with other defaults, and one of its own."""
 
     own: int = Field(default=1, description="its own")
+    agreed: float = option(0.5, "must agree with a checkpoint", agree=True, ge=0)
 
 
 @options
-class _Grandchild(_Child, own=3, learning_rate=1e-4):
+class _Grandchild(_Child, own=3, agreed=0.25, learning_rate=1e-4):
     """Another default for both."""
 
 
@@ -36,6 +37,11 @@ def test_type_bound_and_meaning_stay_those_of_the_parent(name: str) -> None:
 
     assert {**child, "default": None} == {**parent, "default": None}
     assert child["default"] != parent["default"]
+
+
+def test_facts_about_an_option_hold_where_the_default_differs() -> None:
+    assert _Grandchild().agreed == 0.25
+    assert options_with("agree", _Child) == options_with("agree", _Grandchild) == {"agreed": True}
 
 
 @pytest.mark.parametrize(("name", "value"), [("learning_rate", 0.0), ("critic_hidden_sizes", (0,))])
