@@ -71,12 +71,9 @@ awac_loss = combine(critic_objective, actor_objective, name="awac_loss", doc="Th
 
 
 @register("awac", mode="offline")
-class AWAC(Algorithm):
+class AWAC(Algorithm[AWACHyper, MLPAWACModel]):
     """Advantage-weighted actor-critic."""
 
-    hyper: AWACHyper
-    model: MLPAWACModel
-    target: MLPAWACModel
     steps = (Step("critic"), Step("actor", tracks=("critic",)))
     defaults = {"normalize_obs": True, "offline_batch_ratio": "proportional"}
 

@@ -75,12 +75,9 @@ awr_loss = combine(
 
 
 @register("awr", mode="offline")
-class AWR(Algorithm):
+class AWR(Algorithm[AWRHyper, MLPAWRModel]):
     """Advantage-weighted regression."""
 
-    hyper: AWRHyper
-    model: MLPAWRModel
-    target: MLPAWRModel
     steps = (Step("value", tracks=("value",), tau=1.0, track_every="recompute_interval"), Step("actor"))
     reads = Transitions(("obs", "actions", "lambda_returns", "advantages"))
     annotates = ("lambda_returns", "advantages")

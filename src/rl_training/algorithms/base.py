@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import chain, islice
-from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar, cast, get_type_hints
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias, cast, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor, nn
-from typing_extensions import Self
+from typing_extensions import Self, TypeVar
 
 from rl_training.algorithms.compilation import CompiledGradient
 from rl_training.algorithms.hyper import Alpha, Hyper, Sizes, ValueHyper
@@ -32,6 +32,8 @@ Gradients = dict[str, list[Tensor]]
 GradientFunction = Callable[[Batch], tuple[Metrics, Gradients, dict[str, Tensor]]]
 Mode: TypeAlias = Literal["offline", "online", "offline_to_online"]
 A = TypeVar("A", bound="Algorithm")
+H = TypeVar("H", bound=Hyper, default=Any)
+M = TypeVar("M", bound=Model, default=Any)
 
 ORIGINS = {
     "next_actions": "; a dataset in episode order derives it: sample from TransitionDataset.requiring('next_actions')",
@@ -82,16 +84,17 @@ class UpdateResult(NamedTuple):
     num_gradient_steps: int = 1
 
 
-class Algorithm(nn.Module):
+class Algorithm(nn.Module, Generic[H, M]):
     """Losses over a model.
 
-    A subclass says by annotation what its hyper-parameters and its model are (`hyper: TD3Hyper`, `model: MLPTD3Model`),
-    declares its steps, and has one <name>_loss method per step.
+    A subclass names the classes of its hyper-parameters and its model (`class TD3(Algorithm[TD3Hyper, MLPTD3Model])`),
+    declares its steps, and has one <name>_loss method per step. A variant with other hyper-parameters annotates them
+    (`hyper: TD3BCHyper`).
     """
 
-    hyper: Any
-    model: Any
-    target: Any
+    hyper: H
+    model: M
+    target: M
     """The target networks, under the names of the children that they follow; typed like the model."""
     hyper_class: ClassVar[type[Hyper]]
     model_class: ClassVar[type[Model]]
@@ -118,9 +121,9 @@ class Algorithm(nn.Module):
 
     def __init__(self, model: Model, hyper: Hyper | None = None, /, **values: Any) -> None:
         super().__init__()
-        self.hyper = bind(values, self.hyper_class, where=type(self).__name__)[0] if hyper is None else hyper
-        self.model = model
-        self.target = cast("Model", nn.Module())
+        self.hyper = bind(values, self.hyper_class, where=type(self).__name__)[0] if hyper is None else cast("H", hyper)
+        self.model = cast("M", model)
+        self.target = cast("M", nn.Module())
         self.optimizers = cast("dict[str, Any]", nn.ModuleDict())
         self.action_space: ActionSpace = BoxActions((-1.0,) * model.action_dim, (1.0,) * model.action_dim)
         self.updates = 0
@@ -137,14 +140,15 @@ class Algorithm(nn.Module):
         self._gradients: dict[str, GradientFunction] = {step.name: partial(self.gradient, step) for step in self.steps}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Read the classes of hyper-parameters and model from the annotations."""
+        """Read the classes of hyper-parameters and model from the brackets after `Algorithm`, or from annotations."""
         super().__init_subclass__(**kwargs)
         if "needs" in cls.__dict__:
             raise TypeError(f"{cls.__name__} declares needs; say reads = Transitions((...)) instead")
-        own = inspect.get_annotations(cls)
-        if "hyper" in own or "model" in own:
-            hints = get_type_hints(cls)
-            cls.hyper_class, cls.model_class = hints["hyper"], hints["model"]
+        for base in cls.__dict__.get("__orig_bases__", ()):
+            if get_origin(base) is Algorithm:
+                cls.hyper_class, cls.model_class = get_args(base)
+        for name in {"hyper", "model"} & inspect.get_annotations(cls).keys():
+            setattr(cls, f"{name}_class", get_type_hints(cls)[name])
 
     @classmethod
     def make_steps(cls, hyper: Any) -> tuple[Step, ...]:
@@ -249,7 +253,7 @@ class Algorithm(nn.Module):
         was_training, self.training = self.training, False
         try:
             for step in self.steps:
-                report.update(self._loss(step, batch))
+                report.update(getattr(self, f"{step.name}_loss")(batch))
         finally:
             self.training = was_training
         return {name: value.detach() for name, value in report.items()}
@@ -286,7 +290,7 @@ class Algorithm(nn.Module):
 
         Nothing changes but the running statistics of networks that normalise by the batch.
         """
-        metrics = self._loss(step, batch)
+        metrics: Metrics = getattr(self, f"{step.name}_loss")(batch)
         groups = {step.name: step.children} if step.shared else {child: (child,) for child in step.children}
         report, gradients, norms = {name: value.detach() for name, value in metrics.items()}, {}, {}
         for number, (name, children) in enumerate(groups.items(), start=1):
@@ -299,10 +303,6 @@ class Algorithm(nn.Module):
             for child, own in zip(children, params, strict=True):
                 gradients[child], norms[child] = list(islice(parts, len(own))), norm
         return report, gradients, norms
-
-    def _loss(self, step: Step, batch: Batch) -> Metrics:
-        metrics: Metrics = getattr(self, f"{step.name}_loss")(batch)
-        return metrics
 
     def compile_steps(self, *, backend: str = "inductor") -> None:
         """Compile loss and gradient of each step as one graph; parameters, states and results stay what they are."""

@@ -58,12 +58,9 @@ def discrete_bc_loss(*, log_probs: Tensor, actions: Tensor) -> Metrics:
 
 
 @register("bc", mode="offline")
-class BC(Algorithm):
+class BC(Algorithm[BCHyper, MLPBCModel]):
     """Behaviour cloning."""
 
-    hyper: BCHyper
-    model: MLPBCModel
-    target: MLPBCModel
     steps = (Step("actor"),)
     action_kinds = ("continuous", "discrete")
     reads = Transitions(("obs", "actions"))

@@ -51,12 +51,9 @@ bcq_loss = combine(
 
 
 @register("bcq", mode="offline")
-class BCQ(Algorithm):
+class BCQ(Algorithm[BCQHyper, MLPBCQModel]):
     """Batch-constrained Q-learning."""
 
-    hyper: BCQHyper
-    model: MLPBCQModel
-    target: MLPBCQModel
     steps = (Step("vae"), Step("critic"), Step("actor", tracks=("actor", "critic")))
     defaults = {"batch_size": 100}
 

@@ -95,12 +95,9 @@ bear_loss = combine(
 
 
 @register("bear", mode="offline")
-class BEAR(Algorithm):
+class BEAR(Algorithm[BEARHyper, MLPBEARModel]):
     """Bootstrapping error accumulation reduction."""
 
-    hyper: BEARHyper
-    model: MLPBEARModel
-    target: MLPBEARModel
     steps = (Step("vae"), Step("critic"), Step("actor", trains=("actor", "lagrange"), tracks=("critic",)))
 
     @classmethod

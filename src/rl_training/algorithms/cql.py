@@ -113,12 +113,9 @@ def cql_loss(
 
 
 @register("cql", mode="offline")
-class CQL(Algorithm):
+class CQL(Algorithm[CQLHyper, MLPCQLModel]):
     """Conservative Q-learning."""
 
-    hyper: CQLHyper
-    model: MLPCQLModel
-    target: MLPCQLModel
     steps = (Step("joint", trains=("temperature", "actor", "critic", "lagrange"), tracks=("critic",)),)
     defaults = {"normalize_obs": True}
 

@@ -70,12 +70,9 @@ crossq_loss = combine(
 
 
 @register("crossq", mode="online")
-class CrossQ(Algorithm):
+class CrossQ(Algorithm[CrossQHyper, MLPCrossQModel]):
     """Soft actor-critic with batch-renormalised networks and no target networks."""
 
-    hyper: CrossQHyper
-    model: MLPCrossQModel
-    target: MLPCrossQModel
     steps = (Step("critic"), Step("actor", trains=("actor", "temperature"), every="policy_delay"))
     defaults = {"learning_starts": 5_000}
 

@@ -80,12 +80,9 @@ crr_loss = combine(critic_objective, actor_objective, name="crr_loss", doc="The 
 
 
 @register("crr", mode="offline")
-class CRR(Algorithm):
+class CRR(Algorithm[CRRHyper, MLPCRRModel]):
     """Critic-regularised regression."""
 
-    hyper: CRRHyper
-    model: MLPCRRModel
-    target: MLPCRRModel
     steps = (
         Step("joint", trains=("critic", "actor"), tracks=("critic", "actor"), track_every="target_update_interval"),
     )

@@ -44,12 +44,9 @@ ddpg_loss = combine(
 
 
 @register("ddpg", mode="online")
-class DDPG(Algorithm):
+class DDPG(Algorithm[DDPGHyper, MLPDDPGModel]):
     """Deep deterministic policy gradient."""
 
-    hyper: DDPGHyper
-    model: MLPDDPGModel
-    target: MLPDDPGModel
     steps = (Step("critic"), Step("actor", tracks=("actor", "critic")))
     defaults = {"exploration_noise": 0.1, "learning_starts": 10_000}
 

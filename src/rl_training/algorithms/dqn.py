@@ -67,12 +67,9 @@ def next_values(*, target_q_values: Tensor, next_q_values: Tensor | None = None)
 
 
 @register("dqn", mode="online")
-class DQN(Algorithm):
+class DQN(Algorithm[DQNHyper, MLPDQNModel]):
     """Deep Q-learning."""
 
-    hyper: DQNHyper
-    model: MLPDQNModel
-    target: MLPDQNModel
     action_kinds = ("discrete",)
     steps = (Step("critic", tracks=("critic",), track_every="target_update_interval"),)
     defaults = {

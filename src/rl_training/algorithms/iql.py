@@ -112,12 +112,9 @@ def implicit_critic_loss(model: MLPIQLModel, hyper: ImplicitHyper, batch: Batch)
 
 
 @register("iql", mode="offline")
-class IQL(Algorithm):
+class IQL(Algorithm[IQLHyper, MLPIQLModel]):
     """Implicit Q-learning."""
 
-    hyper: IQLHyper
-    model: MLPIQLModel
-    target: MLPIQLModel
     steps = (Step("value"), Step("actor"), Step("critic", tracks=("critic",)))
     defaults = {
         "reward_normalize": "return_range",

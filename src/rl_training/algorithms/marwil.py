@@ -72,12 +72,9 @@ def moved_scale(scale: Tensor, advantages: Tensor, rate: float) -> Tensor:
 
 
 @register("marwil", mode="offline")
-class MARWIL(Algorithm):
+class MARWIL(Algorithm[MARWILHyper, MLPMARWILModel]):
     """Monotonic advantage re-weighted imitation learning."""
 
-    hyper: MARWILHyper
-    model: MLPMARWILModel
-    target: MLPMARWILModel
     steps = (
         Step(
             "joint",

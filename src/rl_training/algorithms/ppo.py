@@ -113,12 +113,9 @@ def value_objective(*, values: Tensor, old_values: Tensor, returns: Tensor, valu
 
 
 @register("ppo", mode="online")
-class PPO(Algorithm):
+class PPO(Algorithm[PPOHyper, MLPPPOModel]):
     """Proximal policy optimisation."""
 
-    hyper: PPOHyper
-    model: MLPPPOModel
-    target: MLPPPOModel
     action_kinds = ("continuous", "discrete")
     steps = (Step("ppo", trains=("actor", "value"), shared=True),)
     reads = Rollout("epochs", ("inputs", "actions", "log_probs", "values", "advantages", "lambda_returns"))

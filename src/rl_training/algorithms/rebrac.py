@@ -79,12 +79,9 @@ rebrac_loss = combine(
 
 
 @register("rebrac", mode="offline")
-class ReBRAC(Algorithm):
+class ReBRAC(Algorithm[ReBRACHyper, MLPReBRACModel]):
     """TD3 with penalties on leaving the data, in the actor and in the critic."""
 
-    hyper: ReBRACHyper
-    model: MLPReBRACModel
-    target: MLPReBRACModel
     steps = (Step("critic"), Step("actor", every="policy_delay", tracks=("actor", "critic")))
     reads = Transitions((*TRANSITION, "next_actions"))
     defaults = {"batch_size": 1024}

@@ -93,12 +93,9 @@ def smallest(values: Tensor, number: float) -> Tensor:
 
 
 @register("redq", mode="online")
-class REDQ(Algorithm):
+class REDQ(Algorithm[REDQHyper, MLPREDQModel]):
     """Randomized ensembled double Q-learning."""
 
-    hyper: REDQHyper
-    model: MLPREDQModel
-    target: MLPREDQModel
     steps = (
         Step("critic", tracks=("critic",)),
         Step("actor", trains=("actor", "temperature"), every="policy_delay"),

@@ -62,12 +62,9 @@ sac_loss = combine(
 
 
 @register("sac", mode="online")
-class SAC(Algorithm):
+class SAC(Algorithm[SACHyper, MLPSACModel]):
     """Soft actor-critic with a learned temperature."""
 
-    hyper: SACHyper
-    model: MLPSACModel
-    target: MLPSACModel
     steps = (Step("critic", tracks=("critic",)), Step("actor", trains=("actor", "temperature")))
     defaults = {"learning_starts": 5_000}
 

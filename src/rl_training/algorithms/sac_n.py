@@ -61,12 +61,9 @@ sac_n_loss = combine(
 
 
 @register("sac_n", mode="offline")
-class SACN(Algorithm):
+class SACN(Algorithm[SACNHyper, MLPSACNModel]):
     """SAC with an ensemble of critics."""
 
-    hyper: SACNHyper
-    model: MLPSACNModel
-    target: MLPSACNModel
     steps = (Step("temperature"), Step("actor"), Step("critic", tracks=("critic",)))
 
     def temperature_loss(self, batch: Batch) -> Metrics:

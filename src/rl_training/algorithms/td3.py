@@ -44,12 +44,9 @@ td3_loss = combine(
 
 
 @register("td3", mode="online")
-class TD3(Algorithm):
+class TD3(Algorithm[TD3Hyper, MLPTD3Model]):
     """Twin delayed deterministic policy gradient."""
 
-    hyper: TD3Hyper
-    model: MLPTD3Model
-    target: MLPTD3Model
     steps = (Step("critic"), Step("actor", every="policy_delay", tracks=("actor", "critic")))
     defaults = {"exploration_noise": 0.1, "learning_starts": 25_000}
 

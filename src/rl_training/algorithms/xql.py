@@ -78,12 +78,9 @@ xql_loss = combine(
 
 
 @register("xql", mode="offline")
-class XQL(Algorithm):
+class XQL(Algorithm[XQLHyper, MLPIQLModel]):
     """Extreme Q-learning."""
 
-    hyper: XQLHyper
-    model: MLPIQLModel
-    target: MLPIQLModel
     steps = (Step("value", repeat="value_updates"), Step("actor"), Step("critic", tracks=("critic",)))
     defaults = IQL.defaults
 
