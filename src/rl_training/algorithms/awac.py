@@ -67,7 +67,7 @@ def actor_objective(
     return imitation_objective(log_probs=log_probs, weights=factors, advantages=advantages)
 
 
-awac_loss = combine(critic_objective, actor_objective, name="awac_loss", doc="The whole objective of AWAC.")
+awac_loss = combine("awac_loss", critic_objective, actor_objective)
 
 
 @register("awac", mode="offline")

@@ -54,7 +54,7 @@ def actor_objective(
     max_weight: float = 20.0,
     bound_weight: float = 10.0,
 ) -> Metrics:
-    """Weighted likelihood of the logged actions, and the price of a mean outside the action bounds."""
+    """Likelihood of the logged actions, weighted by standardised advantages, and the price of means out of bounds."""
     weights = exp_weights(advantages / temperature, max_weight)
     metrics = imitation_objective(log_probs=log_probs, weights=weights, advantages=advantages)
     excess = 0.5 * functional.relu(means.abs() - 1).square().sum(-1).mean()
@@ -66,12 +66,7 @@ def actor_objective(
     }
 
 
-awr_loss = combine(
-    value_objective,
-    actor_objective,
-    name="awr_loss",
-    doc="The whole objective of AWR; advantages are standardised already.",
-)
+awr_loss = combine("awr_loss", value_objective, actor_objective)
 
 
 @register("awr", mode="offline")

@@ -41,13 +41,7 @@ class BCQHyper(VAEHyper, learning_rate=1e-3, hidden_sizes=(400, 300)):
     phi: float = option(0.05, "bound on the perturbation of an action", ge=0, le=2)
 
 
-bcq_loss = combine(
-    behavior_objective,
-    critic_objective,
-    value_actor_objective,
-    name="bcq_loss",
-    doc="The whole objective of BCQ; `soft_clipped_max` makes the next values of its target.",
-)
+bcq_loss = combine("bcq_loss", behavior_objective, critic_objective, value_actor_objective)
 
 
 @register("bcq", mode="offline")

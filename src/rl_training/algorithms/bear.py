@@ -85,13 +85,7 @@ def actor_objective(
     }
 
 
-bear_loss = combine(
-    behavior_objective,
-    critic_objective,
-    actor_objective,
-    name="bear_loss",
-    doc="The whole objective of BEAR; `mmd_distance` makes the distances (B,).",
-)
+bear_loss = combine("bear_loss", behavior_objective, critic_objective, actor_objective)
 
 
 @register("bear", mode="offline")

@@ -60,13 +60,7 @@ def joint_critic_objective(
     return critic_half(q_values=q, target_q_values=target_q)
 
 
-crossq_loss = combine(
-    joint_critic_objective,
-    actor_objective,
-    entropy_objective,
-    name="crossq_loss",
-    doc="The whole objective of CrossQ; `joint_q_values` (E, 2 B) are of (s, a) first, of (s', a') after it.",
-)
+crossq_loss = combine("crossq_loss", joint_critic_objective, actor_objective, entropy_objective)
 
 
 @register("crossq", mode="online")

@@ -76,7 +76,7 @@ def actor_objective(
     return metrics | {"filter_rate": better.mean()}
 
 
-crr_loss = combine(critic_objective, actor_objective, name="crr_loss", doc="The whole objective of CRR.")
+crr_loss = combine("crr_loss", critic_objective, actor_objective)
 
 
 @register("crr", mode="offline")

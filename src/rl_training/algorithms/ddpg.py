@@ -35,12 +35,7 @@ class DDPGHyper(ValueHyper):
     critic_weight_decay: float = option(0.0, "weight decay of the critic; the paper has 0.01", ge=0)
 
 
-ddpg_loss = combine(
-    critic_objective,
-    value_actor_objective,
-    name="ddpg_loss",
-    doc="The whole objective of DDPG; `q_values` is (1, B), the others (B,).",
-)
+ddpg_loss = combine("ddpg_loss", critic_objective, value_actor_objective)
 
 
 @register("ddpg", mode="online")

@@ -41,20 +41,14 @@ def diversity_objective(action_gradients: Tensor) -> Metrics:
 def diverse_critic_objective(
     *, q_values: Tensor, target_q_values: Tensor, action_gradients: Tensor, diversity_weight: float
 ) -> Metrics:
-    """Squared error of the critics, and the weighted agreement of their gradients (N, B, dim)."""
+    """Squared error of N critics, and the agreement of their gradients (N, B, dim) at the logged actions."""
     metrics = critic_objective(q_values=q_values, target_q_values=target_q_values)
     diversity = diversity_objective(action_gradients)
     loss = metrics["critic_loss"] + diversity_weight * diversity["diversity_loss"]
     return metrics | diversity | {"critic_loss": loss}
 
 
-edac_loss = combine(
-    entropy_objective,
-    policy_objective,
-    diverse_critic_objective,
-    name="edac_loss",
-    doc="The whole objective of EDAC; `action_gradients` (N, B, dim) are those of Q_j(s, a).",
-)
+edac_loss = combine("edac_loss", entropy_objective, policy_objective, diverse_critic_objective)
 
 
 @register("edac", mode="offline")

@@ -79,9 +79,7 @@ def bootstrap_objective(*, q_values: Tensor, bellman_targets: Tensor, huber_delt
     return metrics | {"critic_loss": losses.mean(-1).sum()}
 
 
-iql_loss = combine(
-    value_objective, actor_objective, bootstrap_objective, name="iql_loss", doc="The whole objective of IQL."
-)
+iql_loss = combine("iql_loss", value_objective, actor_objective, bootstrap_objective)
 
 
 def implicit_actor_loss(

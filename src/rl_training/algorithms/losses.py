@@ -16,26 +16,30 @@ from rl_training.types import Batch, Metrics, nearest
 Objective: TypeAlias = Callable[..., Metrics]
 
 
-def combine(*objectives: Objective, name: str, doc: str) -> Objective:
+def combine(name: str, *objectives: Objective, **defaults: Any) -> Objective:
     """The whole objective of an algorithm, from tensors alone: each part takes the arguments that it names.
 
     The parts are the functions that training minimises, so that a check of the whole is a check of what is trained.
+    `defaults` are values of arguments that need not be given.
     """
     parts = [(objective, inspect.signature(objective).parameters) for objective in objectives]
     known = {key: each.replace(kind=each.KEYWORD_ONLY) for _, own in parts for key, each in own.items()}
+    known |= {key: known[key].replace(default=value) for key, value in defaults.items()}
     signature = inspect.Signature(list(known.values()), return_annotation="Metrics")
 
     def whole(**tensors: Any) -> Metrics:
         for unknown in tensors.keys() - known:
             raise TypeError(f"{name}() got an unexpected argument {unknown!r}{nearest(unknown, known)}")
         signature.bind(**tensors)
+        given = defaults | tensors
         metrics: Metrics = {}
         for objective, own in parts:
-            metrics |= objective(**{key: tensors[key] for key in own if key in tensors})
+            metrics |= objective(**{key: given[key] for key in own if key in given})
         return metrics
 
     whole.__name__ = whole.__qualname__ = name
-    whole.__doc__ = doc
+    meanings = filter(None, map(inspect.getdoc, objectives))
+    whole.__doc__ = "\n\n".join([f"The whole objective of {name.removesuffix('_loss')}, part by part:", *meanings])
     whole.__signature__ = signature  # type: ignore[attr-defined]  # what help() shows
     return whole
 

@@ -70,12 +70,7 @@ def actor_objective(
     }
 
 
-rebrac_loss = combine(
-    critic_objective,
-    actor_objective,
-    name="rebrac_loss",
-    doc="The whole objective of ReBRAC; `penalized_values` makes the next values of its target.",
-)
+rebrac_loss = combine("rebrac_loss", critic_objective, actor_objective)
 
 
 @register("rebrac", mode="offline")

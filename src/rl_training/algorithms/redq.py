@@ -70,13 +70,7 @@ def actor_objective(policy_q_values: Tensor, *, policy_log_probs: Tensor, log_te
     )
 
 
-redq_loss = combine(
-    critic_objective,
-    actor_objective,
-    entropy_objective,
-    name="redq_loss",
-    doc="The whole objective of REDQ; `q_values` and `policy_q_values` are (N, B), the others (B,).",
-)
+redq_loss = combine("redq_loss", critic_objective, actor_objective, entropy_objective)
 
 
 def draw_subset(size: int, of: int, device: torch.device) -> Tensor:

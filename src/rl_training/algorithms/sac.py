@@ -52,13 +52,7 @@ def actor_objective(policy_q_values: Tensor, *, policy_log_probs: Tensor, log_te
     )
 
 
-sac_loss = combine(
-    critic_half,
-    actor_objective,
-    entropy_objective,
-    name="sac_loss",
-    doc="The whole objective of SAC; `q_values` and `policy_q_values` are (E, B), the others (B,).",
-)
+sac_loss = combine("sac_loss", critic_half, actor_objective, entropy_objective)
 
 
 @register("sac", mode="online")

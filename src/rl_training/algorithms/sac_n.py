@@ -51,13 +51,7 @@ def policy_objective(*, policy_q_values: Tensor, policy_log_probs: Tensor, log_t
     )
 
 
-sac_n_loss = combine(
-    entropy_objective,
-    policy_objective,
-    critic_objective,
-    name="sac_n_loss",
-    doc="The whole objective of SAC-N; values are (N, B), log-densities (B,).",
-)
+sac_n_loss = combine("sac_n_loss", entropy_objective, policy_objective, critic_objective)
 
 
 @register("sac_n", mode="offline")

@@ -35,12 +35,7 @@ class TD3Hyper(SmoothingHyper):
     num_critics: int = option(2, "critics; the smallest of the target critics counts", ge=1)
 
 
-td3_loss = combine(
-    critic_objective,
-    value_actor_objective,
-    name="td3_loss",
-    doc="The whole objective of TD3; `policy_q_values` (B,) are the first critic's.",
-)
+td3_loss = combine("td3_loss", critic_objective, value_actor_objective)
 
 
 @register("td3", mode="online")

@@ -40,7 +40,7 @@ def actor_objective(*, policy_q_values: Tensor, policy_actions: Tensor, actions:
     }
 
 
-td3_bc_loss = combine(critic_objective, actor_objective, name="td3_bc_loss", doc="The whole objective of TD3+BC.")
+td3_bc_loss = combine("td3_bc_loss", critic_objective, actor_objective)
 
 
 @register("td3_bc", mode="offline")

@@ -71,13 +71,7 @@ def actor_objective(policy_quantiles: Tensor, *, policy_log_probs: Tensor, log_t
     )
 
 
-tqc_loss = combine(
-    quantile_objective,
-    actor_objective,
-    entropy_objective,
-    name="tqc_loss",
-    doc="The whole objective of TQC; quantiles are (E, B, M), atoms (B, K), log-densities (B,).",
-)
+tqc_loss = combine("tqc_loss", quantile_objective, actor_objective, entropy_objective)
 
 
 def pooled_atoms(quantiles: Tensor) -> Tensor:

@@ -15,8 +15,6 @@ Differs from the paper: z is clipped from above only, as in the authors' code; `
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 from torch import Tensor
 
@@ -68,13 +66,7 @@ def value_objective(
     }
 
 
-xql_loss = combine(
-    value_objective,
-    partial(actor_objective, beta=3.0),
-    partial(bootstrap_objective, huber_delta=20.0),
-    name="xql_loss",
-    doc="The whole objective of XQL.",
-)
+xql_loss = combine("xql_loss", value_objective, actor_objective, bootstrap_objective, beta=3.0, huber_delta=20.0)
 
 
 @register("xql", mode="offline")

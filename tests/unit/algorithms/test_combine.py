@@ -13,6 +13,7 @@ from rl_training.types import Metrics
 
 
 def _first(values: Tensor, *, weight: float = 2.0) -> Metrics:
+    """The first part."""
     return {"first_loss": weight * values.sum(), "mean": values.mean()}
 
 
@@ -22,7 +23,7 @@ def _second(*, values: Tensor, others: Tensor) -> Metrics:
 
 @pytest.fixture
 def whole() -> Objective:
-    return combine(_first, _second, name="some_loss", doc="The whole.")
+    return combine("some_loss", _first, _second)
 
 
 def test_each_part_takes_its_arguments_and_all_metrics_are_returned(whole: Objective) -> None:
@@ -35,11 +36,22 @@ def test_each_part_takes_its_arguments_and_all_metrics_are_returned(whole: Objec
 
 
 def test_the_whole_has_a_name_a_meaning_and_a_signature(whole: Objective) -> None:
-    assert (whole.__name__, whole.__doc__) == ("some_loss", "The whole.")
+    assert (whole.__name__, whole.__doc__) == (
+        "some_loss",
+        "The whole objective of some, part by part:\n\nThe first part.",
+    )
     parameters = inspect.signature(whole).parameters
     assert list(parameters) == ["values", "weight", "others"]
     assert {each.kind for each in parameters.values()} == {inspect.Parameter.KEYWORD_ONLY}
     assert parameters["weight"].default == 2.0
+
+
+def test_an_argument_can_have_another_default() -> None:
+    whole = combine("some_loss", _first, _second, weight=3.0)
+
+    assert float(whole(values=torch.ones(1), others=torch.ones(1))["first_loss"]) == 3.0
+    assert float(whole(values=torch.ones(1), others=torch.ones(1), weight=1.0)["first_loss"]) == 1.0
+    assert inspect.signature(whole).parameters["weight"].default == 3.0
 
 
 def test_an_unknown_argument_is_refused_with_the_nearest_name(whole: Objective) -> None:
