@@ -85,27 +85,21 @@ class AWAC(Algorithm[AWACHyper, MLPAWACModel]):
 
     def actor_loss(self, batch: Batch) -> Metrics:
         """Likelihood of the logged actions, weighted by their advantage over the policy's."""
-        hyper, obs, actions = self.hyper, batch["obs"], batch["actions"]
+        obs, actions = batch["obs"], batch["actions"]
         mean, log_std = self.model.actor(obs)
         with torch.no_grad():
-            q = self.model.critic(obs, torch.cat([actions[None], self._baseline_actions(obs)])).amin(-2)
+            if self.hyper.baseline == "mean":
+                policy_actions = self.model.actor.act(obs, deterministic=True)[None]
+            else:
+                policy_actions = self.model.actor.sample(obs, count=self.hyper.num_action_samples)
+            q = self.model.critic(obs, torch.cat([actions[None], policy_actions])).amin(-2)
         metrics = actor_objective(
             data_q_values=q[0],
             policy_q_values=q[1:].mean(0),
             log_probs=gaussian_log_prob(actions, mean, log_std),
-            awac_lambda=hyper.awac_lambda,
-            weights=hyper.weights,
-            max_weight=hyper.max_weight,
+            **self.hyper.only("awac_lambda", "weights", "max_weight"),
         )
         return metrics | {"log_std_mean": log_std.mean()}
-
-    def _baseline_actions(self, obs: Tensor) -> Tensor:
-        """Actions (samples, B, dim) whose mean value is the baseline."""
-        if self.hyper.baseline == "mean":
-            mean: Tensor = self.model.actor(obs)[0]
-            return mean.clamp(-1, 1)[None]
-        samples: Tensor = self.model.actor.sample(obs, count=self.hyper.num_action_samples)
-        return samples
 
 
 AWACAlgorithm = AWAC

@@ -99,15 +99,12 @@ class AWR(Algorithm[AWRHyper, MLPAWRModel]):
 
     def actor_loss(self, batch: Batch) -> Metrics:
         """Likelihood of the logged actions, weighted by their advantage."""
-        hyper = self.hyper
         mean, log_std = self.model.actor(batch["obs"])
         return actor_objective(
             advantages=batch["advantages"],
             log_probs=gaussian_log_prob(batch["actions"], mean, log_std),
             means=mean,
-            temperature=hyper.temperature,
-            max_weight=hyper.max_weight,
-            bound_weight=hyper.bound_weight,
+            **self.hyper.only("temperature", "max_weight", "bound_weight"),
         )
 
 

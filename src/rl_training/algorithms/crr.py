@@ -108,10 +108,7 @@ class CRR(Algorithm[CRRHyper, MLPCRRModel]):
             data_q_values=q[0],
             policy_q_values=q[1:],
             log_probs=gaussian_log_prob(actions, mean, log_std),
-            weights=hyper.weights,
-            advantage=hyper.advantage,
-            beta=hyper.beta,
-            max_weight=hyper.max_weight,
+            **hyper.only("weights", "advantage", "beta", "max_weight"),
         )
         return metrics | {"log_std_mean": log_std.mean()}
 

@@ -63,11 +63,9 @@ class EDAC(SACN):
         actions = batch["actions"].expand(self.hyper.num_critics, *batch["actions"].shape).clone().requires_grad_()
         q = self.model.critic.forward_each(batch["obs"], actions)
         (gradients,) = torch.autograd.grad(q.sum(), actions, create_graph=True)
+        targets, weight = self.targets(batch), self.hyper.diversity_weight
         return diverse_critic_objective(
-            q_values=q,
-            target_q_values=self.targets(batch),
-            action_gradients=gradients,
-            diversity_weight=self.hyper.diversity_weight,
+            q_values=q, target_q_values=targets, action_gradients=gradients, diversity_weight=weight
         )
 
 

@@ -43,6 +43,10 @@ class Hyper:
     def __post_init__(self) -> None:
         """Check options that depend on each other; a mixin that does so calls its parents' check too."""
 
+    def only(self, *names: str) -> dict[str, Any]:
+        """The named options, as keyword arguments of an objective."""
+        return {name: getattr(self, name) for name in names}
+
     def learning_rate_of(self, child: str) -> float:
         """The learning rate of one child of the model: its own if it has one, else the shared one."""
         own: float | None = getattr(self, f"{child}_learning_rate", None)

@@ -116,9 +116,7 @@ class MARWIL(Algorithm[MARWILHyper, MLPMARWILModel]):
             values=values,
             log_probs=log_probs + hyper.log_std_weight * log_std.mean(-1),
             scale=scale,
-            beta=hyper.beta,
-            max_weight=hyper.max_weight,
-            value_weight=hyper.value_weight,
+            **hyper.only("beta", "max_weight", "value_weight"),
         )
         return metrics | {
             "advantage_scale": scale,

@@ -138,7 +138,7 @@ class PPO(Algorithm[PPOHyper, MLPPPOModel]):
 
     def ppo_loss(self, batch: Batch) -> Metrics:
         """Actor and value by one loss, with one gradient norm."""
-        hyper, inputs = self.hyper, batch["inputs"]
+        inputs = batch["inputs"]
         log_probs, entropy, report = self._likelihood(inputs, batch["actions"])
         return report | ppo_loss(
             log_probs=log_probs,
@@ -148,11 +148,7 @@ class PPO(Algorithm[PPOHyper, MLPPPOModel]):
             old_values=batch["values"],
             returns=batch["lambda_returns"],
             entropy=entropy,
-            clip_range=hyper.clip_range,
-            value_clip=hyper.value_clip,
-            value_weight=hyper.value_weight,
-            entropy_weight=hyper.entropy_weight,
-            normalize_advantage=hyper.normalize_advantage,
+            **self.hyper.only("clip_range", "value_clip", "value_weight", "entropy_weight", "normalize_advantage"),
         )
 
     def _likelihood(self, inputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Metrics]:

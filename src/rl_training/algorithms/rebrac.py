@@ -106,8 +106,7 @@ class ReBRAC(Algorithm[ReBRACHyper, MLPReBRACModel]):
             policy_actions=policy_actions,
             actions=actions,
             actor_bc_weight=weight,
-            actor_q_weight=hyper.actor_q_weight,
-            normalize_q=hyper.normalize_q,
+            **hyper.only("actor_q_weight", "normalize_q"),
         )
         # The mean distance of uniform actions, whose variance is 1/3: the policy's is to be read beside it.
         return metrics | {"bc_mse_random": (1 / 3 + actions.square()).sum(-1).mean(), "actor_bc_weight": weight}

@@ -27,7 +27,7 @@ from rl_training.algorithms.iql import (
     implicit_actor_loss,
     implicit_critic_loss,
 )
-from rl_training.algorithms.losses import combine
+from rl_training.algorithms.losses import combine, smooth
 from rl_training.binding import option, options
 from rl_training.models import MLPIQLModel
 from rl_training.types import Batch, Metrics
@@ -78,24 +78,20 @@ class XQL(Algorithm[XQLHyper, MLPIQLModel]):
 
     def value_loss(self, batch: Batch) -> Metrics:
         """The value of a state as the soft maximum over its logged actions."""
-        hyper, obs = self.hyper, batch["obs"]
-        actions = self._value_actions(batch["actions"])
+        obs, actions = batch["obs"], self._value_actions(batch["actions"])
         with torch.no_grad():
             target_q = self.target.critic(obs, actions).amin(-2)
         return value_objective(
             values=self.model.value(obs).expand_as(target_q),
             target_q_values=target_q,
-            loss_temperature=hyper.loss_temperature,
-            gumbel_clip=hyper.gumbel_clip,
-            two_sided_clip=hyper.two_sided_clip,
+            **self.hyper.only("loss_temperature", "gumbel_clip", "two_sided_clip"),
         )
 
     def _value_actions(self, actions: Tensor) -> Tensor:
         """The logged actions, (1 + random_actions, B, dim) with what the options add to them."""
         hyper = self.hyper
         if hyper.action_noise:
-            noise = (torch.randn_like(actions) * hyper.action_noise).clamp(-0.5, 0.5)
-            actions = (actions + noise).clamp(-1, 1)
+            actions = smooth(actions, hyper.action_noise, 0.5)
         if not hyper.random_actions:
             return actions[None]
         uniform = torch.rand(hyper.random_actions, *actions.shape, dtype=actions.dtype, device=actions.device)

@@ -69,3 +69,7 @@ def test_an_option_is_unused_by_the_default_of_its_own_group() -> None:
     assert CalQLHyper(failure_reward=-5.0).calibrated
     with pytest.raises(ConfigError, match="failure_reward has no effect without calibrated: true"):
         CalQLHyper(failure_reward=-5.0, calibrated=False)
+
+
+def test_named_options_become_keyword_arguments() -> None:
+    assert ValueHyper(gamma=0.5).only("tau", "gamma") == {"tau": 0.005, "gamma": 0.5}
