@@ -13,7 +13,7 @@ from peers import ACTION_DIM, OBS_DIM, SPACES, batches, build
 from torch import Tensor, nn
 
 from rl_training.algorithms.bcq import BCQ, BCQHyper, bcq_loss
-from rl_training.algorithms.losses import soft_clipped_max, vae_objective
+from rl_training.algorithms.losses import behavior_objective, soft_clipped_max
 from rl_training.config import TrainConfig
 from rl_training.models import BehaviorVAE, MLPBCQModel, PerturbationActor
 from rl_training.runtime import load_policy, train
@@ -43,12 +43,12 @@ def _normal(*shape: int, seed: int = 0) -> Tensor:
 )
 def test_divergence_of_the_latents_from_a_standard_normal(mean: float, log_std: float, expected: float) -> None:
     actions = torch.zeros(3, 2)
-    metrics = vae_objective(
+    metrics = behavior_objective(
         reconstructions=actions,
         actions=actions,
-        mean=torch.full((3, 4), mean),
-        log_std=torch.full((3, 4), log_std),
-        kl_weight=0.5,
+        latent_mean=torch.full((3, 4), mean),
+        latent_log_std=torch.full((3, 4), log_std),
+        vae_kl_weight=0.5,
     )
     assert float(metrics["vae_kl"]) == pytest.approx(expected, abs=1e-6)
     assert float(metrics["vae_loss"]) == pytest.approx(0.5 * expected, abs=1e-6)
@@ -59,12 +59,12 @@ def test_reconstruction_and_divergence_are_means_over_rows_and_dimensions() -> N
     # gives 0.5 * 4 = 2, the others nothing: 2 / 8.
     mean = torch.zeros(2, 4)
     mean[0, 0] = 2.0
-    metrics = vae_objective(
+    metrics = behavior_objective(
         reconstructions=torch.tensor([[1.0, 0.0], [0.0, 0.0]]),
         actions=torch.zeros(2, 2),
-        mean=mean,
-        log_std=torch.zeros(2, 4),
-        kl_weight=0.5,
+        latent_mean=mean,
+        latent_log_std=torch.zeros(2, 4),
+        vae_kl_weight=0.5,
     )
     assert float(metrics["vae_reconstruction"]) == pytest.approx(0.25)
     assert float(metrics["vae_kl"]) == pytest.approx(0.25)

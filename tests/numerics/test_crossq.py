@@ -437,7 +437,7 @@ def test_defaults_are_those_of_the_sheet() -> None:
     assert [hyper.optimizer_options(child) for child in ("actor", "temperature")] == [{"beta1": 0.5}, {}]
     assert [hyper.learning_rate_of(child) for child in ("actor", "critic", "temperature")] == [1e-3] * 3
     algorithm: Any = build("crossq", **SMALL)
-    assert algorithm.target_entropy == -3.0
+    assert algorithm.hyper.target_entropy_for(3) == -3.0
     assert {norm.eps for norm in algorithm.modules() if isinstance(norm, BatchRenorm)} == {1e-3}
     assert CrossQ.defaults == {"learning_starts": 5_000}
 

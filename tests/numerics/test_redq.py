@@ -373,7 +373,7 @@ def test_the_entropy_to_reach_is_minus_half_the_dimension_unless_given(
     target_entropy: float | None, expected: float
 ) -> None:
     algorithm: Any = build("redq", target_entropy=target_entropy)
-    assert algorithm.target_entropy == expected
+    assert algorithm.hyper.target_entropy_for(ACTION_DIM) == expected
     metrics = algorithm.actor_loss(batches(1)[0])
     (gradient,) = torch.autograd.grad(metrics["temperature_loss"], algorithm.model.temperature.log_value)
     # The slope of - log(alpha) * (mean log pi + target), where the entropy is - mean log pi.

@@ -166,7 +166,7 @@ def test_defaults_are_the_authors_for_dense_rewards() -> None:
     for name in ("num_critics", "num_target_critics", "policy_delay", "hidden_sizes", "learning_rate", "tau", "gamma"):
         assert getattr(hyper, name) == getattr(REDQHyper(), name)
     algorithm: Any = build("rlpd")
-    assert algorithm.target_entropy == -1.5
+    assert algorithm.hyper.target_entropy_for(3) == -1.5
     assert RLPD.defaults == {"learning_starts": 5_000, "update_to_data": 20, "offline_batch_ratio": 0.5}
     assert (RLPD.name, RLPD.mode) == ("rlpd", "offline_to_online")
 

@@ -136,7 +136,7 @@ def test_the_temperature_falls_where_the_entropy_is_above_its_target(log_prob: f
     # against the gradient.
     log_temperature = torch.tensor(0.0, requires_grad=True)
     log_probs = torch.tensor([log_prob - 1, log_prob + 1])
-    metrics = temperature_objective(log_temperature=log_temperature, log_probs=log_probs, target_entropy=-3.0)
+    metrics = temperature_objective(log_temperature=log_temperature, policy_log_probs=log_probs, target_entropy=-3.0)
     (found,) = torch.autograd.grad(metrics["temperature_loss"], log_temperature)
     assert float(found) == pytest.approx(gradient)
 
@@ -318,8 +318,8 @@ def test_defaults_are_those_of_the_second_paper() -> None:
     hyper = SACHyper()
     assert (hyper.hidden_sizes, hyper.gamma, hyper.tau, hyper.num_critics) == ((256, 256), 0.99, 0.005, 2)
     assert (hyper.alpha, hyper.target_entropy) == ("auto", None)
-    assert build("sac").target_entropy == -ACTION_DIM
-    assert build("sac", target_entropy=-1.5).target_entropy == -1.5
+    assert hyper.target_entropy_for(ACTION_DIM) == -ACTION_DIM
+    assert SACHyper(target_entropy=-1.5).target_entropy_for(ACTION_DIM) == -1.5
     assert {optimizer.learning_rate for optimizer in build("sac").optimizers.values()} == {3e-4}
     assert SAC.defaults == {"learning_starts": 5_000}
 

@@ -43,9 +43,10 @@ def test_the_whole_objective_on_two_rows() -> None:
 
 def test_the_actor_learns_from_the_smallest_critic_alone() -> None:
     q = torch.tensor([[1.0, 4.0], [2.0, -2.0], [3.0, 0.0]], requires_grad=True)
-    log_probs, temperature = torch.tensor([-1.0, 3.0], requires_grad=True), torch.tensor(0.7, requires_grad=True)
-    loss = actor_objective(policy_q_values=q, policy_log_probs=log_probs, temperature=temperature)["actor_loss"]
-    on_q, on_log_probs, on_temperature = torch.autograd.grad(loss, [q, log_probs, temperature], allow_unused=True)
+    log_probs = torch.tensor([-1.0, 3.0], requires_grad=True)
+    log_temperature = torch.tensor(math.log(0.7), requires_grad=True)
+    loss = actor_objective(policy_q_values=q, policy_log_probs=log_probs, log_temperature=log_temperature)["actor_loss"]
+    on_q, on_log_probs, on_temperature = torch.autograd.grad(loss, [q, log_probs, log_temperature], allow_unused=True)
     assert on_q.tolist() == [[-0.5, 0.0], [0.0, -0.5], [0.0, 0.0]]
     assert on_log_probs.tolist() == pytest.approx([0.35, 0.35])
     assert on_temperature is None

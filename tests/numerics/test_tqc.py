@@ -263,7 +263,7 @@ def test_defaults_are_those_of_the_sheet() -> None:
     assert (hyper.num_critics, hyper.num_quantiles, hyper.dropped_quantiles) == (2, 25, 2)
     assert (hyper.hidden_sizes, hyper.critic_hidden_sizes) == ((256, 256), None)
     assert (hyper.learning_rate, hyper.gamma, hyper.tau, hyper.alpha) == (3e-4, 0.99, 0.005, "auto")
-    assert build("tqc").target_entropy == -3.0
+    assert TQCHyper().target_entropy_for(3) == -3.0
     assert TQC.defaults == {"learning_starts": 5_000}
 
 

@@ -81,7 +81,7 @@ class AWAC(Algorithm[AWACHyper, MLPAWACModel]):
         """Twin critics against the smaller of the target critics, at a sampled action."""
         with torch.no_grad():
             next_actions = self.model.actor.sample(batch["next_obs"])
-        return evaluation_loss(self.model.critic, self.target.critic, batch, next_actions, self.hyper.gamma)
+        return evaluation_loss(self, batch, next_actions)
 
     def actor_loss(self, batch: Batch) -> Metrics:
         """Likelihood of the logged actions, weighted by their advantage over the policy's."""

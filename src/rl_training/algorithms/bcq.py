@@ -23,7 +23,7 @@ from rl_training.algorithms.hyper import VAEHyper
 from rl_training.algorithms.losses import (
     behavior_loss,
     behavior_objective,
-    bellman,
+    bootstrap_loss,
     combine,
     critic_objective,
     soft_clipped_max,
@@ -53,7 +53,7 @@ class BCQ(Algorithm[BCQHyper, MLPBCQModel]):
 
     def vae_loss(self, batch: Batch) -> Metrics:
         """The model of the behaviour."""
-        return behavior_loss(self.model.vae, batch, self.hyper.vae_kl_weight)
+        return behavior_loss(self, batch)
 
     def critic_loss(self, batch: Batch) -> Metrics:
         """Twin critics against the best of several perturbed samples of the behaviour."""
@@ -62,9 +62,7 @@ class BCQ(Algorithm[BCQHyper, MLPBCQModel]):
             samples = vae.decode(next_obs, vae.draw(next_obs, count=hyper.num_target_samples))
             next_q = self.target.critic(next_obs, self.target.actor(next_obs, samples))
             best_q = soft_clipped_max(next_q, hyper.min_q_weight)
-            target_q = bellman(batch, best_q, hyper.gamma)
-        q = self.model.critic(batch["obs"], batch["actions"])
-        return critic_objective(q_values=q, target_q_values=target_q) | {"next_q_max": best_q.amax()}
+        return bootstrap_loss(self, batch, best_q) | {"next_q_max": best_q.amax()}
 
     def actor_loss(self, batch: Batch) -> Metrics:
         """Value of one perturbed sample of the behaviour."""

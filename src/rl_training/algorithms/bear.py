@@ -29,7 +29,7 @@ from rl_training.algorithms.hyper import VAEHyper
 from rl_training.algorithms.losses import (
     behavior_loss,
     behavior_objective,
-    bellman,
+    bootstrap_loss,
     combine,
     critic_objective,
     soft_clipped_max,
@@ -103,7 +103,7 @@ class BEAR(Algorithm[BEARHyper, MLPBEARModel]):
 
     def vae_loss(self, batch: Batch) -> Metrics:
         """The model of the behaviour."""
-        return behavior_loss(self.model.vae, batch, self.hyper.vae_kl_weight)
+        return behavior_loss(self, batch)
 
     def critic_loss(self, batch: Batch) -> Metrics:
         """Twin critics against the best of several actions of the policy."""
@@ -112,9 +112,7 @@ class BEAR(Algorithm[BEARHyper, MLPBEARModel]):
         with torch.no_grad():
             samples = actor.sample_raw(next_obs, count=hyper.num_target_samples).tanh()
             best_q = soft_clipped_max(self.target.critic(next_obs, samples), hyper.min_q_weight)
-            target_q = bellman(batch, best_q, hyper.gamma)
-        q = self.model.critic(batch["obs"], batch["actions"])
-        return critic_objective(q_values=q, target_q_values=target_q)
+        return bootstrap_loss(self, batch, best_q)
 
     def actor_loss(self, batch: Batch) -> Metrics:
         """Value of the policy's action, and the distance of its samples to those of the behaviour."""

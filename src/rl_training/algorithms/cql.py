@@ -30,7 +30,7 @@ from torch import Tensor
 from rl_training.algorithms.base import TRANSITION, Algorithm, Step, ValueHyper, register
 from rl_training.algorithms.calibration import calibrate, calibration_bounds, calibration_report
 from rl_training.algorithms.hyper import EntropyHyper
-from rl_training.algorithms.losses import bellman, critic_objective, entropy_objective, soft_actor_objective
+from rl_training.algorithms.losses import bellman, critic_objective, soft_actor_objective, temperature_loss
 from rl_training.algorithms.penalty import LagrangeForm, PenaltyHyper, conservative_gaps, lagrange_objective
 from rl_training.binding import option, options, refuse_unused
 from rl_training.models import MLPCQLModel
@@ -136,14 +136,10 @@ class CQL(Algorithm[CQLHyper, MLPCQLModel]):
         if hyper.bc_updates:
             cloning = self.clock < hyper.bc_updates
             gain = torch.where(cloning, model.actor.log_prob(obs, batch["actions"]), gain)
-        metrics = soft_actor_objective(values=gain, log_probs=log_probs, temperature=temperature())
+        metrics = soft_actor_objective(gain, log_probs, temperature.log_value)
         if not temperature.learned:
             return metrics | {"temperature": temperature()}
-        return metrics | entropy_objective(
-            log_temperature=temperature.log_value,
-            policy_log_probs=log_probs,
-            target_entropy=hyper.target_entropy_for(actions.shape[-1]),
-        )
+        return metrics | temperature_loss(self, log_probs)
 
     def critic_loss(self, batch: Batch) -> Metrics:
         """Critics against the target, with the penalty on what they think of sampled actions."""

@@ -24,8 +24,8 @@ from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, Step, register
 from rl_training.algorithms.hyper import ActorCriticHyper, EntropyHyper
-from rl_training.algorithms.losses import bellman, combine, entropy_objective, soft_policy_loss
-from rl_training.algorithms.sac import actor_objective, critic_half
+from rl_training.algorithms.losses import bellman, combine, soft_policy_loss, temperature_objective
+from rl_training.algorithms.sac import actor_objective, half_squared_error
 from rl_training.binding import option, options
 from rl_training.models import MLPCrossQModel
 from rl_training.types import Batch, Metrics
@@ -57,10 +57,10 @@ def joint_critic_objective(
     with torch.no_grad():
         next_values = next_q.amin(0) - log_temperature.exp() * next_log_probs
         target_q = bellman({"rewards": rewards, "dones": dones}, next_values, gamma)
-    return critic_half(q_values=q, target_q_values=target_q)
+    return half_squared_error(q_values=q, target_q_values=target_q)
 
 
-crossq_loss = combine("crossq_loss", joint_critic_objective, actor_objective, entropy_objective)
+crossq_loss = combine("crossq_loss", joint_critic_objective, actor_objective, temperature_objective)
 
 
 @register("crossq", mode="online")
@@ -69,11 +69,6 @@ class CrossQ(Algorithm[CrossQHyper, MLPCrossQModel]):
 
     steps = (Step("critic"), Step("actor", trains=("actor", "temperature"), every="policy_delay"))
     defaults = {"learning_starts": 5_000}
-
-    @property
-    def target_entropy(self) -> float:
-        """The entropy that the temperature is to bring about."""
-        return self.hyper.target_entropy_for(self.model.action_dim)
 
     def critic_loss(self, batch: Batch) -> Metrics:
         """All critics against the smallest of themselves at s', entropy included, in one pass over both."""

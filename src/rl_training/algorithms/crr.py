@@ -93,9 +93,7 @@ class CRR(Algorithm[CRRHyper, MLPCRRModel]):
 
     def critic_loss(self, batch: Batch) -> Metrics:
         """Critics against the smallest of the target critics, at an action of the target policy."""
-        with torch.no_grad():
-            next_actions = self.target.actor.sample(batch["next_obs"])
-        return evaluation_loss(self.model.critic, self.target.critic, batch, next_actions, self.hyper.gamma)
+        return evaluation_loss(self, batch, self.target.actor.sample(batch["next_obs"]))
 
     def actor_loss(self, batch: Batch) -> Metrics:
         """Likelihood of the logged actions, weighted by their advantage over the policy's."""

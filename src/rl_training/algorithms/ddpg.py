@@ -13,8 +13,6 @@ stronger on HalfCheetah and Walker2d, a little weaker on Hopper and Ant.
 
 from __future__ import annotations
 
-import torch
-
 from rl_training.algorithms.base import Algorithm, Step, ValueHyper, register
 from rl_training.algorithms.losses import (
     combine,
@@ -47,9 +45,7 @@ class DDPG(Algorithm[DDPGHyper, MLPDDPGModel]):
 
     def critic_loss(self, batch: Batch) -> Metrics:
         """The critic against the target critic at the target actor's action."""
-        with torch.no_grad():
-            next_actions = self.target.actor(batch["next_obs"])
-        return evaluation_loss(self.model.critic, self.target.critic, batch, next_actions, self.hyper.gamma)
+        return evaluation_loss(self, batch, self.target.actor(batch["next_obs"]))
 
     def actor_loss(self, batch: Batch) -> Metrics:
         """Value of the policy's own action."""

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.base import register
-from rl_training.algorithms.losses import combine, critic_objective, entropy_objective
-from rl_training.algorithms.sac_n import SACN, SACNHyper, policy_objective
+from rl_training.algorithms.losses import combine, critic_objective, temperature_objective
+from rl_training.algorithms.sac_n import SACN, SACNHyper, actor_objective
 from rl_training.binding import option, options
 from rl_training.types import Batch, Metrics
 
@@ -48,7 +48,7 @@ def diverse_critic_objective(
     return metrics | diversity | {"critic_loss": loss}
 
 
-edac_loss = combine("edac_loss", entropy_objective, policy_objective, diverse_critic_objective)
+edac_loss = combine("edac_loss", temperature_objective, actor_objective, diverse_critic_objective)
 
 
 @register("edac", mode="offline")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-from rl_training.models import BehaviorVAE, MLPCrossQModel, MLPREDQModel, MLPSACModel, MLPTQCModel
+from rl_training.algorithms.base import Algorithm
+from rl_training.returns import lambda_returns
 from rl_training.types import Batch, Metrics, nearest
 
 Objective: TypeAlias = Callable[..., Metrics]
@@ -130,88 +131,86 @@ def value_actor_objective(*, policy_q_values: Tensor) -> Metrics:
     return {"actor_loss": -policy_q_values.mean()}
 
 
-def soft_actor_objective(*, values: Tensor, log_probs: Tensor, temperature: Tensor) -> Metrics:
+def soft_actor_objective(values: Tensor, log_probs: Tensor, log_temperature: Tensor) -> Metrics:
     """Value and entropy of the policy's own actions; the temperature is not trained by it."""
-    return {"actor_loss": (temperature.detach() * log_probs - values).mean(), "entropy": -log_probs.mean()}
+    loss = (log_temperature.detach().exp() * log_probs - values).mean()
+    return {"actor_loss": loss, "entropy": -log_probs.mean()}
 
 
-def temperature_objective(*, log_temperature: Tensor, log_probs: Tensor, target_entropy: float) -> Metrics:
-    """Raises the temperature while the policy's entropy is below its target."""
-    loss = -(log_temperature * (log_probs.detach() + target_entropy)).mean()
-    return {"temperature_loss": loss, "temperature": log_temperature.exp(), "entropy": -log_probs.mean()}
-
-
-def entropy_objective(*, log_temperature: Tensor, policy_log_probs: Tensor, target_entropy: float) -> Metrics:
-    """The objective of the temperature, by log-densities (B,) of the policy's own actions."""
-    return temperature_objective(
-        log_temperature=log_temperature, log_probs=policy_log_probs, target_entropy=target_entropy
-    )
-
-
-def vae_objective(
-    *, reconstructions: Tensor, actions: Tensor, mean: Tensor, log_std: Tensor, kl_weight: float
-) -> Metrics:
-    """Squared error of reconstructed actions plus the divergence of the latents from a standard normal, all means."""
-    error = (reconstructions - actions).square().mean()
-    kl = -0.5 * (1 + 2 * log_std - mean.square() - (2 * log_std).exp()).mean()
-    return {"vae_loss": error + kl_weight * kl, "vae_reconstruction": error, "vae_kl": kl}
+def temperature_objective(*, log_temperature: Tensor, policy_log_probs: Tensor, target_entropy: float) -> Metrics:
+    """The temperature, by log-densities (B,) of the policy's own actions: it rises while their entropy is too low."""
+    loss = -(log_temperature * (policy_log_probs.detach() + target_entropy)).mean()
+    return {"temperature_loss": loss, "temperature": log_temperature.exp(), "entropy": -policy_log_probs.mean()}
 
 
 def behavior_objective(
-    *,
-    reconstructions: Tensor,
-    actions: Tensor,
-    latent_mean: Tensor,
-    latent_log_std: Tensor,
-    vae_kl_weight: float = 0.5,
+    *, reconstructions: Tensor, actions: Tensor, latent_mean: Tensor, latent_log_std: Tensor, vae_kl_weight: float = 0.5
 ) -> Metrics:
-    """The objective of a VAE as a model of the behaviour."""
-    latent = {"mean": latent_mean, "log_std": latent_log_std}
-    return vae_objective(reconstructions=reconstructions, actions=actions, **latent, kl_weight=vae_kl_weight)
+    """Squared error of reconstructed actions plus the divergence of the latents from a standard normal, all means."""
+    error = (reconstructions - actions).square().mean()
+    kl = -0.5 * (1 + 2 * latent_log_std - latent_mean.square() - (2 * latent_log_std).exp()).mean()
+    return {"vae_loss": error + vae_kl_weight * kl, "vae_reconstruction": error, "vae_kl": kl}
 
 
-def behavior_loss(vae: BehaviorVAE, batch: Batch, vae_kl_weight: float) -> Metrics:
-    """The loss of a model of the behaviour on logged actions."""
-    reconstructions, mean, log_std = vae(batch["obs"], batch["actions"])
-    latent = {"latent_mean": mean, "latent_log_std": log_std}
+def behavior_loss(algorithm: Algorithm, batch: Batch) -> Metrics:
+    """The loss of a VAE as a model of the behaviour."""
+    actions = batch["actions"]
+    reconstructions, mean, log_std = algorithm.model.vae(batch["obs"], actions)
     return behavior_objective(
-        reconstructions=reconstructions, actions=batch["actions"], **latent, vae_kl_weight=vae_kl_weight
+        reconstructions=reconstructions,
+        actions=actions,
+        latent_mean=mean,
+        latent_log_std=log_std,
+        vae_kl_weight=algorithm.hyper.vae_kl_weight,
     )
 
 
-def evaluation_loss(
-    critic: nn.Module, target_critic: nn.Module, batch: Batch, next_actions: Tensor, gamma: float
-) -> Metrics:
-    """The loss of critics against the smallest of the target critics at the policy's next actions."""
-    with torch.no_grad():
-        target_q = bellman(batch, target_critic(batch["next_obs"], next_actions).amin(0), gamma)
-    return critic_objective(q_values=critic(batch["obs"], batch["actions"]), target_q_values=target_q)
+def bootstrap_loss(algorithm: Algorithm, batch: Batch, next_values: Tensor) -> Metrics:
+    """The loss of the critics against rewards and discounted values (B,) of the next observations."""
+    targets = bellman(batch, next_values, algorithm.hyper.gamma)
+    return critic_objective(q_values=algorithm.model.critic(batch["obs"], batch["actions"]), target_q_values=targets)
 
 
-class SoftAlgorithm(Protocol):
-    """An algorithm with a policy that is paid for its entropy."""
+def evaluation_loss(algorithm: Algorithm, batch: Batch, next_actions: Tensor) -> Metrics:
+    """The loss of the critics against the smallest of the target critics at the policy's next actions."""
+    return bootstrap_loss(algorithm, batch, algorithm.target.critic(batch["next_obs"], next_actions).amin(0))
 
-    training: bool
 
-    @property
-    def model(self) -> MLPSACModel | MLPREDQModel | MLPTQCModel | MLPCrossQModel:
-        """Its networks."""
-
-    @property
-    def target_entropy(self) -> float:
-        """The entropy that the temperature is to bring about."""
+@torch.no_grad()
+def soft_targets(algorithm: Algorithm, batch: Batch) -> Tensor:
+    """What critics should be, by the smallest of the target critics and the entropy at s'."""
+    model, next_obs = algorithm.model, batch["next_obs"]
+    next_actions, log_probs = model.actor.sample(next_obs)
+    next_q = algorithm.target.critic(next_obs, next_actions).amin(0) - model.temperature() * log_probs
+    return bellman(batch, next_q, algorithm.hyper.gamma)
 
 
 def soft_policy_loss(
-    algorithm: SoftAlgorithm, obs: Tensor, critic: Callable[[Tensor, Tensor], Tensor], objective: Objective
+    algorithm: Algorithm, obs: Tensor, critic: Callable[[Tensor, Tensor], Tensor], objective: Objective
 ) -> Metrics:
     """The loss of actor and temperature by one sample; `objective` takes what `critic` says of the policy's actions."""
     actor, temperature = algorithm.model.actor, algorithm.model.temperature
     mean, log_std = actor(obs, training=algorithm.training)
     actions, log_probs = actor.draw(mean, log_std)
-    entropy = {"policy_log_probs": log_probs, "log_temperature": temperature.log_value}
-    metrics = objective(critic(obs, actions), **entropy)
+    metrics = objective(critic(obs, actions), policy_log_probs=log_probs, log_temperature=temperature.log_value)
     metrics |= {"action_saturation": saturation(actions), "log_std_mean": log_std.mean()}
-    if not temperature.learned:
-        return metrics
-    return metrics | entropy_objective(**entropy, target_entropy=algorithm.target_entropy)
+    return metrics | temperature_loss(algorithm, log_probs) if temperature.learned else metrics
+
+
+def temperature_loss(algorithm: Algorithm, log_probs: Tensor) -> Metrics:
+    """The loss of a learned temperature, by log-densities (B,) of the policy's own actions."""
+    return temperature_objective(
+        log_temperature=algorithm.model.temperature.log_value,
+        policy_log_probs=log_probs,
+        target_entropy=algorithm.hyper.target_entropy_for(algorithm.model.action_dim),
+    )
+
+
+def annotate_returns(algorithm: Algorithm, rows: Batch, ends: Tensor) -> Batch:
+    """TD(lambda) returns and advantages of all rows, by the target network of the value."""
+
+    def values(obs: Tensor) -> Tensor:
+        values: Tensor = algorithm.target.value(algorithm.normalize(obs))
+        return values
+
+    return lambda_returns(rows, ends, values, **algorithm.hyper.only("gamma", "td_lambda"))

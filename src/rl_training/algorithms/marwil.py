@@ -23,12 +23,11 @@ from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, Step, register
 from rl_training.algorithms.hyper import LambdaReturnHyper
-from rl_training.algorithms.losses import exp_weights, imitation_objective
+from rl_training.algorithms.losses import annotate_returns, exp_weights, imitation_objective
 from rl_training.binding import option, options
 from rl_training.models import MLPMARWILModel
 from rl_training.models.policies import gaussian_log_prob
 from rl_training.reading import Transitions
-from rl_training.returns import lambda_returns
 from rl_training.types import Batch, Metrics
 
 
@@ -97,13 +96,7 @@ class MARWIL(Algorithm[MARWILHyper, MLPMARWILModel]):
 
     def annotate(self, rows: Batch, ends: Tensor) -> Batch:
         """Returns by the target network of the value, which moves every `recompute_interval` updates."""
-        gamma, td_lambda = self.hyper.gamma, self.hyper.td_lambda
-        return lambda_returns(rows, ends, self.target_values, gamma=gamma, td_lambda=td_lambda)
-
-    def target_values(self, obs: Tensor) -> Tensor:
-        """Values of raw observations by the target network."""
-        values: Tensor = self.target.value(self.normalize(obs))
-        return values
+        return annotate_returns(self, rows, ends)
 
     def joint_loss(self, batch: Batch) -> Metrics:
         """Actor and value, each by its own loss at the same point."""

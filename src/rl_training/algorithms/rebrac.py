@@ -21,7 +21,7 @@ from torch import Tensor
 
 from rl_training.algorithms.base import TRANSITION, Algorithm, Step, register
 from rl_training.algorithms.hyper import SmoothingHyper
-from rl_training.algorithms.losses import bellman, combine, critic_objective, smooth
+from rl_training.algorithms.losses import bootstrap_loss, combine, critic_objective, smooth
 from rl_training.binding import option, options
 from rl_training.models import MLPReBRACModel
 from rl_training.reading import Transitions
@@ -84,17 +84,16 @@ class ReBRAC(Algorithm[ReBRACHyper, MLPReBRACModel]):
     def critic_loss(self, batch: Batch) -> Metrics:
         """Twin critics against the smaller target critic, at a smoothed action that should be near the logged one."""
         hyper, next_obs = self.hyper, batch["next_obs"]
+        factor = torch.where(self.online_share > 0, hyper.online_critic_bc_factor, 1.0)
         with torch.no_grad():
             next_policy_actions = smooth(self.target.actor(next_obs), hyper.policy_noise, hyper.noise_clip)
             next_q, penalty = penalized_values(
                 next_q_values=self.target.critic(next_obs, next_policy_actions).amin(0),
                 next_policy_actions=next_policy_actions,
                 next_actions=batch["next_actions"],
-                critic_bc_weight=hyper.critic_bc_weight * self._critic_factor(),
+                critic_bc_weight=hyper.critic_bc_weight * factor,
             )
-            target_q = bellman(batch, next_q, hyper.gamma)
-        q = self.model.critic(batch["obs"], batch["actions"])
-        return critic_objective(q_values=q, target_q_values=target_q) | {"critic_penalty": penalty.mean()}
+        return bootstrap_loss(self, batch, next_q) | {"critic_penalty": penalty.mean()}
 
     def actor_loss(self, batch: Batch) -> Metrics:
         """Value of the policy's own action, and its distance to the data's."""
@@ -110,9 +109,6 @@ class ReBRAC(Algorithm[ReBRACHyper, MLPReBRACModel]):
         )
         # The mean distance of uniform actions, whose variance is 1/3: the policy's is to be read beside it.
         return metrics | {"bc_mse_random": (1 / 3 + actions.square()).sum(-1).mean(), "actor_bc_weight": weight}
-
-    def _critic_factor(self) -> Tensor:
-        return torch.where(self.online_share > 0, self.hyper.online_critic_bc_factor, 1.0)
 
 
 ReBRACAlgorithm = ReBRAC

@@ -33,9 +33,9 @@ from rl_training.algorithms.losses import (
     bellman,
     combine,
     critic_objective,
-    entropy_objective,
     soft_actor_objective,
     soft_policy_loss,
+    temperature_objective,
 )
 from rl_training.algorithms.sac import SACHyper
 from rl_training.binding import option, options
@@ -65,12 +65,10 @@ class REDQHyper(SACHyper):
 
 def actor_objective(policy_q_values: Tensor, *, policy_log_probs: Tensor, log_temperature: Tensor) -> Metrics:
     """Entropy and the mean of the critics (N, B) at the policy's own actions."""
-    return soft_actor_objective(
-        values=policy_q_values.mean(0), log_probs=policy_log_probs, temperature=log_temperature.exp()
-    )
+    return soft_actor_objective(policy_q_values.mean(0), policy_log_probs, log_temperature)
 
 
-redq_loss = combine("redq_loss", critic_objective, actor_objective, entropy_objective)
+redq_loss = combine("redq_loss", critic_objective, actor_objective, temperature_objective)
 
 
 def draw_subset(size: int, of: int, device: torch.device) -> Tensor:
@@ -95,11 +93,6 @@ class REDQ(Algorithm[REDQHyper, MLPREDQModel]):
         Step("actor", trains=("actor", "temperature"), every="policy_delay"),
     )
     defaults = {"learning_starts": 5_000, "update_to_data": 20}
-
-    @property
-    def target_entropy(self) -> float:
-        """The entropy that the temperature is to bring about."""
-        return self.hyper.target_entropy_for(self.model.action_dim)
 
     def critic_loss(self, batch: Batch) -> Metrics:
         """All critics against the smallest of a few target critics, entropy included."""

@@ -14,18 +14,17 @@ Differs from the paper: the temperature's gradient is that of log(alpha), as in 
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, Step, ValueHyper, register
 from rl_training.algorithms.hyper import EntropyHyper
 from rl_training.algorithms.losses import (
-    bellman,
     combine,
     critic_objective,
-    entropy_objective,
     soft_actor_objective,
     soft_policy_loss,
+    soft_targets,
+    temperature_objective,
 )
 from rl_training.binding import option, options
 from rl_training.models import MLPSACModel
@@ -39,7 +38,7 @@ class SACHyper(ValueHyper, EntropyHyper):
     num_critics: int = option(2, "critics; the smallest of them counts", ge=1)
 
 
-def critic_half(*, q_values: Tensor, target_q_values: Tensor) -> Metrics:
+def half_squared_error(*, q_values: Tensor, target_q_values: Tensor) -> Metrics:
     """Half the squared error, summed over critics."""
     metrics = critic_objective(q_values=q_values, target_q_values=target_q_values)
     return metrics | {"critic_loss": 0.5 * metrics["critic_loss"]}
@@ -47,12 +46,10 @@ def critic_half(*, q_values: Tensor, target_q_values: Tensor) -> Metrics:
 
 def actor_objective(policy_q_values: Tensor, *, policy_log_probs: Tensor, log_temperature: Tensor) -> Metrics:
     """Entropy and the smallest of the critics (E, B) at the policy's own actions."""
-    return soft_actor_objective(
-        values=policy_q_values.amin(0), log_probs=policy_log_probs, temperature=log_temperature.exp()
-    )
+    return soft_actor_objective(policy_q_values.amin(0), policy_log_probs, log_temperature)
 
 
-sac_loss = combine("sac_loss", critic_half, actor_objective, entropy_objective)
+sac_loss = combine("sac_loss", half_squared_error, actor_objective, temperature_objective)
 
 
 @register("sac", mode="online")
@@ -62,22 +59,14 @@ class SAC(Algorithm[SACHyper, MLPSACModel]):
     steps = (Step("critic", tracks=("critic",)), Step("actor", trains=("actor", "temperature")))
     defaults = {"learning_starts": 5_000}
 
-    @property
-    def target_entropy(self) -> float:
-        """The entropy that the temperature is to bring about."""
-        return self.hyper.target_entropy_for(self.model.action_dim)
-
     def critic_loss(self, batch: Batch) -> Metrics:
         """All critics against the smallest of the target critics, entropy included."""
         q = self.model.critic(batch["obs"], batch["actions"])
-        return critic_half(q_values=q, target_q_values=self.targets(batch))
+        return half_squared_error(q_values=q, target_q_values=self.targets(batch))
 
-    @torch.no_grad()
     def targets(self, batch: Batch) -> Tensor:
         """What the critics should be, by the smallest of the target critics and the entropy at s'."""
-        next_actions, log_probs = self.model.actor.sample(batch["next_obs"])
-        next_q = self.target.critic(batch["next_obs"], next_actions).amin(0) - self.model.temperature() * log_probs
-        return bellman(batch, next_q, self.hyper.gamma)
+        return soft_targets(self, batch)
 
     def actor_loss(self, batch: Batch) -> Metrics:
         """Value and entropy of the policy's own actions, and the temperature by the same sample."""

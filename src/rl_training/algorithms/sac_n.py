@@ -19,11 +19,12 @@ from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, Step, register
 from rl_training.algorithms.losses import (
-    bellman,
     combine,
     critic_objective,
-    entropy_objective,
     soft_actor_objective,
+    soft_targets,
+    temperature_loss,
+    temperature_objective,
 )
 from rl_training.algorithms.sac import SACHyper
 from rl_training.binding import option, options
@@ -38,20 +39,13 @@ class SACNHyper(SACHyper, hidden_sizes=(256, 256, 256)):
     num_critics: int = option(10, "critics; the narrower the data, the more it takes", ge=1)
 
 
-def actor_objective(*, policy_q_values: Tensor, policy_log_probs: Tensor, temperature: Tensor) -> Metrics:
+def actor_objective(*, policy_q_values: Tensor, policy_log_probs: Tensor, log_temperature: Tensor) -> Metrics:
     """Entropy and the smallest of the critics (N, B) at the policy's own actions."""
-    metrics = soft_actor_objective(values=policy_q_values.amin(0), log_probs=policy_log_probs, temperature=temperature)
+    metrics = soft_actor_objective(policy_q_values.amin(0), policy_log_probs, log_temperature)
     return metrics | {"q_policy_std": policy_q_values.std(0, correction=0).mean()}
 
 
-def policy_objective(*, policy_q_values: Tensor, policy_log_probs: Tensor, log_temperature: Tensor) -> Metrics:
-    """The actor's objective, by the logarithm of the temperature."""
-    return actor_objective(
-        policy_q_values=policy_q_values, policy_log_probs=policy_log_probs, temperature=log_temperature.exp()
-    )
-
-
-sac_n_loss = combine("sac_n_loss", entropy_objective, policy_objective, critic_objective)
+sac_n_loss = combine("sac_n_loss", temperature_objective, actor_objective, critic_objective)
 
 
 @register("sac_n", mode="offline")
@@ -63,17 +57,13 @@ class SACN(Algorithm[SACNHyper, MLPSACNModel]):
     def temperature_loss(self, batch: Batch) -> Metrics:
         """The temperature, by the entropy of the policy."""
         with torch.no_grad():
-            actions, log_probs = self.model.actor.sample(batch["obs"])
-        return entropy_objective(
-            log_temperature=self.model.temperature.log_value,
-            policy_log_probs=log_probs,
-            target_entropy=self.hyper.target_entropy_for(actions.shape[-1]),
-        )
+            _, log_probs = self.model.actor.sample(batch["obs"])
+        return temperature_loss(self, log_probs)
 
     def actor_loss(self, batch: Batch) -> Metrics:
         """Value and entropy of the policy's own actions."""
         actions, log_probs = self.model.actor.sample(batch["obs"])
-        return policy_objective(
+        return actor_objective(
             policy_q_values=self.model.critic(batch["obs"], actions),
             policy_log_probs=log_probs,
             log_temperature=self.model.temperature.log_value,
@@ -84,13 +74,9 @@ class SACN(Algorithm[SACNHyper, MLPSACNModel]):
         q = self.model.critic(batch["obs"], batch["actions"])
         return critic_objective(q_values=q, target_q_values=self.targets(batch))
 
-    @torch.no_grad()
     def targets(self, batch: Batch) -> Tensor:
         """What the critics should be, by the smallest of the target critics and the entropy at s'."""
-        next_obs = batch["next_obs"]
-        next_actions, log_probs = self.model.actor.sample(next_obs)
-        next_q = self.target.critic(next_obs, next_actions).amin(0) - self.model.temperature() * log_probs
-        return bellman(batch, next_q, self.hyper.gamma)
+        return soft_targets(self, batch)
 
 
 SACNAlgorithm = SACN

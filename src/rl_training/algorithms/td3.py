@@ -11,8 +11,6 @@ as is the warm-up of 25 000 steps.
 
 from __future__ import annotations
 
-import torch
-
 from rl_training.algorithms.base import Algorithm, Step, register
 from rl_training.algorithms.hyper import SmoothingHyper
 from rl_training.algorithms.losses import (
@@ -47,10 +45,8 @@ class TD3(Algorithm[TD3Hyper, MLPTD3Model]):
 
     def critic_loss(self, batch: Batch) -> Metrics:
         """All critics against the smallest of the target critics, at a smoothed target action."""
-        hyper = self.hyper
-        with torch.no_grad():
-            next_actions = smooth(self.target.actor(batch["next_obs"]), hyper.policy_noise, hyper.noise_clip)
-        return evaluation_loss(self.model.critic, self.target.critic, batch, next_actions, hyper.gamma)
+        next_actions = smooth(self.target.actor(batch["next_obs"]), self.hyper.policy_noise, self.hyper.noise_clip)
+        return evaluation_loss(self, batch, next_actions)
 
     def actor_loss(self, batch: Batch) -> Metrics:
         """Value of the policy's own action, by the first critic."""

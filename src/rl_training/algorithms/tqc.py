@@ -25,10 +25,10 @@ from rl_training.algorithms.base import register
 from rl_training.algorithms.losses import (
     bellman,
     combine,
-    entropy_objective,
     quantile_huber_loss,
     soft_actor_objective,
     soft_policy_loss,
+    temperature_objective,
 )
 from rl_training.algorithms.sac import SAC, SACHyper
 from rl_training.binding import option, options
@@ -66,12 +66,10 @@ def quantile_objective(*, quantiles: Tensor, target_atoms: Tensor) -> Metrics:
 
 def actor_objective(policy_quantiles: Tensor, *, policy_log_probs: Tensor, log_temperature: Tensor) -> Metrics:
     """Entropy and the mean of all quantiles (E, B, M) at the policy's own actions, nothing left out."""
-    return soft_actor_objective(
-        values=policy_quantiles.mean(-1).mean(0), log_probs=policy_log_probs, temperature=log_temperature.exp()
-    )
+    return soft_actor_objective(policy_quantiles.mean(-1).mean(0), policy_log_probs, log_temperature)
 
 
-tqc_loss = combine("tqc_loss", quantile_objective, actor_objective, entropy_objective)
+tqc_loss = combine("tqc_loss", quantile_objective, actor_objective, temperature_objective)
 
 
 def pooled_atoms(quantiles: Tensor) -> Tensor:
