@@ -82,38 +82,9 @@ def bootstrap_objective(*, q_values: Tensor, bellman_targets: Tensor, huber_delt
 iql_loss = combine("iql_loss", value_objective, actor_objective, bootstrap_objective)
 
 
-def implicit_actor_loss(
-    model: MLPIQLModel, target: MLPIQLModel, hyper: ImplicitHyper, batch: Batch, *, training: bool
-) -> Metrics:
-    """The loss of an actor that imitates by the advantage of target critics over the value."""
-    obs, actions = batch["obs"], batch["actions"]
-    with torch.no_grad():
-        values, target_q = model.value(obs), target.critic(obs, actions).amin(0)
-    report: Metrics = {}
-    if hyper.policy == "deterministic":
-        log_probs = -(model.actor(obs, training=training) - actions).square().sum(-1)
-    else:
-        mean, log_std = model.actor(obs, training=training)
-        log_probs = gaussian_log_prob(actions, mean, log_std)
-        report["log_std_mean"] = log_std.mean()
-    return report | actor_objective(
-        values=values, target_q_values=target_q, log_probs=log_probs, beta=hyper.beta, max_weight=hyper.max_weight
-    )
+class ImplicitAlgorithm(Algorithm[ImplicitHyper, MLPIQLModel]):
+    """Actor and critics of IQL and its variants, which differ in the value of a state."""
 
-
-def implicit_critic_loss(model: MLPIQLModel, hyper: ImplicitHyper, batch: Batch) -> Metrics:
-    """The loss of critics against the value of the next state."""
-    with torch.no_grad():
-        target_q = bellman(batch, model.value(batch["next_obs"]), hyper.gamma)
-    q = model.critic(batch["obs"], batch["actions"])
-    return bootstrap_objective(q_values=q, bellman_targets=target_q, huber_delta=hyper.huber_delta)
-
-
-@register("iql", mode="offline")
-class IQL(Algorithm[IQLHyper, MLPIQLModel]):
-    """Implicit Q-learning."""
-
-    steps = (Step("value"), Step("actor"), Step("critic", tracks=("critic",)))
     defaults = {
         "reward_normalize": "return_range",
         "offline_batch_ratio": "proportional",
@@ -121,20 +92,40 @@ class IQL(Algorithm[IQLHyper, MLPIQLModel]):
         "offline": {"actor_learning_rate_schedule": "cosine"},
     }
 
-    def value_loss(self, batch: Batch) -> Metrics:
-        """The value of a state as an expectile over its logged actions."""
-        obs = batch["obs"]
-        with torch.no_grad():
-            target_q = self.target.critic(obs, batch["actions"]).amin(0)
-        return value_objective(values=self.model.value(obs), target_q_values=target_q, expectile=self.hyper.expectile)
-
     def actor_loss(self, batch: Batch) -> Metrics:
         """Likelihood of the logged actions, weighted by their advantage over the value of the state."""
-        return implicit_actor_loss(self.model, self.target, self.hyper, batch, training=self.training)
+        obs, actions, report = batch["obs"], batch["actions"], {}
+        with torch.no_grad():
+            values, target_q = self.model.value(obs), self.target.critic(obs, actions).amin(0)
+        if self.hyper.policy == "deterministic":
+            log_probs = -(self.model.actor(obs, training=self.training) - actions).square().sum(-1)
+        else:
+            mean, log_std = self.model.actor(obs, training=self.training)
+            log_probs = gaussian_log_prob(actions, mean, log_std)
+            report["log_std_mean"] = log_std.mean()
+        weighting = self.hyper.only("beta", "max_weight")
+        return report | actor_objective(values=values, target_q_values=target_q, log_probs=log_probs, **weighting)
 
     def critic_loss(self, batch: Batch) -> Metrics:
         """Twin critics against the value of the next state."""
-        return implicit_critic_loss(self.model, self.hyper, batch)
+        with torch.no_grad():
+            target_q = bellman(batch, self.model.value(batch["next_obs"]), self.hyper.gamma)
+        q = self.model.critic(batch["obs"], batch["actions"])
+        return bootstrap_objective(q_values=q, bellman_targets=target_q, huber_delta=self.hyper.huber_delta)
+
+
+@register("iql", mode="offline")
+class IQL(ImplicitAlgorithm):
+    """Implicit Q-learning."""
+
+    hyper: IQLHyper
+    steps = (Step("value"), Step("actor"), Step("critic", tracks=("critic",)))
+
+    def value_loss(self, batch: Batch) -> Metrics:
+        """The value of a state as an expectile over its logged actions."""
+        target_q = self.target.critic(batch["obs"], batch["actions"]).amin(0)
+        values = self.model.value(batch["obs"])
+        return value_objective(values=values, target_q_values=target_q, expectile=self.hyper.expectile)
 
 
 IQLAlgorithm = IQL

@@ -18,18 +18,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, Step, register
-from rl_training.algorithms.iql import (
-    IQL,
-    ImplicitHyper,
-    actor_objective,
-    bootstrap_objective,
-    implicit_actor_loss,
-    implicit_critic_loss,
-)
+from rl_training.algorithms.base import Step, register
+from rl_training.algorithms.iql import ImplicitAlgorithm, ImplicitHyper, actor_objective, bootstrap_objective
 from rl_training.algorithms.losses import combine, smooth
 from rl_training.binding import option, options
-from rl_training.models import MLPIQLModel
 from rl_training.types import Batch, Metrics
 
 
@@ -70,17 +62,16 @@ xql_loss = combine("xql_loss", value_objective, actor_objective, bootstrap_objec
 
 
 @register("xql", mode="offline")
-class XQL(Algorithm[XQLHyper, MLPIQLModel]):
+class XQL(ImplicitAlgorithm):
     """Extreme Q-learning."""
 
+    hyper: XQLHyper
     steps = (Step("value", repeat="value_updates"), Step("actor"), Step("critic", tracks=("critic",)))
-    defaults = IQL.defaults
 
     def value_loss(self, batch: Batch) -> Metrics:
         """The value of a state as the soft maximum over its logged actions."""
         obs, actions = batch["obs"], self._value_actions(batch["actions"])
-        with torch.no_grad():
-            target_q = self.target.critic(obs, actions).amin(-2)
+        target_q = self.target.critic(obs, actions).amin(-2)
         return value_objective(
             values=self.model.value(obs).expand_as(target_q),
             target_q_values=target_q,
@@ -96,14 +87,6 @@ class XQL(Algorithm[XQLHyper, MLPIQLModel]):
             return actions[None]
         uniform = torch.rand(hyper.random_actions, *actions.shape, dtype=actions.dtype, device=actions.device)
         return torch.cat([actions[None], 2 * uniform - 1])
-
-    def actor_loss(self, batch: Batch) -> Metrics:
-        """Likelihood of the logged actions, weighted by their advantage over the value of the state."""
-        return implicit_actor_loss(self.model, self.target, self.hyper, batch, training=self.training)
-
-    def critic_loss(self, batch: Batch) -> Metrics:
-        """Twin critics against the value of the next state."""
-        return implicit_critic_loss(self.model, self.hyper, batch)
 
 
 XQLAlgorithm = XQL
