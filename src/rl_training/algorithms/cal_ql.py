@@ -2,8 +2,8 @@
 
     CQL with `calibrated`: in the penalty, Q_i(s, a_j) counts as max(Q_i(s, a_j), G(s)) for a_j from pi(s) and pi(s')
 
-G(s) is the discounted return that was logged from s. Uniform actions and the logged one are not bounded.
-`calibration` has the formula.
+G(s) is the discounted return that was logged from s. Uniform actions and the logged one are not bounded. `cql_loss`
+takes the maximum; what is compared is below.
 
 Nakamoto et al., "Cal-QL: Calibrated Offline RL Pre-Training for Efficient Online Fine-Tuning", NeurIPS 2023.
 
@@ -13,10 +13,16 @@ and whose `failure_reward` is then -5; without one, episodes that were cut look 
 
 from __future__ import annotations
 
+import math
+
+import torch
+from torch import Tensor
+
 from rl_training.algorithms.base import TRANSITION, register
 from rl_training.algorithms.cql import CQL, CQLHyper, cql_loss
 from rl_training.binding import options
 from rl_training.reading import Transitions
+from rl_training.types import Metrics
 
 
 @options
@@ -35,6 +41,25 @@ class CalQLHyper(
 
 
 cal_ql_loss = cql_loss
+
+
+def calibration_bounds(algorithm: CQL, returns: Tensor) -> Tensor:
+    """The logged returns (B,) as bounds; minus infinity in an online phase, if that is not calibrated."""
+    if algorithm.hyper.online_calibrated:
+        return returns
+    return torch.where(algorithm.online_share > 0, -math.inf, returns)
+
+
+def calibration(
+    algorithm: CQL, returns: Tensor, policy_q_values: Tensor, next_policy_q_values: Tensor
+) -> tuple[Tensor, Metrics]:
+    """The bounds of the policy's values, and which share of these values is below them."""
+    bounds = calibration_bounds(algorithm, returns)
+    return bounds, {
+        "calibration_bound_rate_pi": (policy_q_values < bounds).to(bounds.dtype).mean(),
+        "calibration_bound_rate_next": (next_policy_q_values < bounds).to(bounds.dtype).mean(),
+        "mc_return_mean": returns.mean(),
+    }
 
 
 @register("cal_ql", mode="offline")

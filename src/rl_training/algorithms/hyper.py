@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import asdict, fields, is_dataclass
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_type_hints
 
 from pydantic import Field
 
 from rl_training.binding import option, options, refuse_unused
+from rl_training.types import ConfigError
 
 Sizes: TypeAlias = tuple[Annotated[int, Field(ge=1)], ...]
 Alpha: TypeAlias = Annotated[float, Field(ge=0)] | Literal["auto"]
@@ -24,6 +26,8 @@ class Hyper:
     learning_rate: float = option(3e-4, "learning rate of Adam", gt=0)
     hidden_sizes: Sizes = option((256, 256), "widths of the hidden layers", min_length=1)
     max_grad_norm: float | None = option(None, "bound on the gradient norm of each network", gt=0)
+    learning_rate_like: ClassVar[Mapping[str, str]] = {}
+    """Children of the model that have, without a learning rate of their own, that of another child."""
 
     def __init_subclass__(cls, **defaults: Any) -> None:
         """Declare options again that get another default; everything else is as in the parent."""
@@ -43,13 +47,21 @@ class Hyper:
     def __post_init__(self) -> None:
         """Check options that depend on each other; a mixin that does so calls its parents' check too."""
 
+    def require(self, low: str, relation: Literal["<", "<="], high: str) -> None:
+        """Refuse two options in the wrong order, if both are given."""
+        first, second = getattr(self, low), getattr(self, high)
+        if first is not None and second is not None and (first > second or (relation == "<" and first == second)):
+            raise ConfigError(f"{low} must be {relation} {high}, got {first:g} and {second:g}")
+
     def only(self, *names: str) -> dict[str, Any]:
         """The named options, as keyword arguments of an objective."""
         return {name: getattr(self, name) for name in names}
 
     def learning_rate_of(self, child: str) -> float:
-        """The learning rate of one child of the model: its own if it has one, else the shared one."""
+        """The learning rate of one child of the model: its own, else that of the child it follows or the shared one."""
         own: float | None = getattr(self, f"{child}_learning_rate", None)
+        if own is None and child in self.learning_rate_like:
+            return self.learning_rate_of(self.learning_rate_like[child])
         return self.learning_rate if own is None else own
 
     def optimizer_options(self, child: str) -> dict[str, float]:
@@ -126,3 +138,16 @@ class LambdaReturnHyper(Hyper, learning_rate=1e-4):
     td_lambda: float = option(0.95, "mixture of long returns (1) and one-step ones (0)", ge=0, le=1)
     recompute_interval: int = option(1000, "updates between computations of the returns", ge=1)
     max_weight: float = option(20.0, "bound on the weight of an action", gt=0)
+
+
+@options
+class CalibrationHyper(Hyper):
+    """Hyper-parameters of Cal-QL's calibration, which is an option of CQL."""
+
+    calibrated: bool = option(False, "bound the policy's values by logged returns: Cal-QL")
+    online_calibrated: bool = option(True, "go on with the bounds in an online phase")
+    failure_reward: float | None = option(None, "reward per step of a failed episode, whose return counts as endless")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse_unused(self, "failure_reward", "online_calibrated", unless="calibrated: true", holds=self.calibrated)

@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.returns import lambda_returns
@@ -72,22 +71,6 @@ def critic_objective(*, q_values: Tensor, target_q_values: Tensor) -> Metrics:
         "q_std_ensemble": q_values.std(0, correction=0).mean(),
         "target_q_mean": target_q_values.mean(),
     }
-
-
-def quantile_huber_loss(*, quantiles: Tensor, target_atoms: Tensor) -> Tensor:
-    """Regression of M quantiles (..., B, M) on the distribution of atoms (B, K): the mean over all pairs.
-
-    The m-th quantile has the level (m - 1/2) / M. Errors of atoms above it are weighted by the level, errors of atoms
-    below it by 1 minus the level. An error counts by half its square up to 1, and linearly beyond.
-    """
-    if quantiles.shape[-2] != target_atoms.shape[0] or target_atoms.ndim != 2:
-        shapes = f"quantiles {tuple(quantiles.shape)}, target_atoms {tuple(target_atoms.shape)}"
-        raise ValueError(f"quantiles must be (..., B, M) and target_atoms (B, K), got {shapes}")
-    count = quantiles.shape[-1]
-    levels = (torch.arange(count, dtype=quantiles.dtype, device=quantiles.device) + 0.5) / count
-    errors = target_atoms[:, None] - quantiles[..., None]
-    weights = (levels[:, None] - (errors.detach() < 0).to(errors.dtype)).abs()
-    return (weights * functional.huber_loss(errors, torch.zeros_like(errors), reduction="none")).mean()
 
 
 def smooth(actions: Tensor, noise: float, clip: float) -> Tensor:
@@ -165,6 +148,11 @@ def behavior_loss(algorithm: Algorithm, batch: Batch) -> Metrics:
     )
 
 
+def by_phase(algorithm: Algorithm, offline: float | Tensor, online: float | None) -> float | Tensor:
+    """A number that may be another one in an online phase."""
+    return offline if online is None else torch.where(algorithm.online_share > 0, online, offline)
+
+
 def bootstrap_loss(algorithm: Algorithm, batch: Batch, next_values: Tensor) -> Metrics:
     """The loss of the critics against rewards and discounted values (B,) of the next observations."""
     targets = bellman(batch, next_values, algorithm.hyper.gamma)
@@ -198,7 +186,9 @@ def soft_policy_loss(
 
 
 def temperature_loss(algorithm: Algorithm, log_probs: Tensor) -> Metrics:
-    """The loss of a learned temperature, by log-densities (B,) of the policy's own actions."""
+    """The loss of the temperature, by log-densities (B,) of the policy's own actions; only its value if it is fixed."""
+    if not algorithm.model.temperature.learned:
+        return {"temperature": algorithm.model.temperature()}
     return temperature_objective(
         log_temperature=algorithm.model.temperature.log_value,
         policy_log_probs=log_probs,

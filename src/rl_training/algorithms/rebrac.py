@@ -21,7 +21,7 @@ from torch import Tensor
 
 from rl_training.algorithms.base import TRANSITION, Algorithm, Step, register
 from rl_training.algorithms.hyper import SmoothingHyper
-from rl_training.algorithms.losses import bootstrap_loss, combine, critic_objective, smooth
+from rl_training.algorithms.losses import bootstrap_loss, by_phase, combine, critic_objective, smooth
 from rl_training.binding import option, options
 from rl_training.models import MLPReBRACModel
 from rl_training.reading import Transitions
@@ -84,7 +84,7 @@ class ReBRAC(Algorithm[ReBRACHyper, MLPReBRACModel]):
     def critic_loss(self, batch: Batch) -> Metrics:
         """Twin critics against the smaller target critic, at a smoothed action that should be near the logged one."""
         hyper, next_obs = self.hyper, batch["next_obs"]
-        factor = torch.where(self.online_share > 0, hyper.online_critic_bc_factor, 1.0)
+        factor = by_phase(self, 1.0, hyper.online_critic_bc_factor)
         with torch.no_grad():
             next_policy_actions = smooth(self.target.actor(next_obs), hyper.policy_noise, hyper.noise_clip)
             next_q, penalty = penalized_values(

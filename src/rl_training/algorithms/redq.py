@@ -40,7 +40,7 @@ from rl_training.algorithms.losses import (
 from rl_training.algorithms.sac import SACHyper
 from rl_training.binding import option, options
 from rl_training.models import MLPREDQModel
-from rl_training.types import Batch, ConfigError, Metrics
+from rl_training.types import Batch, Metrics
 
 
 @options
@@ -58,9 +58,7 @@ class REDQHyper(SACHyper):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.num_target_critics > self.num_critics:
-            most = f"num_critics, which is {self.num_critics}"
-            raise ConfigError(f"num_target_critics must be at most {most}, got {self.num_target_critics:g}")
+        self.require("num_target_critics", "<=", "num_critics")
 
 
 def actor_objective(policy_q_values: Tensor, *, policy_log_probs: Tensor, log_temperature: Tensor) -> Metrics:

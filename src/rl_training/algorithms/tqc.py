@@ -20,12 +20,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from rl_training.algorithms.base import register
 from rl_training.algorithms.losses import (
     bellman,
     combine,
-    quantile_huber_loss,
     soft_actor_objective,
     soft_policy_loss,
     temperature_objective,
@@ -33,7 +33,7 @@ from rl_training.algorithms.losses import (
 from rl_training.algorithms.sac import SAC, SACHyper
 from rl_training.binding import option, options
 from rl_training.models import MLPTQCModel
-from rl_training.types import Batch, ConfigError, Metrics
+from rl_training.types import Batch, Metrics
 
 
 @options
@@ -46,9 +46,23 @@ class TQCHyper(SACHyper):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.dropped_quantiles >= self.num_quantiles:
-            found = f"{self.dropped_quantiles} and {self.num_quantiles}"
-            raise ConfigError(f"dropped_quantiles must be < num_quantiles, got {found}")
+        self.require("dropped_quantiles", "<", "num_quantiles")
+
+
+def quantile_huber_loss(*, quantiles: Tensor, target_atoms: Tensor) -> Tensor:
+    """Regression of M quantiles (..., B, M) on the distribution of atoms (B, K): the mean over all pairs.
+
+    The m-th quantile has the level (m - 1/2) / M. Errors of atoms above it are weighted by the level, errors of atoms
+    below it by 1 minus the level. An error counts by half its square up to 1, and linearly beyond.
+    """
+    if quantiles.shape[-2] != target_atoms.shape[0] or target_atoms.ndim != 2:
+        shapes = f"quantiles {tuple(quantiles.shape)}, target_atoms {tuple(target_atoms.shape)}"
+        raise ValueError(f"quantiles must be (..., B, M) and target_atoms (B, K), got {shapes}")
+    count = quantiles.shape[-1]
+    levels = (torch.arange(count, dtype=quantiles.dtype, device=quantiles.device) + 0.5) / count
+    errors = target_atoms[:, None] - quantiles[..., None]
+    weights = (levels[:, None] - (errors.detach() < 0).to(errors.dtype)).abs()
+    return (weights * functional.huber_loss(errors, torch.zeros_like(errors), reduction="none")).mean()
 
 
 def quantile_objective(*, quantiles: Tensor, target_atoms: Tensor) -> Metrics:
