@@ -19,14 +19,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from rl_training.algorithms import losses
 from rl_training.algorithms.base import Algorithm, Step, ValueHyper, register
-from rl_training.algorithms.losses import (
-    combine,
-    critic_objective,
-    evaluation_loss,
-    exp_weights,
-    imitation_objective,
-)
 from rl_training.binding import option, options, refuse_unused
 from rl_training.models import MLPAWACModel
 from rl_training.models.policies import gaussian_log_prob
@@ -63,11 +57,11 @@ def actor_objective(
     """Weighted likelihood; values (B,) of the logged actions and of the policy's own."""
     advantages = (data_q_values - policy_q_values).detach()
     scaled = advantages / awac_lambda
-    factors = exp_weights(scaled, max_weight) if weights == "exp" else scaled.softmax(0) * len(scaled)
-    return imitation_objective(log_probs=log_probs, weights=factors, advantages=advantages)
+    factors = losses.exp_weights(scaled, max_weight) if weights == "exp" else scaled.softmax(0) * len(scaled)
+    return losses.imitation_objective(log_probs=log_probs, weights=factors, advantages=advantages)
 
 
-awac_loss = combine("awac_loss", critic_objective, actor_objective)
+awac_loss = losses.combine("awac_loss", losses.critic_objective, actor_objective)
 
 
 @register("awac", mode="offline")
@@ -81,7 +75,7 @@ class AWAC(Algorithm[AWACHyper, MLPAWACModel]):
         """Twin critics against the smaller of the target critics, at a sampled action."""
         with torch.no_grad():
             next_actions = self.model.actor.sample(batch["next_obs"])
-        return evaluation_loss(self, batch, next_actions)
+        return losses.evaluation_loss(self, batch, next_actions)
 
     def actor_loss(self, batch: Batch) -> Metrics:
         """Likelihood of the logged actions, weighted by their advantage over the policy's."""

@@ -18,9 +18,9 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional
 
+from rl_training.algorithms import losses
 from rl_training.algorithms.base import Algorithm, Step, register
 from rl_training.algorithms.hyper import LambdaReturnHyper
-from rl_training.algorithms.losses import annotate_returns, combine, exp_weights, imitation_objective
 from rl_training.binding import option, options
 from rl_training.models import MLPAWRModel
 from rl_training.models.policies import gaussian_log_prob
@@ -54,8 +54,8 @@ def actor_objective(
     bound_weight: float = 10.0,
 ) -> Metrics:
     """Likelihood of the logged actions, weighted by standardised advantages, and the price of means out of bounds."""
-    weights = exp_weights(advantages / temperature, max_weight)
-    metrics = imitation_objective(log_probs=log_probs, weights=weights, advantages=advantages)
+    weights = losses.exp_weights(advantages / temperature, max_weight)
+    metrics = losses.imitation_objective(log_probs=log_probs, weights=weights, advantages=advantages)
     excess = 0.5 * functional.relu(means.abs() - 1).square().sum(-1).mean()
     return metrics | {
         "actor_loss": metrics["actor_loss"] + bound_weight * excess,
@@ -65,7 +65,7 @@ def actor_objective(
     }
 
 
-awr_loss = combine("awr_loss", value_objective, actor_objective)
+awr_loss = losses.combine("awr_loss", value_objective, actor_objective)
 
 
 @register("awr", mode="offline")
@@ -81,7 +81,7 @@ class AWR(Algorithm[AWRHyper, MLPAWRModel]):
 
     def annotate(self, rows: Batch, ends: Tensor) -> Batch:
         """Returns by the target network of the value, which moves every `recompute_interval` updates."""
-        return annotate_returns(self, rows, ends)
+        return losses.annotate_returns(self, rows, ends)
 
     def value_loss(self, batch: Batch) -> Metrics:
         """The value of a state as the mean of its returns."""

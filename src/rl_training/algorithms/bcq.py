@@ -18,17 +18,9 @@ from __future__ import annotations
 
 import torch
 
+from rl_training.algorithms import losses
 from rl_training.algorithms.base import Algorithm, Step, register
 from rl_training.algorithms.hyper import VAEHyper
-from rl_training.algorithms.losses import (
-    behavior_loss,
-    behavior_objective,
-    bootstrap_loss,
-    combine,
-    critic_objective,
-    soft_clipped_max,
-    value_actor_objective,
-)
 from rl_training.binding import option, options
 from rl_training.models import MLPBCQModel
 from rl_training.types import Batch, Metrics
@@ -41,7 +33,7 @@ class BCQHyper(VAEHyper, learning_rate=1e-3, hidden_sizes=(400, 300)):
     phi: float = option(0.05, "bound on the perturbation of an action", ge=0, le=2)
 
 
-bcq_loss = combine("bcq_loss", behavior_objective, critic_objective, value_actor_objective)
+bcq_loss = losses.combine("bcq_loss", losses.behavior_objective, losses.critic_objective, losses.value_actor_objective)
 
 
 @register("bcq", mode="offline")
@@ -53,7 +45,7 @@ class BCQ(Algorithm[BCQHyper, MLPBCQModel]):
 
     def vae_loss(self, batch: Batch) -> Metrics:
         """The model of the behaviour."""
-        return behavior_loss(self, batch)
+        return losses.behavior_loss(self, batch)
 
     def critic_loss(self, batch: Batch) -> Metrics:
         """Twin critics against the best of several perturbed samples of the behaviour."""
@@ -61,8 +53,8 @@ class BCQ(Algorithm[BCQHyper, MLPBCQModel]):
         with torch.no_grad():
             samples = vae.decode(next_obs, vae.draw(next_obs, count=hyper.num_target_samples))
             next_q = self.target.critic(next_obs, self.target.actor(next_obs, samples))
-            best_q = soft_clipped_max(next_q, hyper.min_q_weight)
-        return bootstrap_loss(self, batch, best_q) | {"next_q_max": best_q.amax()}
+            best_q = losses.soft_clipped_max(next_q, hyper.min_q_weight)
+        return losses.bootstrap_loss(self, batch, best_q) | {"next_q_max": best_q.amax()}
 
     def actor_loss(self, batch: Batch) -> Metrics:
         """Value of one perturbed sample of the behaviour."""
@@ -71,7 +63,9 @@ class BCQ(Algorithm[BCQHyper, MLPBCQModel]):
             samples = vae.decode(obs, vae.draw(obs))
         actions = self.model.actor(obs, samples)
         (q,) = self.model.critic(obs, actions, count=1)
-        return value_actor_objective(policy_q_values=q) | {"perturbation_abs_mean": (actions - samples).abs().mean()}
+        return losses.value_actor_objective(policy_q_values=q) | {
+            "perturbation_abs_mean": (actions - samples).abs().mean()
+        }
 
 
 BCQAlgorithm = BCQ

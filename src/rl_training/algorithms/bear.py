@@ -24,16 +24,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from rl_training.algorithms import losses
 from rl_training.algorithms.base import Algorithm, Step, register
 from rl_training.algorithms.hyper import VAEHyper
-from rl_training.algorithms.losses import (
-    behavior_loss,
-    behavior_objective,
-    bootstrap_loss,
-    combine,
-    critic_objective,
-    soft_clipped_max,
-)
 from rl_training.binding import option, options
 from rl_training.models import MLPBEARModel
 from rl_training.types import Batch, Metrics
@@ -85,7 +78,7 @@ def actor_objective(
     }
 
 
-bear_loss = combine("bear_loss", behavior_objective, critic_objective, actor_objective)
+bear_loss = losses.combine("bear_loss", losses.behavior_objective, losses.critic_objective, actor_objective)
 
 
 @register("bear", mode="offline")
@@ -103,7 +96,7 @@ class BEAR(Algorithm[BEARHyper, MLPBEARModel]):
 
     def vae_loss(self, batch: Batch) -> Metrics:
         """The model of the behaviour."""
-        return behavior_loss(self, batch)
+        return losses.behavior_loss(self, batch)
 
     def critic_loss(self, batch: Batch) -> Metrics:
         """Twin critics against the best of several actions of the policy."""
@@ -111,8 +104,8 @@ class BEAR(Algorithm[BEARHyper, MLPBEARModel]):
         actor = self.model.actor if hyper.target_policy == "current" else self.target.actor
         with torch.no_grad():
             samples = actor.sample_raw(next_obs, count=hyper.num_target_samples).tanh()
-            best_q = soft_clipped_max(self.target.critic(next_obs, samples), hyper.min_q_weight)
-        return bootstrap_loss(self, batch, best_q)
+            best_q = losses.soft_clipped_max(self.target.critic(next_obs, samples), hyper.min_q_weight)
+        return losses.bootstrap_loss(self, batch, best_q)
 
     def actor_loss(self, batch: Batch) -> Metrics:
         """Value of the policy's action, and the distance of its samples to those of the behaviour."""

@@ -2,8 +2,8 @@
 
     CQL with `calibrated`: in the penalty, Q_i(s, a_j) counts as max(Q_i(s, a_j), G(s)) for a_j from pi(s) and pi(s')
 
-G(s) is the discounted return that was logged from s. Uniform actions and the logged one are not bounded. `cql_loss`
-takes the maximum; what is compared is below.
+G(s) is the discounted return that was logged from s. Uniform actions and the logged one are not bounded.
+`calibration` computes the bounds, and `cql_loss` applies them.
 
 Nakamoto et al., "Cal-QL: Calibrated Offline RL Pre-Training for Efficient Online Fine-Tuning", NeurIPS 2023.
 

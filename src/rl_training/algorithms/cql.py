@@ -24,9 +24,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from rl_training.algorithms import losses
 from rl_training.algorithms.base import TRANSITION, Algorithm, Step, ValueHyper, register
 from rl_training.algorithms.hyper import CalibrationHyper, EntropyHyper
-from rl_training.algorithms.losses import bellman, by_phase, critic_objective, soft_actor_objective, temperature_loss
 from rl_training.binding import option, options, refuse_unused
 from rl_training.models import MLPCQLModel
 from rl_training.reading import Transitions
@@ -135,7 +135,7 @@ def cql_loss(
     if multiplier is not None:
         penalty, lagrange = lagrange_objective(gaps, multiplier, conservative_weight, conservative_gap, lagrange_form)
         report |= lagrange
-    td = critic_objective(q_values=q_values, target_q_values=target_q_values)
+    td = losses.critic_objective(q_values=q_values, target_q_values=target_q_values)
     return td | {"critic_loss": td["critic_loss"] + penalty, "td_loss": td["critic_loss"]} | report
 
 
@@ -162,7 +162,8 @@ class CQL(Algorithm[CQLHyper, MLPCQLModel]):
         gain = model.critic(obs, actions).amin(0)
         if hyper.bc_updates:
             gain = torch.where(self.clock < hyper.bc_updates, model.actor.log_prob(obs, batch["actions"]), gain)
-        return soft_actor_objective(gain, log_probs, model.temperature.log_value) | temperature_loss(self, log_probs)
+        metrics = losses.soft_actor_objective(gain, log_probs, model.temperature.log_value)
+        return metrics | losses.temperature_loss(self, log_probs)
 
     def critic_loss(self, batch: Batch) -> Metrics:
         """Critics against the target, with the penalty on their values of sampled actions."""
@@ -177,7 +178,8 @@ class CQL(Algorithm[CQLHyper, MLPCQLModel]):
         metrics["q_ood_std"] = values[1:].std(0).mean()
         bounds = None
         if hyper.calibrated:
-            from rl_training.algorithms.cal_ql import calibration  # Here, since its module imports this one.
+            # Imported here, since the module of Cal-QL imports this one.
+            from rl_training.algorithms.cal_ql import calibration
 
             bounds, report = calibration(self, batch["returns_to_go"], policy_q, next_policy_q)
             metrics |= report
@@ -190,7 +192,7 @@ class CQL(Algorithm[CQLHyper, MLPCQLModel]):
             policy_log_probs=log_probs,
             next_policy_log_probs=next_log_probs,
             action_dim=actions.shape[-1],
-            conservative_weight=by_phase(self, hyper.conservative_weight, hyper.online_conservative_weight),
+            conservative_weight=losses.by_phase(self, hyper.conservative_weight, hyper.online_conservative_weight),
             returns_to_go=bounds,
             multiplier=None if hyper.conservative_gap is None else self.model.lagrange(),
             **hyper.only("penalty_temperature", "importance_sampled", "penalty_clip_min", "penalty_clip_max"),
@@ -206,15 +208,13 @@ class CQL(Algorithm[CQLHyper, MLPCQLModel]):
         if hyper.target_action == "mean":
             actions = actor(next_obs)[0].tanh()
         q = self.target.critic(next_obs, actions)
-        if hyper.max_backup == "min_of_max":
-            return bellman(batch, q.amax(0).amin(0), hyper.gamma)
-        next_q = q.amin(-2)
+        next_q = q.amax(0).amin(0) if hyper.max_backup == "min_of_max" else q.amin(-2)
         if hyper.max_backup == "max_of_min":
             next_q, best = next_q.max(0)
             log_probs = log_probs.gather(0, best[None])[0]
         if hyper.backup_entropy:
             next_q = next_q - self.model.temperature() * log_probs
-        return bellman(batch, next_q, hyper.gamma)
+        return losses.bellman(batch, next_q, hyper.gamma)
 
 
 CQLAlgorithm = CQL

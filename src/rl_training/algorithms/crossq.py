@@ -22,9 +22,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rl_training.algorithms import losses
 from rl_training.algorithms.base import Algorithm, Step, register
 from rl_training.algorithms.hyper import ActorCriticHyper, EntropyHyper
-from rl_training.algorithms.losses import bellman, combine, soft_policy_loss, temperature_objective
 from rl_training.algorithms.sac import actor_objective, half_squared_error
 from rl_training.binding import option, options
 from rl_training.models import MLPCrossQModel
@@ -56,11 +56,11 @@ def joint_critic_objective(
     q, next_q = joint_q_values.chunk(2, dim=-1)
     with torch.no_grad():
         next_values = next_q.amin(0) - log_temperature.exp() * next_log_probs
-        target_q = bellman({"rewards": rewards, "dones": dones}, next_values, gamma)
+        target_q = losses.bellman({"rewards": rewards, "dones": dones}, next_values, gamma)
     return half_squared_error(q_values=q, target_q_values=target_q)
 
 
-crossq_loss = combine("crossq_loss", joint_critic_objective, actor_objective, temperature_objective)
+crossq_loss = losses.combine("crossq_loss", joint_critic_objective, actor_objective, losses.temperature_objective)
 
 
 @register("crossq", mode="online")
@@ -88,7 +88,7 @@ class CrossQ(Algorithm[CrossQHyper, MLPCrossQModel]):
 
     def actor_loss(self, batch: Batch) -> Metrics:
         """Value and entropy of the policy's own actions, and the temperature by the same sample."""
-        return soft_policy_loss(self, batch["obs"], self.model.critic, actor_objective)
+        return losses.soft_policy_loss(self, batch["obs"], self.model.critic, actor_objective)
 
 
 CrossQAlgorithm = CrossQ

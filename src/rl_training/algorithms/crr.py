@@ -20,14 +20,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from rl_training.algorithms import losses
 from rl_training.algorithms.base import Algorithm, Step, ValueHyper, register
-from rl_training.algorithms.losses import (
-    combine,
-    critic_objective,
-    evaluation_loss,
-    exp_weights,
-    imitation_objective,
-)
 from rl_training.binding import option, options, refuse_unused
 from rl_training.models import MLPCRRModel
 from rl_training.models.policies import gaussian_log_prob
@@ -68,15 +62,15 @@ def actor_objective(
     advantages = (data_q_values - baseline).detach()
     better = (advantages > 0).to(advantages.dtype)
     factors = {
-        "exp": exp_weights(advantages / beta, max_weight),
+        "exp": losses.exp_weights(advantages / beta, max_weight),
         "binary": better,
         "constant": torch.ones_like(advantages),
     }[weights]
-    metrics = imitation_objective(log_probs=log_probs, weights=factors, advantages=advantages)
+    metrics = losses.imitation_objective(log_probs=log_probs, weights=factors, advantages=advantages)
     return metrics | {"filter_rate": better.mean()}
 
 
-crr_loss = combine("crr_loss", critic_objective, actor_objective)
+crr_loss = losses.combine("crr_loss", losses.critic_objective, actor_objective)
 
 
 @register("crr", mode="offline")
@@ -93,7 +87,7 @@ class CRR(Algorithm[CRRHyper, MLPCRRModel]):
 
     def critic_loss(self, batch: Batch) -> Metrics:
         """Critics against the smallest of the target critics, at an action of the target policy."""
-        return evaluation_loss(self, batch, self.target.actor.sample(batch["next_obs"]))
+        return losses.evaluation_loss(self, batch, self.target.actor.sample(batch["next_obs"]))
 
     def actor_loss(self, batch: Batch) -> Metrics:
         """Likelihood of the logged actions, weighted by their advantage over the policy's."""

@@ -13,14 +13,8 @@ stronger on HalfCheetah and Walker2d, a little weaker on Hopper and Ant.
 
 from __future__ import annotations
 
+from rl_training.algorithms import losses
 from rl_training.algorithms.base import Algorithm, Step, ValueHyper, register
-from rl_training.algorithms.losses import (
-    combine,
-    critic_objective,
-    evaluation_loss,
-    saturation,
-    value_actor_objective,
-)
 from rl_training.binding import option, options
 from rl_training.models import MLPDDPGModel
 from rl_training.types import Batch, Metrics
@@ -33,7 +27,7 @@ class DDPGHyper(ValueHyper):
     critic_weight_decay: float = option(0.0, "weight decay of the critic; the paper has 0.01", ge=0)
 
 
-ddpg_loss = combine("ddpg_loss", critic_objective, value_actor_objective)
+ddpg_loss = losses.combine("ddpg_loss", losses.critic_objective, losses.value_actor_objective)
 
 
 @register("ddpg", mode="online")
@@ -45,13 +39,13 @@ class DDPG(Algorithm[DDPGHyper, MLPDDPGModel]):
 
     def critic_loss(self, batch: Batch) -> Metrics:
         """The critic against the target critic at the target actor's action."""
-        return evaluation_loss(self, batch, self.target.actor(batch["next_obs"]))
+        return losses.evaluation_loss(self, batch, self.target.actor(batch["next_obs"]))
 
     def actor_loss(self, batch: Batch) -> Metrics:
         """Value of the policy's own action."""
         actions = self.model.actor(batch["obs"])
         (q,) = self.model.critic(batch["obs"], actions)
-        return value_actor_objective(policy_q_values=q) | {"action_saturation": saturation(actions)}
+        return losses.value_actor_objective(policy_q_values=q) | {"action_saturation": losses.saturation(actions)}
 
 
 DDPGAlgorithm = DDPG

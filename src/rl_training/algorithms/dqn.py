@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from rl_training.algorithms import losses
 from rl_training.algorithms.base import Algorithm, Hyper, Step, register
-from rl_training.algorithms.losses import bellman
 from rl_training.binding import option, options
 from rl_training.models.discrete import MLPDQNModel, pick
 from rl_training.types import Batch, Metrics
@@ -92,7 +92,7 @@ class DQN(Algorithm[DQNHyper, MLPDQNModel]):
         with torch.no_grad():
             next_q = self.model.critic(next_obs) if hyper.double else None
             best_q = next_values(target_q_values=self.target.critic(next_obs), next_q_values=next_q)
-            target_q = bellman(batch, best_q, hyper.gamma)
+            target_q = losses.bellman(batch, best_q, hyper.gamma)
         return dqn_loss(
             q_values=self.model.critic(batch["obs"]),
             actions=batch["actions"],

@@ -13,8 +13,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rl_training.algorithms import losses
 from rl_training.algorithms.base import register
-from rl_training.algorithms.losses import combine, critic_objective, temperature_objective
 from rl_training.algorithms.sac_n import SACN, SACNHyper, actor_objective
 from rl_training.binding import option, options
 from rl_training.types import Batch, Metrics
@@ -42,13 +42,13 @@ def diverse_critic_objective(
     *, q_values: Tensor, target_q_values: Tensor, action_gradients: Tensor, diversity_weight: float
 ) -> Metrics:
     """Squared error of N critics, and the agreement of their gradients (N, B, dim) at the logged actions."""
-    metrics = critic_objective(q_values=q_values, target_q_values=target_q_values)
+    metrics = losses.critic_objective(q_values=q_values, target_q_values=target_q_values)
     diversity = diversity_objective(action_gradients)
     loss = metrics["critic_loss"] + diversity_weight * diversity["diversity_loss"]
     return metrics | diversity | {"critic_loss": loss}
 
 
-edac_loss = combine("edac_loss", temperature_objective, actor_objective, diverse_critic_objective)
+edac_loss = losses.combine("edac_loss", losses.temperature_objective, actor_objective, diverse_critic_objective)
 
 
 @register("edac", mode="offline")

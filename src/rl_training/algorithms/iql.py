@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from rl_training.algorithms import losses
 from rl_training.algorithms.base import Algorithm, Step, ValueHyper, register
-from rl_training.algorithms.losses import bellman, combine, critic_objective, exp_weights, imitation_objective
 from rl_training.binding import option, options, refuse_unused
 from rl_training.models import MLPIQLModel
 from rl_training.models.policies import gaussian_log_prob
@@ -63,23 +63,23 @@ def actor_objective(
 ) -> Metrics:
     """Weighted likelihood of the logged actions, all (B,)."""
     advantages = (target_q_values - values).detach()
-    weights = exp_weights(beta * advantages, max_weight)
+    weights = losses.exp_weights(beta * advantages, max_weight)
     clipped = (weights >= max_weight).to(weights.dtype).mean()
-    metrics = imitation_objective(log_probs=log_probs, weights=weights, advantages=advantages)
+    metrics = losses.imitation_objective(log_probs=log_probs, weights=weights, advantages=advantages)
     return metrics | {"weight_clip_fraction": clipped}
 
 
 def bootstrap_objective(*, q_values: Tensor, bellman_targets: Tensor, huber_delta: float | None = None) -> Metrics:
     """Error of the critics (E, B) against targets (B,): squared, or linear beyond `huber_delta`."""
-    metrics = critic_objective(q_values=q_values, target_q_values=bellman_targets)
+    metrics = losses.critic_objective(q_values=q_values, target_q_values=bellman_targets)
     if huber_delta is None:
         return metrics
     errors = q_values - bellman_targets
-    losses = functional.huber_loss(errors, torch.zeros_like(errors), reduction="none", delta=huber_delta)
-    return metrics | {"critic_loss": losses.mean(-1).sum()}
+    huber = functional.huber_loss(errors, torch.zeros_like(errors), reduction="none", delta=huber_delta)
+    return metrics | {"critic_loss": huber.mean(-1).sum()}
 
 
-iql_loss = combine("iql_loss", value_objective, actor_objective, bootstrap_objective)
+iql_loss = losses.combine("iql_loss", value_objective, actor_objective, bootstrap_objective)
 
 
 class ImplicitAlgorithm(Algorithm[ImplicitHyper, MLPIQLModel]):
@@ -109,7 +109,7 @@ class ImplicitAlgorithm(Algorithm[ImplicitHyper, MLPIQLModel]):
     def critic_loss(self, batch: Batch) -> Metrics:
         """Twin critics against the value of the next state."""
         with torch.no_grad():
-            target_q = bellman(batch, self.model.value(batch["next_obs"]), self.hyper.gamma)
+            target_q = losses.bellman(batch, self.model.value(batch["next_obs"]), self.hyper.gamma)
         q = self.model.critic(batch["obs"], batch["actions"])
         return bootstrap_objective(q_values=q, bellman_targets=target_q, huber_delta=self.hyper.huber_delta)
 

@@ -21,9 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rl_training.algorithms import losses
 from rl_training.algorithms.base import Algorithm, Step, register
 from rl_training.algorithms.hyper import LambdaReturnHyper
-from rl_training.algorithms.losses import annotate_returns, exp_weights, imitation_objective
 from rl_training.binding import option, options
 from rl_training.models import MLPMARWILModel
 from rl_training.models.policies import gaussian_log_prob
@@ -55,9 +55,9 @@ def marwil_loss(
     """The whole objective, from tensors alone; `scale` is the mean squared advantage to divide by."""
     errors = lambda_returns - values
     advantages = errors.detach()
-    weights = exp_weights(beta * advantages / (1e-8 + scale.sqrt()), max_weight)
+    weights = losses.exp_weights(beta * advantages / (1e-8 + scale.sqrt()), max_weight)
     unexplained = advantages.var(correction=0) / lambda_returns.var(correction=0).clamp_min(1e-12)
-    return imitation_objective(log_probs=log_probs, weights=weights, advantages=advantages) | {
+    return losses.imitation_objective(log_probs=log_probs, weights=weights, advantages=advantages) | {
         "value_loss": value_weight * 0.5 * errors.square().mean(),
         "value_explained_variance": 1 - unexplained,
         "lambda_return_mean": lambda_returns.mean(),
@@ -96,7 +96,7 @@ class MARWIL(Algorithm[MARWILHyper, MLPMARWILModel]):
 
     def annotate(self, rows: Batch, ends: Tensor) -> Batch:
         """Returns by the target network of the value, which moves every `recompute_interval` updates."""
-        return annotate_returns(self, rows, ends)
+        return losses.annotate_returns(self, rows, ends)
 
     def joint_loss(self, batch: Batch) -> Metrics:
         """Actor and value, each by its own loss at the same point."""

@@ -19,9 +19,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rl_training.algorithms import losses
 from rl_training.algorithms.base import TRANSITION, Algorithm, Step, register
 from rl_training.algorithms.hyper import SmoothingHyper
-from rl_training.algorithms.losses import bootstrap_loss, by_phase, combine, critic_objective, smooth
 from rl_training.binding import option, options
 from rl_training.models import MLPReBRACModel
 from rl_training.reading import Transitions
@@ -70,7 +70,7 @@ def actor_objective(
     }
 
 
-rebrac_loss = combine("rebrac_loss", critic_objective, actor_objective)
+rebrac_loss = losses.combine("rebrac_loss", losses.critic_objective, actor_objective)
 
 
 @register("rebrac", mode="offline")
@@ -84,16 +84,16 @@ class ReBRAC(Algorithm[ReBRACHyper, MLPReBRACModel]):
     def critic_loss(self, batch: Batch) -> Metrics:
         """Twin critics against the smaller target critic, at a smoothed action that should be near the logged one."""
         hyper, next_obs = self.hyper, batch["next_obs"]
-        factor = by_phase(self, 1.0, hyper.online_critic_bc_factor)
+        factor = losses.by_phase(self, 1.0, hyper.online_critic_bc_factor)
         with torch.no_grad():
-            next_policy_actions = smooth(self.target.actor(next_obs), hyper.policy_noise, hyper.noise_clip)
+            next_policy_actions = losses.smooth(self.target.actor(next_obs), hyper.policy_noise, hyper.noise_clip)
             next_q, penalty = penalized_values(
                 next_q_values=self.target.critic(next_obs, next_policy_actions).amin(0),
                 next_policy_actions=next_policy_actions,
                 next_actions=batch["next_actions"],
                 critic_bc_weight=hyper.critic_bc_weight * factor,
             )
-        return bootstrap_loss(self, batch, next_q) | {"critic_penalty": penalty.mean()}
+        return losses.bootstrap_loss(self, batch, next_q) | {"critic_penalty": penalty.mean()}
 
     def actor_loss(self, batch: Batch) -> Metrics:
         """Value of the policy's own action, and its distance to the data's."""

@@ -28,15 +28,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from rl_training.algorithms import losses
 from rl_training.algorithms.base import Algorithm, Step, register
-from rl_training.algorithms.losses import (
-    bellman,
-    combine,
-    critic_objective,
-    soft_actor_objective,
-    soft_policy_loss,
-    temperature_objective,
-)
 from rl_training.algorithms.sac import SACHyper
 from rl_training.binding import option, options
 from rl_training.models import MLPREDQModel
@@ -63,10 +56,10 @@ class REDQHyper(SACHyper):
 
 def actor_objective(policy_q_values: Tensor, *, policy_log_probs: Tensor, log_temperature: Tensor) -> Metrics:
     """Entropy and the mean of the critics (N, B) at the policy's own actions."""
-    return soft_actor_objective(policy_q_values.mean(0), policy_log_probs, log_temperature)
+    return losses.soft_actor_objective(policy_q_values.mean(0), policy_log_probs, log_temperature)
 
 
-redq_loss = combine("redq_loss", critic_objective, actor_objective, temperature_objective)
+redq_loss = losses.combine("redq_loss", losses.critic_objective, actor_objective, losses.temperature_objective)
 
 
 def draw_subset(size: int, of: int, device: torch.device) -> Tensor:
@@ -95,7 +88,7 @@ class REDQ(Algorithm[REDQHyper, MLPREDQModel]):
     def critic_loss(self, batch: Batch) -> Metrics:
         """All critics against the smallest of a few target critics, entropy included."""
         q = self.model.critic(batch["obs"], batch["actions"], training=self.training)
-        return critic_objective(q_values=q, target_q_values=self.targets(batch))
+        return losses.critic_objective(q_values=q, target_q_values=self.targets(batch))
 
     @torch.no_grad()
     def targets(self, batch: Batch) -> Tensor:
@@ -108,12 +101,12 @@ class REDQ(Algorithm[REDQHyper, MLPREDQModel]):
         next_q = smallest(self.target.critic(next_obs, next_actions, chosen=chosen, training=self.training), number)
         if hyper.backup_entropy:
             next_q = next_q - self.model.temperature() * log_probs
-        return bellman(batch, next_q, hyper.gamma)
+        return losses.bellman(batch, next_q, hyper.gamma)
 
     def actor_loss(self, batch: Batch) -> Metrics:
         """Value and entropy of the policy's own actions, and the temperature by the same sample."""
         critic = partial(self.model.critic, training=self.training)
-        return soft_policy_loss(self, batch["obs"], critic, actor_objective)
+        return losses.soft_policy_loss(self, batch["obs"], critic, actor_objective)
 
 
 REDQAlgorithm = REDQ

@@ -16,16 +16,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from rl_training.algorithms import losses
 from rl_training.algorithms.base import Algorithm, Step, ValueHyper, register
 from rl_training.algorithms.hyper import EntropyHyper
-from rl_training.algorithms.losses import (
-    combine,
-    critic_objective,
-    soft_actor_objective,
-    soft_policy_loss,
-    soft_targets,
-    temperature_objective,
-)
 from rl_training.binding import option, options
 from rl_training.models import MLPSACModel
 from rl_training.types import Batch, Metrics
@@ -40,16 +33,16 @@ class SACHyper(ValueHyper, EntropyHyper):
 
 def half_squared_error(*, q_values: Tensor, target_q_values: Tensor) -> Metrics:
     """Half the squared error, summed over critics."""
-    metrics = critic_objective(q_values=q_values, target_q_values=target_q_values)
+    metrics = losses.critic_objective(q_values=q_values, target_q_values=target_q_values)
     return metrics | {"critic_loss": 0.5 * metrics["critic_loss"]}
 
 
 def actor_objective(policy_q_values: Tensor, *, policy_log_probs: Tensor, log_temperature: Tensor) -> Metrics:
     """Entropy and the smallest of the critics (E, B) at the policy's own actions."""
-    return soft_actor_objective(policy_q_values.amin(0), policy_log_probs, log_temperature)
+    return losses.soft_actor_objective(policy_q_values.amin(0), policy_log_probs, log_temperature)
 
 
-sac_loss = combine("sac_loss", half_squared_error, actor_objective, temperature_objective)
+sac_loss = losses.combine("sac_loss", half_squared_error, actor_objective, losses.temperature_objective)
 
 
 @register("sac", mode="online")
@@ -66,11 +59,11 @@ class SAC(Algorithm[SACHyper, MLPSACModel]):
 
     def targets(self, batch: Batch) -> Tensor:
         """What the critics should be, by the smallest of the target critics and the entropy at s'."""
-        return soft_targets(self, batch)
+        return losses.soft_targets(self, batch)
 
     def actor_loss(self, batch: Batch) -> Metrics:
         """Value and entropy of the policy's own actions, and the temperature by the same sample."""
-        return soft_policy_loss(self, batch["obs"], self.model.critic, actor_objective)
+        return losses.soft_policy_loss(self, batch["obs"], self.model.critic, actor_objective)
 
 
 SACAlgorithm = SAC

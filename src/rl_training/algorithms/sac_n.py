@@ -17,15 +17,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rl_training.algorithms import losses
 from rl_training.algorithms.base import Algorithm, Step, register
-from rl_training.algorithms.losses import (
-    combine,
-    critic_objective,
-    soft_actor_objective,
-    soft_targets,
-    temperature_loss,
-    temperature_objective,
-)
 from rl_training.algorithms.sac import SACHyper
 from rl_training.binding import option, options
 from rl_training.models import MLPSACNModel
@@ -41,11 +34,11 @@ class SACNHyper(SACHyper, hidden_sizes=(256, 256, 256)):
 
 def actor_objective(*, policy_q_values: Tensor, policy_log_probs: Tensor, log_temperature: Tensor) -> Metrics:
     """Entropy and the smallest of the critics (N, B) at the policy's own actions."""
-    metrics = soft_actor_objective(policy_q_values.amin(0), policy_log_probs, log_temperature)
+    metrics = losses.soft_actor_objective(policy_q_values.amin(0), policy_log_probs, log_temperature)
     return metrics | {"q_policy_std": policy_q_values.std(0, correction=0).mean()}
 
 
-sac_n_loss = combine("sac_n_loss", temperature_objective, actor_objective, critic_objective)
+sac_n_loss = losses.combine("sac_n_loss", losses.temperature_objective, actor_objective, losses.critic_objective)
 
 
 @register("sac_n", mode="offline")
@@ -58,7 +51,7 @@ class SACN(Algorithm[SACNHyper, MLPSACNModel]):
         """The temperature, by the entropy of the policy."""
         with torch.no_grad():
             _, log_probs = self.model.actor.sample(batch["obs"])
-        return temperature_loss(self, log_probs)
+        return losses.temperature_loss(self, log_probs)
 
     def actor_loss(self, batch: Batch) -> Metrics:
         """Value and entropy of the policy's own actions."""
@@ -72,11 +65,11 @@ class SACN(Algorithm[SACNHyper, MLPSACNModel]):
     def critic_loss(self, batch: Batch) -> Metrics:
         """All critics against the smallest of the target critics, entropy included."""
         q = self.model.critic(batch["obs"], batch["actions"])
-        return critic_objective(q_values=q, target_q_values=self.targets(batch))
+        return losses.critic_objective(q_values=q, target_q_values=self.targets(batch))
 
     def targets(self, batch: Batch) -> Tensor:
         """What the critics should be, by the smallest of the target critics and the entropy at s'."""
-        return soft_targets(self, batch)
+        return losses.soft_targets(self, batch)
 
 
 SACNAlgorithm = SACN

@@ -11,16 +11,9 @@ as is the warm-up of 25 000 steps.
 
 from __future__ import annotations
 
+from rl_training.algorithms import losses
 from rl_training.algorithms.base import Algorithm, Step, register
 from rl_training.algorithms.hyper import SmoothingHyper
-from rl_training.algorithms.losses import (
-    combine,
-    critic_objective,
-    evaluation_loss,
-    saturation,
-    smooth,
-    value_actor_objective,
-)
 from rl_training.binding import option, options
 from rl_training.models import MLPTD3Model
 from rl_training.types import Batch, Metrics
@@ -33,7 +26,7 @@ class TD3Hyper(SmoothingHyper):
     num_critics: int = option(2, "critics; the smallest of the target critics counts", ge=1)
 
 
-td3_loss = combine("td3_loss", critic_objective, value_actor_objective)
+td3_loss = losses.combine("td3_loss", losses.critic_objective, losses.value_actor_objective)
 
 
 @register("td3", mode="online")
@@ -45,14 +38,15 @@ class TD3(Algorithm[TD3Hyper, MLPTD3Model]):
 
     def critic_loss(self, batch: Batch) -> Metrics:
         """All critics against the smallest of the target critics, at a smoothed target action."""
-        next_actions = smooth(self.target.actor(batch["next_obs"]), self.hyper.policy_noise, self.hyper.noise_clip)
-        return evaluation_loss(self, batch, next_actions)
+        hyper = self.hyper
+        next_actions = losses.smooth(self.target.actor(batch["next_obs"]), hyper.policy_noise, hyper.noise_clip)
+        return losses.evaluation_loss(self, batch, next_actions)
 
     def actor_loss(self, batch: Batch) -> Metrics:
         """Value of the policy's own action, by the first critic."""
         actions = self.model.actor(batch["obs"])
         (q,) = self.model.critic(batch["obs"], actions, count=1)
-        return value_actor_objective(policy_q_values=q) | {"action_saturation": saturation(actions)}
+        return losses.value_actor_objective(policy_q_values=q) | {"action_saturation": losses.saturation(actions)}
 
 
 TD3Algorithm = TD3

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from rl_training.algorithms import losses
 from rl_training.algorithms.base import register
-from rl_training.algorithms.losses import combine, critic_objective
 from rl_training.algorithms.td3 import TD3, TD3Hyper
 from rl_training.binding import option, options
 from rl_training.types import Batch, Metrics
@@ -40,7 +40,7 @@ def actor_objective(*, policy_q_values: Tensor, policy_actions: Tensor, actions:
     }
 
 
-td3_bc_loss = combine("td3_bc_loss", critic_objective, actor_objective)
+td3_bc_loss = losses.combine("td3_bc_loss", losses.critic_objective, actor_objective)
 
 
 @register("td3_bc", mode="offline")

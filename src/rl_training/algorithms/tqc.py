@@ -22,14 +22,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from rl_training.algorithms import losses
 from rl_training.algorithms.base import register
-from rl_training.algorithms.losses import (
-    bellman,
-    combine,
-    soft_actor_objective,
-    soft_policy_loss,
-    temperature_objective,
-)
 from rl_training.algorithms.sac import SAC, SACHyper
 from rl_training.binding import option, options
 from rl_training.models import MLPTQCModel
@@ -80,10 +74,10 @@ def quantile_objective(*, quantiles: Tensor, target_atoms: Tensor) -> Metrics:
 
 def actor_objective(policy_quantiles: Tensor, *, policy_log_probs: Tensor, log_temperature: Tensor) -> Metrics:
     """Entropy and the mean of all quantiles (E, B, M) at the policy's own actions, nothing left out."""
-    return soft_actor_objective(policy_quantiles.mean(-1).mean(0), policy_log_probs, log_temperature)
+    return losses.soft_actor_objective(policy_quantiles.mean(-1).mean(0), policy_log_probs, log_temperature)
 
 
-tqc_loss = combine("tqc_loss", quantile_objective, actor_objective, temperature_objective)
+tqc_loss = losses.combine("tqc_loss", quantile_objective, actor_objective, losses.temperature_objective)
 
 
 def pooled_atoms(quantiles: Tensor) -> Tensor:
@@ -128,11 +122,11 @@ class TQC(SAC):
         columns: Batch = {
             name: batch[name][:, None].expand_as(atoms) for name in ("rewards", "dones", "discounts") if name in batch
         }
-        return bellman(columns, atoms, self.hyper.gamma)
+        return losses.bellman(columns, atoms, self.hyper.gamma)
 
     def actor_loss(self, batch: Batch) -> Metrics:
         """Value and entropy of the policy's own actions, and the temperature by the same sample."""
-        return soft_policy_loss(self, batch["obs"], self.model.critic.quantiles, actor_objective)
+        return losses.soft_policy_loss(self, batch["obs"], self.model.critic.quantiles, actor_objective)
 
 
 TQCAlgorithm = TQC

@@ -18,9 +18,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rl_training.algorithms import losses
 from rl_training.algorithms.base import Step, register
 from rl_training.algorithms.iql import ImplicitAlgorithm, ImplicitHyper, actor_objective, bootstrap_objective
-from rl_training.algorithms.losses import combine, smooth
 from rl_training.binding import option, options
 from rl_training.types import Batch, Metrics
 
@@ -58,7 +58,7 @@ def value_objective(
     }
 
 
-xql_loss = combine("xql_loss", value_objective, actor_objective, bootstrap_objective, beta=3.0, huber_delta=20.0)
+xql_loss = losses.combine("xql_loss", value_objective, actor_objective, bootstrap_objective, beta=3.0, huber_delta=20.0)
 
 
 @register("xql", mode="offline")
@@ -82,7 +82,7 @@ class XQL(ImplicitAlgorithm):
         """The logged actions, (1 + random_actions, B, dim) with what the options add to them."""
         hyper = self.hyper
         if hyper.action_noise:
-            actions = smooth(actions, hyper.action_noise, 0.5)
+            actions = losses.smooth(actions, hyper.action_noise, 0.5)
         if not hyper.random_actions:
             return actions[None]
         uniform = torch.rand(hyper.random_actions, *actions.shape, dtype=actions.dtype, device=actions.device)
