@@ -1,4 +1,4 @@
-"""Losses. Every module of this package that registers an algorithm is found by being here, and its names with it."""
+"""Losses. All modules of this package are imported, which registers their algorithms and exports their names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every algorithm is: losses over a model, and the one gradient step that minimises them."""
+"""The base class of algorithms: losses over a model, and the one gradient step that minimises them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ ORIGINS = {
 
 @dataclass(frozen=True)
 class Step:
-    """One gradient step of an update; where a number is expected, the name of a hyper-parameter will do.
+    """One gradient step of an update. Numbers may be given as the name of a hyper-parameter.
 
     The method <name>_loss returns metrics. Each child minimises the metric <child>_loss; if the loss is `shared`, all
     minimise <name>_loss, with one backward pass and one gradient norm. Children that are trained in one step move by
@@ -66,12 +66,12 @@ class Step:
 
     @property
     def children(self) -> tuple[str, ...]:
-        """Children of the model that this step trains; by default the one called like the step."""
+        """Children of the model that this step trains; by default the one with the name of the step."""
         return self.trains or (self.name,)
 
 
 class _Needs:
-    """The fields that a batch must have: those of what a class, or one of its instances, reads."""
+    """The fields that a batch must have: `reads.fields` of the class or of an instance."""
 
     def __get__(self, algorithm: Algorithm | None, cls: type[Algorithm]) -> tuple[str, ...]:
         return (cls if algorithm is None else algorithm).reads.fields
@@ -101,7 +101,7 @@ class Algorithm(nn.Module, Generic[H, M]):
     steps: tuple[Step, ...]
     action_kinds: ClassVar[tuple[ActionKind, ...]] = ("continuous",)
     reads: Reading = Transitions()
-    """What a batch is made of; `make_reads` decides where hyper-parameters do."""
+    """What a batch contains; a class whose hyper-parameters decide about it overrides `make_reads`."""
     needs = _Needs()
     annotates: tuple[str, ...] = ()
     """Fields that `annotate` computes for all rows; those in `standardizes` get mean 0 and standard deviation 1."""
@@ -115,7 +115,7 @@ class Algorithm(nn.Module, Generic[H, M]):
     obs_mean: Tensor
     obs_std: Tensor
     clock: Tensor
-    """Updates done before, as a tensor: for losses that change with it, since a graph must not depend on a number."""
+    """Number of updates done, for losses that change over time; a tensor, since a graph must not depend on a number."""
     online_share: Tensor
     """How much of the online phase is done, this update included; 0 before it has begun."""
 
@@ -157,7 +157,7 @@ class Algorithm(nn.Module, Generic[H, M]):
 
     @classmethod
     def make_reads(cls, hyper: Any) -> Reading:
-        """What a batch is made of; a class whose hyper-parameters decide about it overrides this."""
+        """What a batch contains; a class whose hyper-parameters decide about it overrides this."""
         return cls.reads
 
     def _with_parameters(self, step: Step) -> Step | None:
@@ -213,7 +213,7 @@ class Algorithm(nn.Module, Generic[H, M]):
             optimizer.learning_rate = own.get(child, multiplier) * optimizer.base_learning_rate
 
     def set_online_share(self, share: float) -> None:
-        """Say before an update how much of the online phase is done with it."""
+        """Set, before an update, the share of the online phase that will be done after it."""
         self.online_share.fill_(min(share, 1.0))
 
     def normalize(self, obs: Tensor) -> Tensor:
@@ -286,9 +286,9 @@ class Algorithm(nn.Module, Generic[H, M]):
         return getattr(self.hyper, value) if isinstance(value, str) else value
 
     def gradient(self, step: Step, batch: Batch) -> tuple[Metrics, Gradients, dict[str, Tensor]]:
-        """Metrics, gradients and the norm that each child's are clipped by; one compiled graph, if that is on.
+        """Metrics, and for each child its gradients and the norm by which they are clipped. This is what is compiled.
 
-        Nothing changes but the running statistics of networks that normalise by the batch.
+        It changes nothing but the running statistics of networks that normalise by the batch.
         """
         metrics: Metrics = getattr(self, f"{step.name}_loss")(batch)
         groups = {step.name: step.children} if step.shared else {child: (child,) for child in step.children}
@@ -305,7 +305,7 @@ class Algorithm(nn.Module, Generic[H, M]):
         return report, gradients, norms
 
     def compile_steps(self, *, backend: str = "inductor") -> None:
-        """Compile loss and gradient of each step as one graph; parameters, states and results stay what they are."""
+        """Compile loss and gradient of each step as one graph; parameters, states and results stay the same."""
         for step in self.steps:
             name = f"{self.name}_{step.name}_gradient"
             self._gradients[step.name] = CompiledGradient(Algorithm.gradient, self, step, name=name, backend=backend)

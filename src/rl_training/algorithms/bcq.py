@@ -63,9 +63,8 @@ class BCQ(Algorithm[BCQHyper, MLPBCQModel]):
             samples = vae.decode(obs, vae.draw(obs))
         actions = self.model.actor(obs, samples)
         (q,) = self.model.critic(obs, actions, count=1)
-        return losses.value_actor_objective(policy_q_values=q) | {
-            "perturbation_abs_mean": (actions - samples).abs().mean()
-        }
+        metrics = losses.value_actor_objective(policy_q_values=q)
+        return metrics | {"perturbation_abs_mean": (actions - samples).abs().mean()}
 
 
 BCQAlgorithm = BCQ

@@ -40,7 +40,7 @@ class BEARHyper(VAEHyper, actor_learning_rate=1e-4):
 
     mmd_kernel: Kernel = option("laplacian", "kernel of the distance between samples")
     mmd_sigma: float = option(20.0, "width of the kernel", gt=0)
-    mmd_threshold: float = option(0.05, "distance that the policy may have", gt=0)
+    mmd_threshold: float = option(0.05, "distance that the policy may have from the behaviour", gt=0)
     mmd_warmup_updates: int = option(40_000, "updates without the value in the actor's loss", ge=0)
     num_mmd_samples: int = option(4, "samples of behaviour and of policy in the distance", ge=1)
     lagrange_learning_rate: float | None = option(1e-3, "learning rate of the multiplier; null: learning_rate", gt=0)

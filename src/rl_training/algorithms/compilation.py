@@ -34,7 +34,10 @@ class CompiledGradient:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Nothing: the compiler pickles the algorithm a graph belongs to, but graphs of its other steps cannot be."""
+        """Pickle as an empty object.
+
+        torch.compile pickles the whole algorithm, and compiled graphs cannot be pickled.
+        """
         return object, ()
 
     def __call__(self, batch: Batch) -> Any:
@@ -48,8 +51,8 @@ class CompiledGradient:
 
 
 def _with_own_code(function: Any, name: str) -> Any:
-    """A copy of a function that the compiler does not take for the original.
+    """A copy of a function with a code object of its own.
 
-    Its cache belongs to the code and is bounded: shared code would be refused after a few runs in one process.
+    torch.compile has a bounded cache per code object, and would refuse shared code after a few runs in one process.
     """
     return FunctionType(function.__code__.replace(co_name=name), function.__globals__, name)

@@ -201,7 +201,7 @@ class CQL(Algorithm[CQLHyper, MLPCQLModel]):
 
     @torch.no_grad()
     def _targets(self, batch: Batch) -> Tensor:
-        """What the critics should be, by the policy's action at s' or the best of several."""
+        """Targets of the critics, by the policy's action at s' or the best of several."""
         hyper, next_obs, actor = self.hyper, batch["next_obs"], self.model.actor
         count = None if hyper.max_backup == "none" else hyper.num_action_samples
         actions, log_probs = actor.sample(next_obs, count=count)

@@ -33,7 +33,7 @@ class DQNHyper(Hyper, learning_rate=1e-3, max_grad_norm=10.0):
 
     gamma: float = option(0.99, "discount per step", ge=0, le=1)
     double: bool = option(True, "the critic chooses the action whose target value counts")
-    dueling: bool = option(False, "a value of the state and advantages of the choices apart")
+    dueling: bool = option(False, "separate the state's value from its choices' advantages")
     huber_delta: float | None = option(1.0, "error from which the loss is linear; null: squared error", gt=0)
     tau: float = option(1.0, "rate at which the target network follows; 1: a copy", gt=0, le=1)
     target_update_interval: int = option(125, "updates between moves of the target network", ge=1)
@@ -42,7 +42,7 @@ class DQNHyper(Hyper, learning_rate=1e-3, max_grad_norm=10.0):
 def dqn_loss(*, q_values: Tensor, actions: Tensor, target_q_values: Tensor, huber_delta: float | None = 1.0) -> Metrics:
     """The whole objective, from tensors alone: values (B, choices), choices (B,), and targets (B,).
 
-    `q_gap` says by how much the best choice is valued above the logged one: without bound, it is extrapolation.
+    `q_gap` is how much higher the best choice is valued than the logged one. If it keeps growing, critics extrapolate.
     """
     taken, greedy = pick(q_values, actions), q_values.amax(-1)
     if huber_delta is None:

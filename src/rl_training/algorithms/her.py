@@ -1,4 +1,4 @@
-"""HER: SAC on goals that were reached, though others were asked for.
+"""HER: SAC that also learns from goals it reached instead of the ones it was given.
 
     replay: hindsight      a share of each batch has its goal exchanged for one that its episode achieved later
 

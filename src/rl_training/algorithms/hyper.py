@@ -20,14 +20,14 @@ Alpha: TypeAlias = Annotated[float, Field(ge=0)] | Literal["auto"]
 class Hyper:
     """Hyper-parameters that every algorithm has.
 
-    A subclass names the defaults that differ from its parents' beside them: `class HERHyper(SACHyper, gamma=0.95)`.
+    A subclass changes defaults of its parents by class arguments: `class HERHyper(SACHyper, gamma=0.95)`.
     """
 
     learning_rate: float = option(3e-4, "learning rate of Adam", gt=0)
     hidden_sizes: Sizes = option((256, 256), "widths of the hidden layers", min_length=1)
     max_grad_norm: float | None = option(None, "bound on the gradient norm of each network", gt=0)
     learning_rate_like: ClassVar[Mapping[str, str]] = {}
-    """Children of the model that have, without a learning rate of their own, that of another child."""
+    """By child of the model, another child whose learning rate it has unless it has its own."""
 
     def __init_subclass__(cls, **defaults: Any) -> None:
         """Declare options again that get another default; everything else is as in the parent."""
@@ -65,7 +65,7 @@ class Hyper:
         return self.learning_rate if own is None else own
 
     def optimizer_options(self, child: str) -> dict[str, float]:
-        """What the optimiser of a child is told beside its learning rate: fields like `adam_eps` or `critic_beta1`."""
+        """Options of a child's optimiser beside the learning rate, from fields such as `adam_eps` or `critic_beta1`."""
         names = ("weight_decay", "beta1", "eps")
         places = {name: place for name in names for place in ("adam", child) if hasattr(self, f"{place}_{name}")}
         return {name: getattr(self, f"{place}_{name}") for name, place in places.items()}
@@ -91,7 +91,7 @@ class ValueHyper(ActorCriticHyper):
 
 @options
 class EntropyHyper(Hyper):
-    """Hyper-parameters of algorithms that pay a policy for its entropy."""
+    """Hyper-parameters of algorithms that reward a policy for its entropy."""
 
     alpha: Alpha = option("auto", "entropy temperature: a number, or auto to learn it")
     target_entropy: float | None = option(None, "entropy to reach; null: minus the action's dimension")
@@ -104,7 +104,7 @@ class EntropyHyper(Hyper):
         refuse_unused(self, "target_entropy", "temperature_learning_rate", unless="alpha: auto", holds=learned)
 
     def target_entropy_for(self, action_dim: int) -> float:
-        """The entropy that the temperature is to bring about."""
+        """The entropy that the temperature aims at."""
         return self.entropy_per_dimension * action_dim if self.target_entropy is None else self.target_entropy
 
 

@@ -30,7 +30,7 @@ from rl_training.types import Batch, Metrics
 
 @options
 class ImplicitHyper(ValueHyper):
-    """What IQL and its variants share."""
+    """Hyper-parameters that IQL and its variants share."""
 
     beta: float = option(3.0, "inverse temperature of the advantage; 0 clones", ge=0)
     max_weight: float = option(100.0, "bound on the weight of an action", gt=0)
@@ -52,7 +52,7 @@ class IQLHyper(ImplicitHyper):
 
 
 def value_objective(*, values: Tensor, target_q_values: Tensor, expectile: float) -> Metrics:
-    """Expectile regression of the value on those of the logged actions, all (B,)."""
+    """Expectile regression of the state's value on the values of the logged actions, all (B,)."""
     errors = target_q_values - values
     weights = (expectile - (errors < 0).to(errors.dtype)).abs()
     return {"value_loss": (weights * errors.square()).mean(), "v_mean": values.mean()}

@@ -20,7 +20,7 @@ def combine(name: str, *objectives: Objective, **defaults: Any) -> Objective:
     """The whole objective of an algorithm, from tensors alone: each part takes the arguments that it names.
 
     The parts are the functions that training minimises, so that a check of the whole is a check of what is trained.
-    `defaults` are values of arguments that need not be given.
+    `defaults` are values of arguments that may be left out.
     """
     parts = [(objective, inspect.signature(objective).parameters) for objective in objectives]
     known = {key: each.replace(kind=each.KEYWORD_ONLY) for _, own in parts for key, each in own.items()}
@@ -47,7 +47,7 @@ def combine(name: str, *objectives: Objective, **defaults: Any) -> Objective:
 def bellman(batch: Batch, next_values: Tensor, gamma: float | Tensor) -> Tensor:
     """rewards + gamma * next_values, where termination stops the bootstrap and a time limit does not.
 
-    Where rewards are sums over several steps, the batch says by `discounts` what the value after the last is worth.
+    Where rewards are sums over several steps, `discounts` in the batch are the factors of the next values.
     """
     rewards, dones = batch["rewards"], batch["dones"]
     if not rewards.shape == dones.shape == next_values.shape:
@@ -59,7 +59,7 @@ def bellman(batch: Batch, next_values: Tensor, gamma: float | Tensor) -> Tensor:
 def critic_objective(*, q_values: Tensor, target_q_values: Tensor) -> Metrics:
     """Squared error of E critics (E, B) against one target (B,): mean over the batch, sum over critics.
 
-    `q_std_ensemble` says how far the critics are apart on a row.
+    `q_std_ensemble` is the standard deviation over critics, averaged over rows.
     """
     if q_values.shape[-1:] != target_q_values.shape:
         shapes = f"q_values {tuple(q_values.shape)}, target_q_values {tuple(target_q_values.shape)}"
@@ -79,7 +79,7 @@ def smooth(actions: Tensor, noise: float, clip: float) -> Tensor:
 
 
 def saturation(actions: Tensor) -> Tensor:
-    """The share of actions that are almost on their bounds; near 1 early on, the actor is stuck in its tanh."""
+    """The share of actions that are almost on their bounds. If it is near 1 early on, tanh passes no gradient."""
     return (actions.detach().abs() > 0.99).to(actions.dtype).mean()
 
 
@@ -149,7 +149,7 @@ def behavior_loss(algorithm: Algorithm, batch: Batch) -> Metrics:
 
 
 def by_phase(algorithm: Algorithm, offline: float | Tensor, online: float | None) -> float | Tensor:
-    """A number that may be another one in an online phase."""
+    """`offline`, but `online` in an online phase, if there is such a number."""
     return offline if online is None else torch.where(algorithm.online_share > 0, online, offline)
 
 
@@ -166,7 +166,7 @@ def evaluation_loss(algorithm: Algorithm, batch: Batch, next_actions: Tensor) ->
 
 @torch.no_grad()
 def soft_targets(algorithm: Algorithm, batch: Batch) -> Tensor:
-    """What critics should be, by the smallest of the target critics and the entropy at s'."""
+    """Targets of the critics, by the smallest of the target critics and the entropy at s'."""
     model, next_obs = algorithm.model, batch["next_obs"]
     next_actions, log_probs = model.actor.sample(next_obs)
     next_q = algorithm.target.critic(next_obs, next_actions).amin(0) - model.temperature() * log_probs
@@ -176,7 +176,7 @@ def soft_targets(algorithm: Algorithm, batch: Batch) -> Tensor:
 def soft_policy_loss(
     algorithm: Algorithm, obs: Tensor, critic: Callable[[Tensor, Tensor], Tensor], objective: Objective
 ) -> Metrics:
-    """The loss of actor and temperature by one sample; `objective` takes what `critic` says of the policy's actions."""
+    """The loss of actor and temperature by one sample; `objective` takes the output of `critic` at these actions."""
     actor, temperature = algorithm.model.actor, algorithm.model.temperature
     mean, log_std = actor(obs, training=algorithm.training)
     actions, log_probs = actor.draw(mean, log_std)

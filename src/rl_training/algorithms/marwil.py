@@ -1,11 +1,11 @@
-"""MARWIL: imitate the data, weighted by how much better it went than the value of the state had promised.
+"""MARWIL: imitate the data, weighted by how much the return exceeded the value of the state.
 
     value minimises  value_weight * 0.5 mean A^2,      A = R - V(s)
     actor minimises  - mean w * (log pi(a | s) + log_std_weight * mean log std)
                      w = min(exp(beta * A / sqrt(c)), max_weight),  c <- c + scale_rate * (mean A^2 - c)
 
-R is the discounted return from s, with the value at its end where an episode was only cut; it is computed over the
-whole dataset every `recompute_interval` updates. Both gradients are taken before either moves. Beta 0 clones.
+R is the discounted return from s, plus the value of the last observation if the episode was cut. It is computed over
+the whole dataset every `recompute_interval` updates. Both gradients are taken before either moves. Beta 0 clones.
 
 Wang et al., "Exponentially Weighted Imitation Learning for Batched Historical Data", NeurIPS 2018, as in RLlib.
 
@@ -38,7 +38,7 @@ class MARWILHyper(LambdaReturnHyper, td_lambda=1.0):
     beta: float = option(1.0, "inverse temperature of the scaled advantage; 0 clones", ge=0)
     value_weight: float = option(1.0, "weight of the value's loss", gt=0)
     scale_start: float | None = option(None, "mean squared advantage at the start; null: the first batch's", gt=0)
-    scale_rate: float = option(1e-3, "rate at which it follows the batches", ge=0, le=1)
+    scale_rate: float = option(1e-3, "rate at which this mean follows the batches", ge=0, le=1)
     log_std_weight: float = option(0.0, "weight of a bonus on the log of the policy's standard deviation", ge=0)
 
 
@@ -65,7 +65,7 @@ def marwil_loss(
 
 
 def moved_scale(scale: Tensor, advantages: Tensor, rate: float) -> Tensor:
-    """The running mean of squared advantages; one of 0 has not begun and starts at the batch's."""
+    """The running mean of squared advantages; a mean of 0 has not begun and takes the batch's value."""
     square = advantages.detach().square().mean()
     return torch.where(scale == 0, square, scale + rate * (square - scale))
 
@@ -111,11 +111,7 @@ class MARWIL(Algorithm[MARWILHyper, MLPMARWILModel]):
             scale=scale,
             **hyper.only("beta", "max_weight", "value_weight"),
         )
-        return metrics | {
-            "advantage_scale": scale,
-            "log_prob_data": log_probs.mean(),
-            "log_std_mean": log_std.mean(),
-        }
+        return metrics | {"advantage_scale": scale, "log_prob_data": log_probs.mean(), "log_std_mean": log_std.mean()}
 
 
 MARWILAlgorithm = MARWIL

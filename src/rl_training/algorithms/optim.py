@@ -1,4 +1,4 @@
-"""What changes parameters: optimisers whose state is part of the state tree, and Polyak averaging."""
+"""Optimisers, whose state is part of the state tree, and Polyak averaging."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 class Optimizer(nn.Module):
-    """What moves the parameters of one module; its state consists of parameters, so that a state dict holds it."""
+    """Moves the parameters of one module. Its state consists of parameters, so that a state dict contains it."""
 
     def __init__(self, module: nn.Module, *, learning_rate: float, max_grad_norm: float | None = None) -> None:
         super().__init__()
@@ -40,16 +40,12 @@ class Adam(Optimizer):
     """Adam. The moments mirror the module they belong to, so their names in a checkpoint are the module's own."""
 
     def __init__(
-        self,
-        module: nn.Module,
-        *,
-        weight_decay: float = 0.0,
-        beta1: float = 0.9,
-        eps: float = 1e-8,
-        **options: Any,
+        self, module: nn.Module, *, weight_decay: float = 0.0, beta1: float = 0.9, eps: float = 1e-8, **options: Any
     ) -> None:
         super().__init__(module, **options)
-        self.weight_decay, self.beta1, self.eps = weight_decay, beta1, eps
+        self.weight_decay = weight_decay
+        self._constants: dict[str, Any] = {"beta1": beta1, "beta2": 0.999, "weight_decay": weight_decay, "eps": eps}
+        self._constants |= {"amsgrad": False, "maximize": False}
         self.exp_avg, self.exp_avg_sq = _zeros(module), _zeros(module)
         self._averages: list[Tensor] = list(self.exp_avg.parameters())
         self._squares: list[Tensor] = list(self.exp_avg_sq.parameters())
@@ -59,21 +55,9 @@ class Adam(Optimizer):
         """One step of Adam."""
         self.count.add_(1)
         # The kernel behind torch.optim.Adam(fused=True); going through torch.optim costs 0.3 ms of Python per step.
-        torch._fused_adam_(
-            self._params,
-            gradients,
-            self._averages,
-            self._squares,
-            [],
-            [self.count] * len(gradients),
-            lr=self.learning_rate,
-            beta1=self.beta1,
-            beta2=0.999,
-            weight_decay=self.weight_decay,
-            eps=self.eps,
-            amsgrad=False,
-            maximize=False,
-        )
+        # The empty list would be the maxima of AMSGrad.
+        state: list[list[Tensor]] = [self._averages, self._squares, [], [self.count] * len(gradients)]
+        torch._fused_adam_(self._params, gradients, *state, lr=self.learning_rate, **self._constants)
 
 
 def _zeros(module: nn.Module) -> nn.Module:

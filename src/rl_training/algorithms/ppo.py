@@ -47,7 +47,7 @@ class PPOHyper(Hyper, hidden_sizes=(64, 64), max_grad_norm=0.5):
     rollout_steps: int = option(2048, "transitions in a rollout, of all environments together", ge=1)
     epochs: int = option(10, "passes over each rollout", ge=1)
     clip_range: float = option(0.2, "how far the ratio of probabilities may leave 1", gt=0)
-    value_clip: float | None = option(None, "how far a value may move from the old one; null: as far as it likes", gt=0)
+    value_clip: float | None = option(None, "how far a value may move from the old one; null: no bound", gt=0)
     value_weight: float = option(0.5, "weight of the value's error", ge=0)
     entropy_weight: float = option(0.0, "weight of the policy's entropy", ge=0)
     normalize_rewards: bool = option(False, "divide rewards by the running standard deviation of discounted returns")
@@ -152,7 +152,7 @@ class PPO(Algorithm[PPOHyper, MLPPPOModel]):
         )
 
     def _likelihood(self, inputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Metrics]:
-        """Log-probabilities of actions and the policy's entropy, (B,) each, and what there is to report."""
+        """Log-probabilities of actions and the policy's entropy, (B,) each, and metrics."""
         if self.action_space.kind == "discrete":
             log_probs: Tensor = self.model.actor(inputs)
             return pick(log_probs, actions), -(log_probs.exp() * log_probs).sum(-1), {}

@@ -6,7 +6,7 @@
     actor minimises   mean (actor_bc_weight * |pi(s) - a|^2 - actor_q_weight * w * q),   q = min_i Q_i(s, pi(s))
                       w = 1 / mean |q|, or 1 without normalize_q
 
-In an online phase critic_bc_weight is dropped and actor_bc_weight falls in a line to a half of itself.
+In an online phase critic_bc_weight is dropped and actor_bc_weight falls linearly to one half.
 
 Tarasov et al., "Revisiting the Minimalist Approach to Offline Reinforcement Learning", NeurIPS 2023.
 
@@ -58,7 +58,7 @@ def actor_objective(
     actor_q_weight: float = 1.0,
     normalize_q: bool = True,
 ) -> Metrics:
-    """Cloning minus value, the value (B,) being the smaller of the two critics."""
+    """Cloning minus the value (B,) by the smaller critic."""
     distance = (policy_actions - actions).square().sum(-1)
     scale = policy_q_values.detach().abs().mean().clamp_min(1e-6)
     q_lambda = 1 / scale if normalize_q else torch.ones_like(scale)
@@ -107,7 +107,7 @@ class ReBRAC(Algorithm[ReBRACHyper, MLPReBRACModel]):
             actor_bc_weight=weight,
             **hyper.only("actor_q_weight", "normalize_q"),
         )
-        # The mean distance of uniform actions, whose variance is 1/3: the policy's is to be read beside it.
+        # The mean distance of uniform actions, whose variance is 1/3, for comparison with the policy's.
         return metrics | {"bc_mse_random": (1 / 3 + actions.square()).sum(-1).mean(), "actor_bc_weight": weight}
 
 

@@ -1,4 +1,4 @@
-"""REDQ: SAC with many critics of which a random few make the target, so that it bears many updates per step.
+"""REDQ: SAC with many critics of which a random few make the target, so that many updates per step do no harm.
 
     critic minimises       sum_i mean (Q_i(s, a) - y)^2
                            y = r + gamma * (1 - done) * (min_{k in K} Q'_k(s', a') - alpha log pi(a' | s')), a' ~ pi(s')
@@ -11,7 +11,7 @@ in this order; actor and temperature move on every `policy_delay`-th update, by 
 Chen et al., "Randomized Ensembled Double Q-Learning: Learning Fast Without a Model", ICLR 2021.
 
 DroQ is REDQ with `num_critics: 2`, `num_target_critics: 2`, `critic_dropout: 0.01` and `critic_layer_norm: true`: few
-critics, each of which dropout makes an ensemble. It acts in every pass of an update, through target critics too.
+critics, each made an ensemble by dropout. Dropout acts in every pass of an update, also through target critics.
 
 Hiraoka et al., "Dropout Q-Functions for Doubly Efficient Reinforcement Learning", ICLR 2022.
 
@@ -68,7 +68,10 @@ def draw_subset(size: int, of: int, device: torch.device) -> Tensor:
 
 
 def smallest(values: Tensor, number: float) -> Tensor:
-    """The smallest (B,) of values (K, B); the last of a fractional `number` counts as often as its fraction says."""
+    """The minimum (B,) over K sampled critics (K, B).
+
+    With a fractional `number` such as 1.5, the last critic is included with the probability 0.5.
+    """
     if number == len(values):
         return values.amin(0)
     counts = torch.rand((), device=values.device) < number % 1
@@ -79,10 +82,7 @@ def smallest(values: Tensor, number: float) -> Tensor:
 class REDQ(Algorithm[REDQHyper, MLPREDQModel]):
     """Randomized ensembled double Q-learning."""
 
-    steps = (
-        Step("critic", tracks=("critic",)),
-        Step("actor", trains=("actor", "temperature"), every="policy_delay"),
-    )
+    steps = (Step("critic", tracks=("critic",)), Step("actor", trains=("actor", "temperature"), every="policy_delay"))
     defaults = {"learning_starts": 5_000, "update_to_data": 20}
 
     def critic_loss(self, batch: Batch) -> Metrics:
@@ -92,7 +92,7 @@ class REDQ(Algorithm[REDQHyper, MLPREDQModel]):
 
     @torch.no_grad()
     def targets(self, batch: Batch) -> Tensor:
-        """What the critics should be; one subset of the target critics for the whole batch."""
+        """Targets of the critics; one subset of the target critics for the whole batch."""
         hyper, next_obs = self.hyper, batch["next_obs"]
         next_actions, log_probs = self.model.actor.sample(next_obs)
         number, chosen = hyper.num_target_critics, None

@@ -58,7 +58,7 @@ class SAC(Algorithm[SACHyper, MLPSACModel]):
         return half_squared_error(q_values=q, target_q_values=self.targets(batch))
 
     def targets(self, batch: Batch) -> Tensor:
-        """What the critics should be, by the smallest of the target critics and the entropy at s'."""
+        """Targets of the critics, by the smallest of the target critics and the entropy at s'."""
         return losses.soft_targets(self, batch)
 
     def actor_loss(self, batch: Batch) -> Metrics:

@@ -29,7 +29,7 @@ from rl_training.types import Batch, Metrics
 class SACNHyper(SACHyper, hidden_sizes=(256, 256, 256)):
     """Hyper-parameters of SAC-N."""
 
-    num_critics: int = option(10, "critics; the narrower the data, the more it takes", ge=1)
+    num_critics: int = option(10, "critics; narrow data needs more", ge=1)
 
 
 def actor_objective(*, policy_q_values: Tensor, policy_log_probs: Tensor, log_temperature: Tensor) -> Metrics:
@@ -68,7 +68,7 @@ class SACN(Algorithm[SACNHyper, MLPSACNModel]):
         return losses.critic_objective(q_values=q, target_q_values=self.targets(batch))
 
     def targets(self, batch: Batch) -> Tensor:
-        """What the critics should be, by the smallest of the target critics and the entropy at s'."""
+        """Targets of the critics, by the smallest of the target critics and the entropy at s'."""
         return losses.soft_targets(self, batch)
 
 

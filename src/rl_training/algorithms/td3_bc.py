@@ -28,7 +28,7 @@ class TD3BCHyper(TD3Hyper):
 
 
 def actor_objective(*, policy_q_values: Tensor, policy_actions: Tensor, actions: Tensor, bc_alpha: float) -> Metrics:
-    """Cloning minus normalised value, the value (B,) being that of the first critic."""
+    """Cloning minus the normalised value (B,) by the first critic."""
     bc_loss = (policy_actions - actions).square().mean()
     scale = policy_q_values.detach().abs().mean()
     bc_lambda = bc_alpha / scale.clamp_min(1e-6)

@@ -113,7 +113,7 @@ class TQC(SAC):
 
     @torch.no_grad()
     def targets(self, batch: Batch) -> Tensor:
-        """Atoms (B, K) of what the return should be: the smaller ones of the target critics, with the entropy at s'."""
+        """Atoms (B, K) of the return's target: the smaller ones of the target critics, with the entropy at s'."""
         next_actions, log_probs = self.model.actor.sample(batch["next_obs"])
         quantiles = self.target.critic.quantiles(batch["next_obs"], next_actions)
         atoms = truncated_atoms(quantiles, self.hyper.dropped_quantiles)

@@ -35,7 +35,7 @@ class XQLHyper(ImplicitHyper, huber_delta=20.0):
     value_updates: int = option(1, "steps of the value per update", ge=1)
     value_layer_norm: bool = option(True, "layer normalisation in the value")
     random_actions: int = option(0, "uniform actions per state added to the value's batch", ge=0)
-    action_noise: float = option(0.0, "standard deviation of noise, clipped at 0.5, on its actions", ge=0)
+    action_noise: float = option(0.0, "standard deviation of noise on logged actions, clipped at 0.5", ge=0)
 
 
 def value_objective(
@@ -46,7 +46,7 @@ def value_objective(
     gumbel_clip: float = 7.0,
     two_sided_clip: bool = False,
 ) -> Metrics:
-    """Gumbel regression of the value on those of the logged actions, all (B,)."""
+    """Gumbel regression of the state's value on the values of the logged actions, all (B,)."""
     errors = (target_q_values - values) / loss_temperature
     z = errors.clamp(-gumbel_clip if two_sided_clip else None, gumbel_clip)
     top = z.detach().amax().clamp_min(-1)
@@ -79,7 +79,7 @@ class XQL(ImplicitAlgorithm):
         )
 
     def _value_actions(self, actions: Tensor) -> Tensor:
-        """The logged actions, (1 + random_actions, B, dim) with what the options add to them."""
+        """Logged actions, with noise if there is any, then uniform ones, (1 + random_actions, B, dim)."""
         hyper = self.hyper
         if hyper.action_noise:
             actions = losses.smooth(actions, hyper.action_noise, 0.5)
