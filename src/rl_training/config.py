@@ -33,9 +33,7 @@ PathText = Annotated[str, BeforeValidator(_path_text)]
 class TrainConfig:
     """One run: what to train, on what, for how long, and where the result goes."""
 
-    algo: str = Field(
-        description="name of a registered algorithm, see `rl-training list`", json_schema_extra={"resume": "fixed"}
-    )
+    algo: str = Field(description="name of an algorithm, see `rl-training list`", json_schema_extra={"resume": "fixed"})
     env_id: str | None = option(None, "Gymnasium environment; optional when a dataset is given", resume="fixed")
     seed: int = option(0, "seed of initialisation, sampling and noise", ge=0, resume="fixed", incidental=True)
     total_timesteps: int = option(1_000_000, "length of the run; offline, gradient updates", ge=1)
@@ -54,14 +52,8 @@ class TrainConfig:
     log_interval: int = option(1000, "timesteps between two lines of metrics", ge=1, incidental=True)
     checkpoint_interval: int = option(10_000, "timesteps between two checkpoints", ge=1, incidental=True)
     tags: tuple[str, ...] = option((), "free labels, kept with the run", incidental=True)
-    algo_kwargs: dict[str, Any] = Field(
-        default_factory=dict, description="options of the algorithm, its data and the loop"
-    )
-    env_kwargs: dict[str, Any] = Field(
-        default_factory=dict,
-        description="arguments of the environment, and `wrappers`",
-        json_schema_extra={"resume": "fixed"},
-    )
+    algo_kwargs: dict[str, Any] = option({}, "options of the algorithm, its data and the loop")
+    env_kwargs: dict[str, Any] = option({}, "arguments of the environment, and `wrappers`", resume="fixed")
 
     def to_plain(self) -> dict[str, Any]:
         """Lists, mappings, numbers and text only, as YAML and checkpoints store them."""

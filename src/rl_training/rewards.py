@@ -6,9 +6,7 @@ from dataclasses import asdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field
-
-from rl_training.binding import options
+from rl_training.binding import option, options
 from rl_training.types import ConfigError
 
 if TYPE_CHECKING:
@@ -30,11 +28,11 @@ class RewardTransformConfig:
     A preset fills the fields it needs; a field given beside it overrides the preset's value or composes with it.
     """
 
-    preset: RewardPreset | None = Field(default=None, description="named transform to start from")
-    scale: float | None = Field(default=None, description="factor on the reward; default 1")
-    shift: float | None = Field(default=None, description="added after scaling; default 0")
-    clip_min: float | None = Field(default=None, description="lower bound after scale and shift")
-    clip_max: float | None = Field(default=None, description="upper bound after scale and shift")
+    preset: RewardPreset | None = option(None, "named transform to start from")
+    scale: float | None = option(None, "factor on the reward; default 1")
+    shift: float | None = option(None, "added after scaling; default 0")
+    clip_min: float | None = option(None, "lower bound after scale and shift")
+    clip_max: float | None = option(None, "upper bound after scale and shift")
 
     def __post_init__(self) -> None:
         low, high = self._resolved["clip_min"], self._resolved["clip_max"]

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import Field
 
 from rl_training.binding import MODES, bind, option, options
 from rl_training.config import PathText, RewardPreset, RewardTransformConfig
@@ -27,14 +26,12 @@ ENDINGS: dict[str, Kind] = {".npz": "npz", ".pt": "pt", ".pth": "pt", ".hdf5": "
 class DatasetSpec:
     """Where one dataset comes from."""
 
-    dataset_kind: Kind | None = Field(default=None, description="form of the data; inferred from a path's ending")
-    dataset_path: PathText | None = Field(default=None, description="file to read (npz, pt, hdf5)")
-    dataset_id: str | None = Field(default=None, description="name of a Minari dataset")
-    dataset_download: bool = Field(default=False, description="fetch a Minari dataset that is not on this machine")
-    dataset_size: int | None = Field(
-        default=None, ge=1, description="rows to collect (random, default 10000) or to mix"
-    )
-    dataset_seed: int = Field(default=0, ge=0, description="seed of random collection, mixing and the held-out split")
+    dataset_kind: Kind | None = option(None, "form of the data; inferred from a path's ending")
+    dataset_path: PathText | None = option(None, "file to read (npz, pt, hdf5)")
+    dataset_id: str | None = option(None, "name of a Minari dataset")
+    dataset_download: bool = option(False, "fetch a Minari dataset that is not on this machine")
+    dataset_size: int | None = option(None, "rows to collect (random, default 10000) or to mix", ge=1)
+    dataset_seed: int = option(0, "seed of random collection, mixing and the held-out split", ge=0)
 
     def __post_init__(self) -> None:
         kind = self.kind()
@@ -67,7 +64,7 @@ class DatasetSpec:
 class MixSpec(DatasetSpec):
     """One part of a mixture."""
 
-    ratio: float = Field(default=1.0, gt=0, description="share of the mixture, relative to the other parts")
+    ratio: float = option(1.0, "share of the mixture, relative to the other parts", gt=0)
 
 
 @options
@@ -75,38 +72,29 @@ class DataOptions(DatasetSpec):
     """Which data to train on, and what is done to it before."""
 
     modes: ClassVar = ("offline", "offline_to_online")
-    dataset_mix: tuple[MixSpec, ...] = Field(default=(), description="datasets to mix, each with a ratio")
+    dataset_mix: tuple[MixSpec, ...] = option((), "datasets to mix, each with a ratio")
     reward_scale: float | None = option(None, "factor on rewards; default 1", modes=MODES, agree=True)
     reward_shift: float | None = option(None, "added to rewards after scaling; default 0", modes=MODES, agree=True)
-    reward_clip_min: float | None = option(
-        None, "lower bound on rewards after scale and shift", modes=MODES, agree=True
-    )
-    reward_clip_max: float | None = option(
-        None, "upper bound on rewards after scale and shift", modes=MODES, agree=True
-    )
+    reward_clip_min: float | None = option(None, "lower bound after scale and shift", modes=MODES, agree=True)
+    reward_clip_max: float | None = option(None, "upper bound after scale and shift", modes=MODES, agree=True)
     reward_preset: RewardPreset | None = option(None, "named reward transform to start from", modes=MODES, agree=True)
     reward_normalize: Literal["none", "return_range", "standard"] = option(
-        "none", "first of all: times 1000 / range of returns, or to mean 0 and standard deviation 1", agree=True
+        "none", "applied first: times 1000 / range of returns, or to mean 0 and standard deviation 1", agree=True
     )
     normalize_obs: bool = option(
         False,
-        "normalise observations with the data's mean and standard deviation",
+        "normalise observations by the data's mean and standard deviation",
         modes=MODES,
         agree=True,
         resume="fixed",
     )
-    clip_actions: bool = Field(default=False, description="clip logged actions into the action bounds")
-    action_low: tuple[float, ...] | None = Field(default=None, description="lower action bounds, without an env_id")
-    action_high: tuple[float, ...] | None = Field(default=None, description="upper action bounds, without an env_id")
-    num_actions: int | None = Field(
-        default=None, ge=1, description="number of choices, without an env_id; default the largest logged one plus 1"
-    )
-    best_fraction: float | None = Field(default=None, gt=0, le=1, description="keep this share of episodes, by return")
-    validation_fraction: float | None = Field(
-        default=None,
-        ge=0,
-        lt=1,
-        description="share of episodes held out for diagnostics; default 0.1 without an env_id",
+    clip_actions: bool = option(False, "clip logged actions into the action bounds")
+    action_low: tuple[float, ...] | None = option(None, "lower action bounds, without an env_id")
+    action_high: tuple[float, ...] | None = option(None, "upper action bounds, without an env_id")
+    num_actions: int | None = option(None, "number of choices, without an env_id; default: as many as logged", ge=1)
+    best_fraction: float | None = option(None, "keep this share of episodes, by return", gt=0, le=1)
+    validation_fraction: float | None = option(
+        None, "share of episodes held out; default 0.1 without an env_id", ge=0, lt=1
     )
 
     def __post_init__(self) -> None:

@@ -1,30 +1,17 @@
 """Gymnasium in, [-1, 1] actions and flat float32 observations out."""
 
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode as AutoresetMode
 
-from rl_training.envs.factory import make_env, make_native_env, make_vector_env, reward_transform, space_spec, try_out
-from rl_training.envs.goals import GoalTask, goal_task
-from rl_training.envs.rewards import (
-    RewardClipWrapper,
-    RewardScaleWrapper,
-    RewardShiftWrapper,
-    RewardTransformConfig,
-    apply_reward_wrappers,
-)
-
-__all__ = [
-    "AutoresetMode",
-    "GoalTask",
-    "RewardClipWrapper",
-    "RewardScaleWrapper",
-    "RewardShiftWrapper",
-    "RewardTransformConfig",
-    "apply_reward_wrappers",
-    "goal_task",
-    "make_env",
-    "make_native_env",
-    "make_vector_env",
-    "reward_transform",
-    "space_spec",
-    "try_out",
-]
+from rl_training.envs.factory import make_env as make_env
+from rl_training.envs.factory import make_native_env as make_native_env
+from rl_training.envs.factory import make_vector_env as make_vector_env
+from rl_training.envs.factory import reward_transform as reward_transform
+from rl_training.envs.factory import space_spec as space_spec
+from rl_training.envs.factory import try_out as try_out
+from rl_training.envs.goals import GoalTask as GoalTask
+from rl_training.envs.goals import goal_task as goal_task
+from rl_training.envs.rewards import RewardClipWrapper as RewardClipWrapper
+from rl_training.envs.rewards import RewardScaleWrapper as RewardScaleWrapper
+from rl_training.envs.rewards import RewardShiftWrapper as RewardShiftWrapper
+from rl_training.envs.rewards import RewardTransformConfig as RewardTransformConfig
+from rl_training.envs.rewards import apply_reward_wrappers as apply_reward_wrappers
