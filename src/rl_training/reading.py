@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
 
 TRANSITION = ("obs", "actions", "rewards", "next_obs", "dones")
 
 
-@dataclass(frozen=True)
-class Transitions:
-    """Rows drawn uniformly: every field is (B, ...)."""
+class Reading:
+    """The fields that an algorithm reads, and what follows from them."""
 
-    fields: tuple[str, ...] = TRANSITION
+    fields: tuple[str, ...]
 
     @property
     def bootstraps(self) -> bool:
@@ -31,7 +29,14 @@ class Transitions:
 
 
 @dataclass(frozen=True)
-class Windows:
+class Transitions(Reading):
+    """Rows drawn uniformly: every field is (B, ...)."""
+
+    fields: tuple[str, ...] = TRANSITION
+
+
+@dataclass(frozen=True)
+class Windows(Reading):
     """Consecutive rows of one episode: every field is (B, length, ...), with `mask` and `timesteps` beside them."""
 
     length: int | str
@@ -40,14 +45,9 @@ class Windows:
     bootstraps = False
     needs_episodes = True
 
-    @property
-    def reads_returns(self) -> bool:
-        """Whether returns of the rewards are read, which are fixed when an episode ends."""
-        return "returns_to_go" in self.fields
-
 
 @dataclass(frozen=True)
-class Rollout:
+class Rollout(Reading):
     """All rows of the last round of collecting, in minibatches; they are forgotten afterwards."""
 
     epochs: int | str
@@ -55,9 +55,4 @@ class Rollout:
     fields: tuple[str, ...] = TRANSITION
     steps: int | str = "rollout_steps"
     """Transitions in a round, of all environments together: a number, or the name of a hyper-parameter."""
-    bootstraps = False
-    reads_returns = False
-    needs_episodes = False
-
-
-Reading: TypeAlias = Transitions | Windows | Rollout
+    bootstraps = reads_returns = needs_episodes = False

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rl_training.types import Batch, DatasetError
@@ -14,6 +15,12 @@ CHUNK = 8192
 """Rows whose values are computed at a time."""
 Values = Callable[[Tensor], Tensor]
 """From observations to their values."""
+
+
+def episode_bounds(ends: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """First row and row after the last of each episode, (episodes, 2), from flags that are true on last rows."""
+    stops = np.flatnonzero(ends) + 1
+    return np.stack([np.append(0, stops[:-1]), stops], axis=1)
 
 
 def returns_to_go(
@@ -33,8 +40,7 @@ def returns_to_go(
     if tails is not None:
         other |= ~tails.isnan() & (tails != failure_reward)
     others = np.append(0, np.cumsum(other.numpy(force=True)))
-    stops = np.flatnonzero(ends.numpy(force=True)) + 1
-    starts = np.append(0, stops[:-1])
+    starts, stops = episode_bounds(ends.numpy(force=True)).T
     failed = torch.from_numpy(np.repeat(others[stops] == others[starts], stops - starts)).to(rewards.device)
     return torch.where(failed, failure_reward / (1 - gamma), returns)
 

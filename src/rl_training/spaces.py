@@ -23,10 +23,10 @@ ActionKind: TypeAlias = Literal["continuous", "discrete"]
 
 @dataclass(frozen=True)
 class Column:
-    """Shape and type of one column of rows: float32 vectors, int64 choices, uint8 images."""
+    """Shape and type of one column of rows: such as float32 vectors, int64 choices, uint8 images."""
 
     shape: tuple[int, ...] = ()
-    dtype: Literal["float32", "int64", "uint8"] = "float32"
+    dtype: Literal["float32", "int64", "int32", "uint8"] = "float32"
 
     @property
     def size(self) -> int:

@@ -470,7 +470,7 @@ def test_an_update_draws_prior_rows_first(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_prior_data_and_experience_are_drawn_by_numbers_of_their_own(tmp_path: Path) -> None:
     source: Any = open_session(*read_options(online_config(tmp_path, "rlpd", *PRIOR, *SHORT))).source
-    streams = (source.prior.sampler.generator, source.online.generator)
+    streams = (source.prior.generator, source.online.generator)
     first, second = (torch.randint(10**9, (8,), generator=stream) for stream in streams)
     assert not (first == second).any()
 

@@ -1,8 +1,5 @@
 """Where batches come from: logged transitions, and a run's own."""
 
-from rl_training.data.annotations import AnnotatedLog as AnnotatedLog
-from rl_training.data.annotations import AnnotatedSource as AnnotatedSource
-from rl_training.data.annotations import with_annotations as with_annotations
 from rl_training.data.collection import collect_dataset as collect_dataset
 from rl_training.data.dataset_loaders import DataOptions as DataOptions
 from rl_training.data.dataset_loaders import load_transition_dataset as load_transition_dataset
@@ -14,17 +11,20 @@ from rl_training.data.offline_dataset import TransitionDataset as TransitionData
 from rl_training.data.offline_mixers import concatenate_datasets as concatenate_datasets
 from rl_training.data.offline_mixers import mix_transition_datasets as mix_transition_datasets
 from rl_training.data.replay_buffer import ReplayBuffer as ReplayBuffer
-from rl_training.data.rollouts import RolloutSource as RolloutSource
 from rl_training.data.rows import Rows as Rows
 from rl_training.data.sampling import Source as Source
 from rl_training.data.sampling import UniformSource as UniformSource
 from rl_training.data.sampling import WindowSource as WindowSource
 from rl_training.data.sampling import sample_trajectory_windows as sample_trajectory_windows
+from rl_training.data.sources import AnnotatedLog as AnnotatedLog
+from rl_training.data.sources import AnnotatedSource as AnnotatedSource
 from rl_training.data.sources import MixedSource as MixedSource
 from rl_training.data.sources import Ratio as Ratio
+from rl_training.data.sources import RolloutSource as RolloutSource
 from rl_training.data.sources import hindsight_source as hindsight_source
 from rl_training.data.sources import make_source as make_source
 from rl_training.data.sources import source_for as source_for
+from rl_training.data.sources import with_annotations as with_annotations
 from rl_training.data.writers import check_destination as check_destination
 from rl_training.data.writers import write_dataset as write_dataset
 from rl_training.data.writers import write_npz as write_npz

@@ -82,19 +82,15 @@ class DataOptions(DatasetSpec):
         "none", "applied first: times 1000 / range of returns, or to mean 0 and standard deviation 1", agree=True
     )
     normalize_obs: bool = option(
-        False,
-        "normalise observations by the data's mean and standard deviation",
-        modes=MODES,
-        agree=True,
-        resume="fixed",
+        False, "normalise observations by their mean and standard deviation", modes=MODES, agree=True, resume="fixed"
     )
     clip_actions: bool = option(False, "clip logged actions into the action bounds")
     action_low: tuple[float, ...] | None = option(None, "lower action bounds, without an env_id")
     action_high: tuple[float, ...] | None = option(None, "upper action bounds, without an env_id")
-    num_actions: int | None = option(None, "number of choices, without an env_id; default: as many as logged", ge=1)
+    num_actions: int | None = option(None, "number of choices, without an env_id; default: largest logged + 1", ge=1)
     best_fraction: float | None = option(None, "keep this share of episodes, by return", gt=0, le=1)
     validation_fraction: float | None = option(
-        None, "share of episodes held out; default 0.1 without an env_id", ge=0, lt=1
+        None, "share of held-out episodes; default 0.1 without env_id", ge=0, lt=1
     )
 
     def __post_init__(self) -> None:

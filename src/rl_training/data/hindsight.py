@@ -52,18 +52,19 @@ class Hindsight:
         return rows.get("achieved_goals", source)
 
     def outcomes(self, rows: Rows, window: Tensor, goals: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Raw rewards of windows (B, n) for one goal each, and terminations where they depend on the goal."""
+        """Raw rewards of windows (B, n) for one goal each, and terminations where they depend on the goal.
+
+        The task computes them with NumPy, so both are on the CPU.
+        """
         achieved = rows.get("achieved_goals", window)
         desired = goals[:, None].expand_as(achieved)
-        rewards = self._compute(self.compute_reward, achieved, desired)
-        if self.compute_terminated is None:
-            return rewards, None
-        return rewards, self._compute(self.compute_terminated, achieved, desired)
+        pair = [values.reshape(-1, self.goal_dim).numpy(force=True) for values in (achieved, desired)]
 
-    def _compute(self, function: GoalFunction, achieved: Tensor, desired: Tensor) -> Tensor:
-        flat = (values.reshape(-1, self.goal_dim).numpy(force=True) for values in (achieved, desired))
-        values = np.asarray(function(*flat), dtype=np.float32)
-        return torch.from_numpy(values).reshape(achieved.shape[:-1]).to(achieved.device)
+        def compute(function: GoalFunction) -> Tensor:
+            return torch.from_numpy(np.asarray(function(*pair), dtype=np.float32)).reshape(window.shape)
+
+        ends = self.compute_terminated
+        return compute(self.compute_reward), None if ends is None else compute(ends)
 
     def exchange(self, batch: Batch, is_chosen: Tensor, goals: Tensor) -> None:
         """Write the new goals into the observations of a batch."""

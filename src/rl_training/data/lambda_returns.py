@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rl_training.data.annotations import with_annotations
+from rl_training.data.sources import with_annotations
 from rl_training.returns import CHUNK, Values, lambda_returns
 
 if TYPE_CHECKING:

@@ -13,12 +13,10 @@ from rl_training.data.hindsight import Hindsight
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.rows import Rows
 from rl_training.data.sampling import UniformSource
+from rl_training.reading import TRANSITION
 from rl_training.returns import returns_to_go
 from rl_training.spaces import Column
 from rl_training.types import Batch, ConfigError, DatasetError
-
-SAMPLED = ("obs", "actions", "rewards", "next_obs", "dones")
-BOOKKEEPING = {"truncations": torch.int32, "streams": torch.int32}
 
 
 class ReplayBuffer(UniformSource):
@@ -62,39 +60,27 @@ class ReplayBuffer(UniformSource):
         self.capacity, self.num_envs, self.device = capacity, num_envs, torch.device(device)
         self.whole_episodes = whole_episodes or hindsight is not None
         self.needs, self.failure_reward, self.annotates = tuple(needs), failure_reward, tuple(annotates)
-        obs, extra = Column((obs_dim,)), dict(columns or {})
-        shapes = {"obs": obs, "actions": Column((action_dim,)), "rewards": Column(), "next_obs": obs, "dones": Column()}
-        if "obs" in extra:
-            shapes["next_obs"] = extra["obs"]
-        if "next_actions" in needs:
-            extra["next_actions"] = extra.get("actions", shapes["actions"])
-        if "returns_to_go" in needs:
-            extra["returns_to_go"] = Column()
-        if hindsight is not None:
-            extra["achieved_goals"] = Column((hindsight.goal_dim,))
+        given = {"obs": Column((obs_dim,)), "actions": Column((action_dim,)), **(columns or {})}
+        fields = dict.fromkeys(TRANSITION, Column()) | {"next_obs": given["obs"]} | given
+        derived = {"next_actions": given["actions"], "returns_to_go": Column()}
+        fields |= {name: column for name, column in derived.items() if name in needs}
+        beside = dict.fromkeys(("truncations", "streams"), Column((), "int32"))
         if self.whole_episodes:
-            extra |= {"starts": Column((), "int64"), "stops": Column((), "int64")}
-        rows = Rows.ring(capacity, shapes | extra, device)
-        for name, dtype in BOOKKEEPING.items():
-            rows.columns[name] = torch.empty(capacity, dtype=dtype, device=device)
+            beside |= dict.fromkeys(("starts", "stops"), Column((), "int64"))
+        if hindsight is not None:
+            beside["achieved_goals"] = Column((hindsight.goal_dim,))
+        rows = Rows.ring(capacity, fields | beside | dict.fromkeys(annotates, Column()), device)
         if n_step > 1 and not self.whole_episodes:
             rows.link(num_envs)
-        self.fields = dict(rows.columns)
+        self.fields = {name: rows.columns[name] for name in fields | beside}
         """The columns that `rows_from` returns: all but annotations."""
-        rows.columns |= {name: torch.empty(capacity, device=device) for name in annotates}
-        derived = [name for name in ("next_actions", "returns_to_go") if name in needs]
-        own = [name for name in columns or {} if name not in SAMPLED]
         super().__init__(
-            rows,
-            (*SAMPLED, *derived, *own, *annotates),
-            seed=seed,
-            gamma=gamma,
-            n_step=n_step,
-            transform=transform,
-            hindsight=hindsight,
+            rows, (*fields, *annotates), seed=seed, gamma=gamma, n_step=n_step, transform=transform, hindsight=hindsight
         )
         self.annotated = 0
         """The number of the first row that came after fields were last annotated."""
+        self.first_whole = 0
+        """The number of the first row whose episode has not lost its beginning, where rows are whole episodes."""
         self.pending: list[list[Batch]] = [[] for _ in range(num_envs)]
 
     def __len__(self) -> int:
@@ -107,8 +93,8 @@ class ReplayBuffer(UniformSource):
 
     def drawable(self) -> tuple[int, int]:
         """The number of the first row that can be drawn, and of the row after the last."""
-        first, stop = super().drawable()
-        return first, self.annotated if self.annotates else stop
+        first = self.rows.first if self.hindsight is None else self.first_whole
+        return first, self.annotated if self.annotates else self.rows.stop
 
     def add(
         self,
@@ -166,9 +152,7 @@ class ReplayBuffer(UniformSource):
     def _append_episode(self, rows: Batch, *, is_cut: bool) -> None:
         """Add a whole episode, with what is known only at its end."""
         if "returns_to_go" in self.needs:
-            rewards = self.transformed(rows["rewards"])
-            ends = torch.zeros(len(rewards), dtype=torch.bool)
-            ends[-1] = True
+            rewards, ends = self.transformed(rows["rewards"]), rows["dones"] + rows["truncations"] != 0
             rows["returns_to_go"] = returns_to_go(rewards, ends, gamma=self.gamma, failure_reward=self.failure_reward)
         if "next_actions" in self.needs:
             rows["next_actions"] = torch.cat([rows["actions"][1:], rows["actions"][-1:]])
@@ -180,6 +164,14 @@ class ReplayBuffer(UniformSource):
         rows["starts"] = torch.full((count,), self.added, device=self.device)
         rows["stops"] = rows["starts"] + count
         self.rows.append(rows)
+        self._find_first_whole()
+
+    def _find_first_whole(self) -> None:
+        """Pass over an episode that has lost its beginning. Drawing then reads nothing from the device."""
+        first = self.rows.first
+        if first > self.first_whole:
+            starts, stops = self.rows.bounds(torch.tensor([first], device=self.device))
+            self.first_whole = first if int(starts) == first else int(stops)
 
     def break_streams(self) -> None:
         """What comes next does not follow what came last; rows of episodes that will not end are dropped."""
@@ -219,7 +211,7 @@ class ReplayBuffer(UniformSource):
         if not len(self):
             raise DatasetError("the buffer is empty")
         numbers, ends = self.rows.by_stream()
-        names = [name for name in (*SAMPLED, "achieved_goals") if name in self.fields]
+        names = [name for name in (*TRANSITION, "achieved_goals") if name in self.fields]
         arrays = {name: value.cpu() for name, value in self.rows.take(names, numbers).items()}
         # A stream goes on where the data does not: at its end the episode counts as cut.
         arrays["truncations"] = ends.cpu() & (arrays["dones"] == 0)
@@ -250,6 +242,7 @@ class ReplayBuffer(UniformSource):
         super().load_state_dict(state)
         rows = self.rows
         rows.stop, rows.oldest, rows.first_stream = state["added"], state["oldest"], state["first_stream"]
+        self.first_whole = rows.first
         if rows.links is not None:
             rows.last.fill_(-1)
         self.pending = [_split(stream, self.device) for stream in state["pending"]]
@@ -262,6 +255,9 @@ class ReplayBuffer(UniformSource):
         """Put back the last rows, as `rows_from` gave them, after `load_state_dict`."""
         self.rows.stop -= len(rows["streams"])
         self.rows.append({name: rows[name].to(self.device) for name in self.fields})
+        if self.whole_episodes and len(self):
+            self.first_whole = -1
+            self._find_first_whole()
 
 
 def _joined(parts: Sequence[Batch]) -> Batch:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from rl_training.returns import episode_bounds
 from rl_training.spaces import Column
 from rl_training.types import Batch
 
@@ -35,11 +37,8 @@ class Rows:
     @classmethod
     def ring(cls, capacity: int, columns: Mapping[str, Column], device: torch.device | str = "cpu") -> Rows:
         """An empty ring. Its columns are not filled, so that memory is taken only as rows come."""
-        shapes = {name: (capacity, *column.shape) for name, column in columns.items()}
-        empty = {
-            name: torch.empty(shapes[name], dtype=column.torch_dtype, device=device) for name, column in columns.items()
-        }
-        return cls(empty, stop=0)
+        empty = partial(torch.empty, capacity, device=device)
+        return cls({name: empty(*each.shape, dtype=each.torch_dtype) for name, each in columns.items()}, stop=0)
 
     def link(self, num_streams: int) -> None:
         """From now on keep, for every row, the number of the row that follows it in its stream."""
@@ -141,14 +140,10 @@ class Rows:
     def bounds(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """The first row of each one's episode and the row after its last, where episodes stand together."""
         if "starts" not in self.columns:
-            self._index_episodes()
+            found = episode_bounds(self.ends(self.numbers()).numpy(force=True))
+            for name, values in zip(("starts", "stops"), found.T, strict=True):
+                self.columns[name] = torch.from_numpy(np.repeat(values, np.diff(found)[:, 0])).to(self.device)
         return self.get("starts", rows), self.get("stops", rows)
-
-    def _index_episodes(self) -> None:
-        stops = np.flatnonzero(self.ends(self.numbers()).numpy(force=True)) + 1
-        starts = np.concatenate([[0], stops[:-1]])
-        for name, values in (("starts", starts), ("stops", stops)):
-            self.columns[name] = torch.from_numpy(np.repeat(values, stops - starts)).to(self.device)
 
     def by_stream(self) -> tuple[Tensor, Tensor]:
         """The numbers of all rows, stream by stream, and whether they end an episode or are their stream's last."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -20,39 +20,66 @@ BLOCK = 64
 """Batches gathered at a time: one index_select per field and block costs a quarter of one per batch."""
 
 
-class Source(Protocol):
+class Source:
     """What a run draws its batches from; its state says where in the stream of batches it is."""
 
-    def sample(self, batch_size: int) -> Batch:
-        """The next batch."""
-
-    def metrics(self) -> dict[str, float]:
-        """What there is to say about the batches drawn since the last call."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where the stream is, in tensors and plain values."""
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` found the stream."""
-
-
-class SizedSource(Source, Protocol):
-    """A source that knows how many rows it draws from."""
+    inner: Source | None = None
+    """The source that this one draws from, if there is one. It answers what is not answered here."""
+    saved: ClassVar[tuple[str, ...]] = ()
+    """The attributes that are the state: plain values, tensors, generators and other sources."""
 
     @property
     def num_drawable(self) -> int:
         """How many rows batches are drawn from."""
+        if self.inner is None:
+            raise NotImplementedError
+        return self.inner.num_drawable
+
+    def sample(self, batch_size: int) -> Batch:
+        """The next batch."""
+        raise NotImplementedError
+
+    def metrics(self) -> dict[str, float]:
+        """What there is to say about the batches drawn since the last call."""
+        return {} if self.inner is None else self.inner.metrics()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the stream is, in tensors and plain values."""
+        return {name: _state(getattr(self, name)) for name in self.saved}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` found the stream."""
+        for name in self.saved:
+            part = getattr(self, name)
+            if isinstance(part, Source):
+                part.load_state_dict(state[name])
+            elif isinstance(part, torch.Generator):
+                part.set_state(state[name])
+            else:
+                setattr(self, name, _state(state[name]))
 
 
-class BlockSampler:
+def _state(part: Any) -> Any:
+    """The state of an attribute, which does not change with it."""
+    if isinstance(part, Source):
+        return part.state_dict()
+    if isinstance(part, torch.Generator):
+        return part.get_state()
+    return part.clone() if isinstance(part, Tensor) else part
+
+
+class BlockSampler(Source):
     """Uniform batches with replacement from a log, gathered many at a time and handed out as views."""
+
+    saved = ("block_start", "offset", "batch_size")
 
     def __init__(self, fields: Mapping[str, Tensor], *, seed: int) -> None:
         self.fields = fields
         self.generator = torch.Generator().manual_seed(seed)
-        self.batch_size = 0
-        self.offset = BLOCK
+        self.batch_size, self.offset = 0, BLOCK
+        """How much of the block is used, in batches of this size."""
         self.block_start = self.generator.get_state()
+        """The generator before the block was drawn."""
         self.block: list[Batch] = []
 
     @property
@@ -80,34 +107,28 @@ class BlockSampler:
         self.block = [{name: parts[k] for name, parts in gathered.items()} for k in range(BLOCK)]
         self.batch_size = batch_size
 
-    def metrics(self) -> dict[str, float]:
-        """Nothing: every batch is drawn alike."""
-        return {}
-
     def replace_fields(self, fields: Mapping[str, Tensor]) -> None:
         """Go on drawing the same rows, from other values."""
         self.fields = fields
         if self.block:
             self.load_state_dict(self.state_dict())
 
-    def state_dict(self) -> dict[str, Any]:
-        """Where the stream is: the generator before the current block, and how much of the block is used."""
-        return {"block_start": self.block_start, "offset": self.offset, "batch_size": self.batch_size}
-
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue a stream where `state_dict` found it."""
-        self.generator.set_state(state["block_start"])
-        self.block_start, self.offset = state["block_start"], state["offset"]
-        if state["batch_size"]:
-            self._gather(state["batch_size"])
+        """Continue where `state_dict` found the stream."""
+        super().load_state_dict(state)
+        self.generator.set_state(self.block_start)
+        if self.batch_size:
+            self._gather(self.batch_size)
 
 
-class UniformSource:
+class UniformSource(Source):
     """Uniform batches with replacement from a log or a ring, with what is derived from the rows drawn.
 
     Rewards are summed over `n_step` steps, and goals are exchanged by `hindsight`. `transform` is applied to raw
     rewards: to those of rows if `is_raw`, and to those that hindsight computes.
     """
+
+    saved = ("generator", "relabelled")
 
     def __init__(
         self,
@@ -125,17 +146,12 @@ class UniformSource:
         self.gamma, self.n_step, self.transform, self.is_raw = gamma, n_step, transform, is_raw
         self.hindsight = hindsight
         self.generator = torch.Generator().manual_seed(seed)
-        self._relabelled = [0.0, 0.0, 0.0]
-        """Rows drawn, rows relabelled, and the sum of their rewards, since they were last asked for."""
+        self.relabelled: list[Any] = [0, 0, 0.0]
+        """Rows drawn, rows relabelled, and the sum of their rewards, since the last call of `metrics`."""
 
     def drawable(self) -> tuple[int, int]:
         """The number of the first row that can be drawn, and of the row after the last."""
-        first, stop = self.rows.first, self.rows.stop
-        if self.hindsight is None or first == stop:
-            return first, stop
-        # An episode that has lost its beginning is left out whole.
-        starts, stops = self.rows.bounds(torch.tensor([first], device=self.rows.device))
-        return (first if int(starts) == first else int(stops)), stop
+        return self.rows.first, self.rows.stop
 
     @property
     def num_drawable(self) -> int:
@@ -182,13 +198,13 @@ class UniformSource:
         window, follows = self.rows.window(rows, self.n_step)
         rewards, dones = self.stored_rewards(window), self.rows.get("dones", window)
         virtual, ended = hindsight.outcomes(self.rows, window[is_chosen], goals)
-        rewards[is_chosen] = self.transformed(virtual)
+        rewards[is_chosen] = self.transformed(virtual.to(rewards.device))
         if ended is not None:
-            dones[is_chosen] = ended
+            dones[is_chosen] = ended.to(dones.device)
         batch = sum_windows(self.rows, self.names, window, follows, gamma=self.gamma, rewards=rewards, dones=dones)
         hindsight.exchange(batch, is_chosen, goals)
-        counts = (len(rows), len(goals), float(virtual[:, 0].sum()))
-        self._relabelled = [total + count for total, count in zip(self._relabelled, counts, strict=True)]
+        counts = (len(rows), len(goals), virtual[:, 0].sum().double())
+        self.relabelled = [total + count for total, count in zip(self.relabelled, counts, strict=True)]
         if self.n_step == 1:
             del batch["discounts"]
         return batch
@@ -197,25 +213,16 @@ class UniformSource:
         """With hindsight, the share of relabelled rows since the last call, and their mean reward."""
         if self.hindsight is None:
             return {}
-        drawn, relabelled, rewards = self._relabelled
-        self._relabelled = [0.0, 0.0, 0.0]
+        drawn, relabelled, rewards = map(float, self.relabelled)
+        self.relabelled = [0, 0, 0.0]
         return {"virtual_share": relabelled / max(drawn, 1), "virtual_reward_mean": rewards / max(relabelled, 1)}
 
-    def state_dict(self) -> dict[str, Any]:
-        """Where the stream is, without rows."""
-        return {"generator": self.generator.get_state(), "relabelled": self._relabelled}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` found the stream."""
-        self.generator.set_state(state["generator"])
-        self._relabelled = state["relabelled"]
-
-
-class WindowSource:
+class WindowSource(Source):
     """Windows of consecutive rows of one episode, (batch_size, length, ...) per field, at rows that `base` draws.
 
-    A window starts (pad right) or ends (pad left) at a row drawn uniformly and stops at the episode's bound; what is
-    missing is zero, and `mask` is 1 on real rows. `timesteps` counts rows from the start of the episode.
+    A window starts (pad right) or ends (pad left) at a row drawn uniformly and stops at the episode's bound. Rows that
+    are missing are zero, and `mask` is 1 on real rows. `timesteps` counts rows from the start of the episode.
     """
 
     def __init__(
@@ -223,12 +230,8 @@ class WindowSource:
     ) -> None:
         if pad not in ("left", "right"):
             raise DatasetError(f"pad must be 'left' or 'right', got {pad!r}")
-        self.base, self.names, self.length, self.pad = base, tuple(names), length, pad
-
-    @property
-    def num_drawable(self) -> int:
-        """How many rows windows start or end at."""
-        return self.base.num_drawable
+        self.inner = self.base = base
+        self.names, self.length, self.pad = tuple(names), length, pad
 
     def sample(self, batch_size: int) -> Batch:
         """The next batch of windows."""
@@ -247,16 +250,12 @@ class WindowSource:
         windows = {name: _blank(value, mask) for name, value in (values | {"timesteps": window - starts}).items()}
         return windows | {"mask": mask.float()}
 
-    def metrics(self) -> dict[str, float]:
-        """What there is to say about the rows."""
-        return self.base.metrics()
-
     def state_dict(self) -> dict[str, Any]:
-        """Where the stream is, without rows."""
+        """Where the rows' stream is."""
         return self.base.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` found the stream."""
+        """Continue where `state_dict` found the rows' stream."""
         self.base.load_state_dict(state)
 
 
@@ -265,14 +264,8 @@ def _blank(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def sample_trajectory_windows(
-    dataset: TransitionDataset,
-    length: int,
-    batch_size: int,
-    *,
-    seed: int = 0,
-    pad: Literal["left", "right"] = "right",
+    dataset: TransitionDataset, length: int, batch_size: int, *, seed: int = 0, pad: Literal["left", "right"] = "right"
 ) -> Batch:
     """One batch of a `WindowSource` over a dataset, decided by the seed."""
-    return WindowSource(
-        UniformSource(dataset.rows, (), seed=seed, is_raw=False), dataset.fields, length, pad=pad
-    ).sample(batch_size)
+    base = UniformSource(dataset.rows, (), seed=seed, is_raw=False)
+    return WindowSource(base, dataset.fields, length, pad=pad).sample(batch_size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -374,6 +374,22 @@ def test_a_restored_buffer_is_the_same_buffer(n_step: int) -> None:
         assert_equal_batches(restored.sample(50), buffer.sample(50))
         play(3, buffer, restored)
     assert restored.metrics() == buffer.metrics()
+
+
+def test_a_batch_is_drawn_without_reading_a_number_from_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = hindsight(10, her_ratio=0.5)
+    for start in (0, 100, 200):
+        add_episode(buffer, start, 4)
+    buffer.sample(8)
+
+    def refuse(_: torch.Tensor) -> NoReturn:
+        raise AssertionError("a number was read")
+
+    for name in ("__int__", "__float__", "__bool__", "__index__", "item", "tolist"):
+        monkeypatch.setattr(torch.Tensor, name, refuse)
+    # The first episode has lost its beginning.
+    assert buffer.num_drawable == 8
+    assert buffer.sample(8)["obs"].shape == (8, 2)
 
 
 def test_stored_rewards_are_what_the_task_computes() -> None:
