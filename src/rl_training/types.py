@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,16 +36,11 @@ class ConfigError(UserError, ValueError):
     """One or several problems with options, all found before anything was started."""
 
     def __init__(self, *problems: str, where: str | None = None) -> None:
-        self.problems = problems
-        self.where = where
-        super().__init__(self._text())
-
-    def _text(self) -> str:
-        if self.where is None and len(self.problems) == 1:
-            return self.problems[0]
-        count = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
-        head = f"{self.where}: {count}" if self.where else count
-        return "\n".join([head, *(f"  {problem}" for problem in self.problems)])
+        self.problems, self.where = problems, where
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        head = f"{where}: {count}" if where else count
+        is_plain = where is None and len(problems) == 1
+        super().__init__(problems[0] if is_plain else "\n  ".join([head, *problems]))
 
 
 class DatasetError(UserError, ValueError):
@@ -63,9 +59,16 @@ class MissingExtraError(UserError, ImportError):
     """An optional dependency that is not installed."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
-        super().__init__(
-            f"{purpose} needs the package '{package}'; install it with: pip install 'rl-training[{extra}]'"
-        )
+        how = f"install it with: pip install 'rl-training[{extra}]'"
+        super().__init__(f"{purpose} needs the package '{package}'; {how}")
+
+
+def import_extra(package: str, extra: str, purpose: str) -> Any:
+    """An optional package. Where it is missing, the error says which extra brings it and what needs it."""
+    try:
+        return import_module(package)
+    except ImportError:
+        raise MissingExtraError(package, extra, purpose) from None
 
 
 def nearest(name: str, candidates: Iterable[str], places: Mapping[str, str] | None = None) -> str:

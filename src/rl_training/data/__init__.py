@@ -1,7 +1,7 @@
 """Where batches come from: logged transitions, and a run's own."""
 
-from rl_training.data.collection import collect_dataset as collect_dataset
 from rl_training.data.dataset_loaders import DataOptions as DataOptions
+from rl_training.data.dataset_loaders import collect_dataset as collect_dataset
 from rl_training.data.dataset_loaders import load_transition_dataset as load_transition_dataset
 from rl_training.data.hindsight import Hindsight as Hindsight
 from rl_training.data.lambda_returns import with_lambda_returns as with_lambda_returns

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from contextlib import closing
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 
 from rl_training.binding import MODES, bind, option, options
 from rl_training.config import PathText, RewardPreset, RewardTransformConfig
-from rl_training.data.audit import audit
-from rl_training.data.collection import collect_dataset
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.offline_mixers import concatenate_datasets, mix_transition_datasets
 from rl_training.data.readers import read_hdf5, read_minari, read_npz, read_pt
@@ -20,6 +20,8 @@ from rl_training.types import ConfigError, DatasetError, nearest
 
 Kind = Literal["random", "npz", "pt", "hdf5", "minari"]
 ENDINGS: dict[str, Kind] = {".npz": "npz", ".pt": "pt", ".pth": "pt", ".hdf5": "hdf5", ".h5": "hdf5"}
+_NEEDS = {"dataset_path": ("npz", "pt", "hdf5"), "dataset_id": ("minari",), "dataset_download": ("minari",)}
+"""Options that go with some kinds of data only; those that have no default are required there."""
 
 
 @options
@@ -35,15 +37,12 @@ class DatasetSpec:
 
     def __post_init__(self) -> None:
         kind = self.kind()
-        if kind in ("npz", "pt", "hdf5") and self.dataset_path is None:
-            raise ConfigError(f"dataset_kind {kind!r} needs a dataset_path")
-        if kind == "minari" and self.dataset_id is None:
-            raise ConfigError("dataset_kind 'minari' needs a dataset_id")
-        for name, kinds in (("dataset_path", ("npz", "pt", "hdf5")), ("dataset_id", ("minari",))):
-            if getattr(self, name) is not None and kind not in kinds:
+        for name, kinds in _NEEDS.items():
+            given = getattr(self, name)
+            if kind in kinds and given is None:
+                raise ConfigError(f"dataset_kind {kind!r} needs a {name}")
+            if kind not in kinds and given:
                 raise ConfigError(f"{name} does not go with dataset_kind {kind!r}")
-        if self.dataset_download and kind != "minari":
-            raise ConfigError(f"dataset_download does not go with dataset_kind {kind!r}")
 
     def kind(self) -> Kind | None:
         """The kind given or inferred; None where no dataset is named."""
@@ -52,10 +51,8 @@ class DatasetSpec:
         if self.dataset_path is not None:
             ending = Path(self.dataset_path).suffix.lower()
             if ending not in ENDINGS:
-                known = ", ".join(ENDINGS)
-                raise ConfigError(
-                    f"dataset_path {self.dataset_path!r} has none of the endings {known}; set dataset_kind"
-                )
+                wrong = f"{self.dataset_path!r} has none of the endings {', '.join(ENDINGS)}"
+                raise ConfigError(f"dataset_path {wrong}; set dataset_kind")
             return ENDINGS[ending]
         return "minari" if self.dataset_id is not None else None
 
@@ -104,13 +101,8 @@ class DataOptions(DatasetSpec):
 
     def reward_transform(self) -> RewardTransformConfig:
         """The reward options as one transform."""
-        return RewardTransformConfig(
-            preset=self.reward_preset,
-            scale=self.reward_scale,
-            shift=self.reward_shift,
-            clip_min=self.reward_clip_min,
-            clip_max=self.reward_clip_max,
-        )
+        names = [field.name for field in fields(RewardTransformConfig)]
+        return RewardTransformConfig(**{name: getattr(self, f"reward_{name}") for name in names})
 
     def name(self) -> str:
         """A short name of the data, for run directories."""
@@ -136,36 +128,28 @@ def load_transition_dataset(
     options leave it open and there are episodes to spare. With `returns`, the arguments of `with_returns_to_go`, the
     dataset has returns-to-go of the transformed rewards, computed before any row is mixed away.
     """
-    options = _options(source, values)
+    if isinstance(source, DataOptions):
+        if values:
+            raise ConfigError(f"give options as a group or by name, not both: {', '.join(values)}")
+        options = source
+    else:
+        path = {} if source is None else {"dataset_path": source}
+        options = bind({**path, **values}, DataOptions)[0]
     parts = [_filter(_load(spec, env), options) for spec in options.dataset_mix or (options,)]
     if env_rewards is not None:
         parts = [part.with_reward_transform(**env_rewards.resolve()) for part in parts]
     # One normalisation for all parts: with one of its own, bad data would be rewarded as well as good data.
     normalizer = _reward_normalizer(parts, options.reward_normalize)
     parts = [_finish(part, normalizer, options, default_validation, returns) for part in parts]
-    dataset = _mix(parts, options) if options.dataset_mix else parts[0]
+    dataset = parts[0]
+    if options.dataset_mix:
+        ratios = [part.ratio for part in options.dataset_mix]
+        dataset = mix_transition_datasets(parts, ratios, size=options.dataset_size, seed=options.dataset_seed)
+        held_out = [part.validation for part in parts if part.validation is not None]
+        dataset = replace(dataset, validation=concatenate_datasets(held_out) if held_out else None)
     if options.clip_actions and options.action_low is not None and options.action_high is not None:
         dataset = dataset.with_clipped_actions(options.action_low, options.action_high)
     return dataset.with_obs_statistics() if options.normalize_obs else dataset
-
-
-def _options(source: DataOptions | str | Path | None, values: dict[str, Any]) -> DataOptions:
-    if isinstance(source, DataOptions):
-        if values:
-            raise ConfigError(f"give options as a group or by name, not both: {', '.join(values)}")
-        return source
-    if source is not None:
-        values = {"dataset_path": source, **values}
-    options: DataOptions = bind(values, DataOptions)[0]
-    return options
-
-
-def _mix(parts: list[TransitionDataset], options: DataOptions) -> TransitionDataset:
-    mixed = mix_transition_datasets(
-        parts, [part.ratio for part in options.dataset_mix], size=options.dataset_size, seed=options.dataset_seed
-    )
-    held_out = [part.validation for part in parts if part.validation is not None]
-    return replace(mixed, validation=concatenate_datasets(held_out) if held_out else None)
 
 
 def _load(spec: DatasetSpec, env: Callable[[], Any] | None) -> TransitionDataset:
@@ -174,10 +158,8 @@ def _load(spec: DatasetSpec, env: Callable[[], Any] | None) -> TransitionDataset
         raise ConfigError("no dataset is named: set dataset_path, dataset_id, dataset_mix, or dataset_kind: random")
     if kind == "random":
         if env is None:
-            raise ConfigError(
-                "dataset_kind 'random' needs an environment to act in: set env_id in a config, or pass env=, "
-                "a function that makes one"
-            )
+            hint = "set env_id in a config, or pass env=, a function that makes one"
+            raise ConfigError(f"dataset_kind 'random' needs an environment to act in: {hint}")
         return collect_dataset(env, size=spec.dataset_size or 10_000, seed=spec.dataset_seed)
     if spec.dataset_size is not None:
         raise ConfigError(f"dataset_size does not go with dataset_kind {kind!r}; it counts rows to collect or to mix")
@@ -204,18 +186,43 @@ def _read_file(path: Path, kind: Kind) -> TransitionDataset:
 def _filter(dataset: TransitionDataset, options: DataOptions) -> TransitionDataset:
     """The episodes that the options ask for, with remarks on the data and the returns it came with."""
     dataset = dataset.with_notes(*audit(dataset))
-    if dataset.has_episodes:
-        dataset = replace(dataset, raw_returns=dataset.episode_returns())
-    elif options.best_fraction is not None:
-        raise DatasetError("best_fraction needs episodes, and the rows seem shuffled; leave it out")
-    elif options.reward_normalize == "return_range":
-        raise DatasetError(
-            "reward_normalize: return_range needs episodes, and the rows seem shuffled; set reward_normalize: none"
-        )
+    if not dataset.has_episodes:
+        if options.best_fraction is not None:
+            raise DatasetError("best_fraction needs episodes, and the rows seem shuffled; leave it out")
+        if options.reward_normalize == "return_range":
+            wrong = "return_range needs episodes, and the rows seem shuffled"
+            raise DatasetError(f"reward_normalize: {wrong}; set reward_normalize: none")
+        return dataset
     if options.best_fraction is not None:
         dataset = dataset.best_episodes(options.best_fraction)
-        dataset = replace(dataset, raw_returns=dataset.episode_returns())
-    return dataset
+    return replace(dataset, raw_returns=dataset.episode_returns())
+
+
+def audit(dataset: TransitionDataset) -> list[str]:
+    """Remarks on what the data says about itself and probably does not mean."""
+    remarks = []
+    if not dataset.has_episodes:
+        remarks.append("no row continues the one before it: the rows seem shuffled, so episodes are not known")
+    else:
+        remarks += _time_limits(dataset)
+    rewards = dataset.rewards.numpy(force=True)
+    if rewards.min() == rewards.max():
+        remarks.append(f"every reward is {rewards[0]:g}")
+    return remarks
+
+
+def _time_limits(dataset: TransitionDataset) -> list[str]:
+    """Terminations that all come after the same number of steps."""
+    bounds = dataset.episode_bounds()
+    # The last episode may be cut short by the end of the recording, so it says nothing about a time limit.
+    lengths = (bounds[:-1, 1] - bounds[:-1, 0]).tolist()
+    dones = np.count_nonzero(dataset.dones.numpy(force=True))
+    if len(bounds) <= 3 or len(set(lengths)) != 1 or lengths[0] == 1 or dones < len(bounds) - 1:
+        return []
+    return [
+        f"every episode ends with dones after exactly {lengths[0]} steps, which looks like a time limit recorded as "
+        "termination; name such ends 'timeouts' or 'truncations', or the values learned will be too small"
+    ]
 
 
 def _finish(
@@ -251,9 +258,8 @@ def _reward_normalizer(parts: list[TransitionDataset], how: str) -> RewardTransf
         returns = torch.cat([part.episode_returns() for part in parts])
         span = float(returns.max() - returns.min())
         if span == 0:
-            raise DatasetError(
-                "reward_normalize: return_range needs episodes with different returns; set reward_normalize: none"
-            )
+            wrong = "return_range needs episodes with different returns"
+            raise DatasetError(f"reward_normalize: {wrong}; set reward_normalize: none")
         return RewardTransformConfig(scale=1000 / span)
     if how == "standard":
         rewards = torch.cat([part.rewards for part in parts])
@@ -262,3 +268,42 @@ def _reward_normalizer(parts: list[TransitionDataset], how: str) -> RewardTransf
             raise DatasetError("reward_normalize: standard needs rewards that differ")
         return RewardTransformConfig(scale=1 / std, shift=-mean / std)
     return RewardTransformConfig()
+
+
+def collect_dataset(
+    env: Callable[[], Any],
+    *,
+    act: Callable[[Any], Any] | None = None,
+    size: int | None = None,
+    episodes: int | None = None,
+    seed: int = 0,
+) -> TransitionDataset:
+    """`size` transitions or whole `episodes` of a policy, by default of one that draws every action uniformly.
+
+    `env` makes the environment. `act` maps an observation to an action in native units. Equal seeds give equal data.
+    """
+    if (size is None) == (episodes is None):
+        raise ConfigError("give either size or episodes")
+    rows: dict[str, list[Any]] = {}
+    with closing(env()) as instance:
+        instance.action_space.seed(seed)
+        # Copied here and below, since environments may write into the arrays they gave before.
+        obs = np.array(instance.reset(seed=seed)[0])
+        ended = 0
+        while len(rows.get("obs", ())) != size and ended != episodes:
+            action = np.array(instance.action_space.sample() if act is None else act(obs))
+            seen, reward, terminated, truncated, _ = instance.step(action)
+            next_obs = np.array(seen)
+            values = {"obs": obs, "actions": action, "rewards": reward, "next_obs": next_obs, "dones": terminated}
+            for name, value in {**values, "truncations": truncated, **_achieved(instance)}.items():
+                rows.setdefault(name, []).append(value)
+            over = terminated or truncated
+            ended += over
+            obs = np.array(instance.reset()[0]) if over else next_obs
+    return TransitionDataset.from_dict({name: np.asarray(values) for name, values in rows.items()}, copy=False)
+
+
+def _achieved(env: Any) -> dict[str, Any]:
+    """What the last step achieved, in a task with goals: hindsight on logged data needs it."""
+    knows = getattr(env, "has_wrapper_attr", None)
+    return {"achieved_goals": env.get_wrapper_attr("achieved_goal")} if knows and knows("achieved_goal") else {}

@@ -1,9 +1,9 @@
-"""How logged arrays become transition fields: one alias table, one meaning for each way an episode can end."""
+"""How logged arrays and trajectories become transition fields, with one meaning for each way an episode can end."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -38,18 +38,15 @@ def rename(names: Mapping[str, Any]) -> dict[str, str]:
     for field, others in ALIASES.items():
         spellings = [name for name in (field, *others) if name in names]
         if len(spellings) > 1:
-            raise DatasetError(
-                f"{spellings[0]!r} and {spellings[1]!r} are two spellings of the field {field!r}; keep one"
-            )
+            first, second = map(repr, spellings[:2])
+            raise DatasetError(f"{first} and {second} are two spellings of the field {field!r}; keep one")
         if spellings:
             found[field] = spellings[0]
     unknown = [name for name in names if name not in KNOWN]
-    for field in REQUIRED:
-        if field not in found:
-            close = next((hint for name in unknown if (hint := nearest(name, [field, *ALIASES[field]]))), "")
-            raise DatasetError(
-                f"field {field!r} is missing (found {', '.join(map(repr, unknown or names)) or 'nothing'}){close}"
-            )
+    for field in (name for name in REQUIRED if name not in found):
+        close = next((hint for name in unknown if (hint := nearest(name, [field, *ALIASES[field]]))), "")
+        there = ", ".join(map(repr, unknown or names)) or "nothing"
+        raise DatasetError(f"field {field!r} is missing (found {there}){close}")
     if not {"dones", "masks"} & found.keys():
         raise DatasetError(
             "field 'dones' is missing: say where episodes terminated with 'dones' ('terminals') or 'masks'"
@@ -101,8 +98,7 @@ def _shape(field: str, spelling: str, array: NDArray[Any]) -> NDArray[Any]:
         if array.ndim != 2:
             raise DatasetError(f"{spelling} must be rows of vectors, got shape {array.shape}")
     else:
-        if array.ndim == 2 and array.shape[1] == 1:
-            array = array[:, 0]
+        array = _vector(array)
         if array.ndim != 1:
             raise DatasetError(f"{spelling} must be one number per row, got shape {array.shape}")
     if field in ("dones", "truncations", "masks", "episode_ends"):
@@ -114,10 +110,14 @@ def _shape(field: str, spelling: str, array: NDArray[Any]) -> NDArray[Any]:
     return array
 
 
+def _vector(array: NDArray[Any]) -> NDArray[Any]:
+    """A matrix of one column as a vector."""
+    return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+
+
 def _choices(spelling: str, array: NDArray[Any]) -> NDArray[np.int64]:
     """Integer actions as one number per row; rows of 0 with a single 1 say the number of the choice by its place."""
-    if array.ndim == 2 and array.shape[1] == 1:
-        array = array[:, 0]
+    array = _vector(array)
     if array.ndim == 2 and ((array == 0) | (array == 1)).all() and (array.sum(axis=1) == 1).all():
         array = array.argmax(axis=1)
     if array.ndim != 1:
@@ -137,16 +137,13 @@ def _flags(spelling: str, array: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _check_finite(spelling: str, array: NDArray[Any]) -> None:
-    for start in range(0, len(array), ROW_LIMIT):
-        part = array[start : start + ROW_LIMIT]
-        finite = np.isfinite(part)
-        if not finite.all():
-            row, *column = np.argwhere(~finite)[0]
-            place = f"row {start + row}" + (f", column {column[0]}" if column else "")
-            bad = sum(int((~np.isfinite(array[at : at + ROW_LIMIT])).sum()) for at in range(0, len(array), ROW_LIMIT))
-            raise DatasetError(
-                f"{spelling} has {bad} values that are not finite; the first is {part[~finite][0]} in {place}"
-            )
+    parts = (array[start : start + ROW_LIMIT] for start in range(0, len(array), ROW_LIMIT))
+    bad = sum(part.size - np.count_nonzero(np.isfinite(part)) for part in parts)
+    if bad:
+        row, *column = np.argwhere(~np.isfinite(array))[0]
+        place = f"row {row}" + (f", column {column[0]}" if column else "")
+        first = array[(row, *column)]
+        raise DatasetError(f"{spelling} has {bad} values that are not finite; the first is {first} in {place}")
 
 
 def _ends(fields: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -182,3 +179,89 @@ def _jumps(obs: NDArray[Any], next_obs: NDArray[Any]) -> NDArray[np.bool_]:
         after, following = next_obs[start:stop], obs[start + 1 : stop + 1]
         jumps[start:stop] = (np.abs(after - following) > 1e-5 * (1 + np.abs(following))).any(axis=1)
     return jumps
+
+
+def add_next_actions(logged: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Take the next row's action as `next_actions`, unless they were logged; `next_action_mask` says where it exists.
+
+    The mask is true on terminated rows too: they have no next action, but nothing depends on it there.
+    """
+    dones = logged["dones"]
+    if "next_actions" in logged:
+        return {**logged, "next_action_mask": np.ones_like(dones)}
+    follows = ~(dones | logged["truncations"])
+    added = {"next_actions": _following(logged["actions"])} if follows.any() else {}
+    return {**logged, **added, "next_action_mask": follows | dones}
+
+
+def add_next_obs(logged: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Take the next row as `next_obs`; drop rows that end an episode without terminating, for they have none.
+
+    A terminated row keeps its own observation as `next_obs`: nothing is bootstrapped from it. `tail_rewards` has the
+    reward of the dropped row after each row, and NaN where none was dropped.
+    """
+    obs, dones, truncations = logged["obs"], logged["dones"], logged["truncations"]
+    logged["next_obs"] = _following(obs)
+    logged["next_obs"][dones] = obs[dones]
+    kept = ~truncations
+    if not kept.any():
+        raise DatasetError("no row has a next observation: every row ends an episode, and 'next_obs' is missing")
+    starts_anew = np.concatenate([[True], (dones | truncations)[:-1]])
+    # The row before a dropped one is where its episode is cut from here on.
+    before_dropped = np.append(truncations[1:] & ~starts_anew[1:], False)
+    logged["tail_rewards"] = np.where(before_dropped, _following(logged["rewards"]), np.float32(np.nan))
+    logged["truncations"] = before_dropped
+    return {name: array[kept] for name, array in logged.items()}
+
+
+def _following(array: NDArray[Any]) -> NDArray[Any]:
+    """The next row on every row, and the last row on itself."""
+    return np.concatenate([array[1:], array[-1:]])
+
+
+def join_episodes(episodes: Iterable[Any]) -> dict[str, NDArray[Any]]:
+    """Trajectories as rows of transitions, one after the other."""
+    parts = [episode_rows(number, episode) for number, episode in enumerate(episodes)]
+    if not parts:
+        raise DatasetError("there are no episodes")
+    for number, part in enumerate(parts):
+        for name in ("obs", "actions"):
+            if part[name].shape[1:] != parts[0][name].shape[1:]:
+                shapes = f"{part[name].shape[1:]}, those of episode 0 {parts[0][name].shape[1:]}"
+                raise DatasetError(f"the {name} of episode {number} have shape {shapes}")
+    shared = [name for name in parts[0] if all(name in part for part in parts)]
+    return {name: np.concatenate([part[name] for part in parts]) for name in shared}
+
+
+def episode_rows(number: int, episode: Any) -> dict[str, NDArray[Any]]:
+    """One trajectory as rows of transitions."""
+
+    def get(*names: str) -> Any:
+        for name in names:
+            found = episode.get(name) if isinstance(episode, Mapping) else getattr(episode, name, None)
+            if found is not None:
+                return np.asarray(found)
+        return None
+
+    obs, actions, rewards = parts = get("observations", "obs"), get("actions"), get("rewards")
+    for name, value in zip(("observations", "actions", "rewards"), parts, strict=True):
+        if value is None:
+            raise DatasetError(f"episode {number} has no {name!r}")
+    steps = len(rewards)
+    if len(obs) != steps + 1 or len(actions) != steps or steps == 0:
+        got = f"{len(obs)} observations, {len(actions)} actions and {steps} rewards"
+        raise DatasetError(f"episode {number} must have T + 1 observations for T >= 1 actions and rewards, got {got}")
+    rows = {"obs": obs[:-1], "next_obs": obs[1:], "actions": actions, "rewards": rewards}
+    for field in ("dones", "truncations"):
+        # `dones` comes last: beside `terminations` it may count truncations too.
+        flags = get(*reversed(ALIASES[field]), field)
+        flags = np.asarray(False) if flags is None else flags
+        rows[field] = flags if flags.ndim else np.append(np.zeros(steps - 1, bool), bool(flags))
+    if not (rows["dones"][-1] or rows["truncations"][-1]):
+        rows["truncations"] = np.append(rows["truncations"][:-1], True)
+    # Minari keeps fields that it does not know in `infos`, which begin with the reset.
+    infos, goals = getattr(episode, "infos", None) or {}, get("achieved_goals")
+    goals = infos.get("achieved_goals") if goals is None else goals
+    if goals is not None:
+        rows["achieved_goals"] = goals[-steps:]
+    return rows

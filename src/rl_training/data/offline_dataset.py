@@ -10,16 +10,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor
 from typing_extensions import Self
 
 from rl_training.config import RewardTransformConfig
-from rl_training.data.conversion import Episode, add_next_actions, add_next_obs, join_episodes
-from rl_training.data.fields import read_fields
+from rl_training.data.fields import add_next_actions, add_next_obs, join_episodes, read_fields
 from rl_training.data.rows import Rows
 from rl_training.data.sampling import BlockSampler, sample_trajectory_windows
-from rl_training.returns import returns_to_go
+from rl_training.returns import episode_bounds, returns_to_go
 from rl_training.spaces import BoxActions
 from rl_training.types import Batch, DatasetError
 
@@ -28,11 +27,26 @@ __all__ = ["Episode", "TransitionDataset", "sample_trajectory_windows"]
 SHUFFLED = 0.9
 """Share of rows that end an episode without termination from which they seem shuffled."""
 SHUFFLED_HINT = "the rows seem shuffled; give next_actions as a field, or rows in episode order"
-_ORIGINS = {
-    "next_actions": f": {SHUFFLED_HINT}",
-    "returns_to_go": "; call with_returns_to_go(gamma=...)",
-}
+_ORIGINS = {"next_actions": f": {SHUFFLED_HINT}", "returns_to_go": "; call with_returns_to_go(gamma=...)"}
 """Fields that not every dataset has, and where they come from."""
+_BESIDE = ("truncations", "next_action_mask", "tail_rewards")
+"""What a dataset has for every row beside its fields."""
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One trajectory of T steps: T + 1 observations, and T of everything else."""
+
+    observations: Tensor
+    actions: Tensor
+    rewards: Tensor
+    terminations: Tensor
+    truncations: Tensor
+    achieved_goals: Tensor | None = None
+    """What was achieved after each step, in a task with goals."""
+
+    def __len__(self) -> int:
+        return len(self.rewards)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,8 +89,7 @@ class TransitionDataset:
         self.__post_init__()
 
     def __repr__(self) -> str:
-        shape = f"{len(self)} rows, fields {', '.join(self.fields)}"
-        return f"{type(self).__name__}({shape})"
+        return f"{type(self).__name__}({len(self)} rows, fields {', '.join(self.fields)})"
 
     @classmethod
     def from_dict(cls, arrays: Mapping[str, ArrayLike | Tensor], *, copy: bool = True, seed: int = 0) -> Self:
@@ -87,21 +100,16 @@ class TransitionDataset:
         plain = {
             name: value.numpy(force=True) if isinstance(value, Tensor) else value for name, value in arrays.items()
         }
-        logged, mask = add_next_actions(read_fields(plain, copy=copy))
-        tails, dropped = None, 0
+        logged = add_next_actions(read_fields(plain, copy=copy))
+        rows = len(logged["obs"])
         if "next_obs" not in logged:
-            logged, mask, tails, dropped = add_next_obs(logged, mask)
-        cut = torch.from_numpy(logged.pop("truncations"))
+            logged = add_next_obs(logged)
+        dropped = rows - len(logged["obs"])
         logged["dones"] = logged["dones"].astype(np.float32)
-        return cls(
-            fields={name: torch.from_numpy(array) for name, array in logged.items()},
-            truncations=cut,
-            next_action_mask=torch.from_numpy(mask),
-            tail_rewards=None if tails is None else torch.from_numpy(tails),
-            num_dropped=dropped,
-            notes=(f"dropped {dropped} rows without a next observation",) if dropped else (),
-            seed=seed,
-        )
+        tensors = {name: torch.from_numpy(array) for name, array in logged.items()}
+        beside: dict[str, Any] = {name: tensors.pop(name, None) for name in _BESIDE}
+        notes = (f"dropped {dropped} rows without a next observation",) if dropped else ()
+        return cls(fields=tensors, **beside, num_dropped=dropped, notes=notes, seed=seed)
 
     @classmethod
     def from_episodes(cls, episodes: Iterable[Any], *, seed: int = 0) -> Self:
@@ -116,9 +124,8 @@ class TransitionDataset:
         return len(self.truncations)
 
     def __getattr__(self, name: str) -> Tensor:
-        fields = self.__dict__.get("fields", {})
-        if name in fields:
-            value: Tensor = fields[name]
+        value: Tensor | None = self.__dict__.get("fields", {}).get(name)
+        if value is not None:
             return value
         if name in _ORIGINS:
             raise AttributeError(f"this dataset has no {name}{_ORIGINS[name]}")
@@ -154,7 +161,9 @@ class TransitionDataset:
     @property
     def episode_ends(self) -> Tensor:
         """True on the last row of each episode, however it ended."""
-        return self.truncations | self.fields["dones"].bool()
+        # By NumPy: the first use of a torch kernel costs memory, and loading must not need much.
+        flags = self.truncations.numpy(force=True) | (self.fields["dones"].numpy(force=True) != 0)
+        return torch.from_numpy(flags).to(self.device)
 
     @property
     def has_episodes(self) -> bool:
@@ -170,20 +179,16 @@ class TransitionDataset:
     def episode_bounds(self) -> Tensor:
         """First row and row after the last of each episode: (episodes, 2)."""
         self._require_order("episodes")
-        stops = np.flatnonzero(self._end_flags()) + 1
-        return torch.from_numpy(np.stack([np.concatenate([[0], stops[:-1]]), stops], axis=1)).to(self.device)
+        return torch.from_numpy(episode_bounds(self.episode_ends.numpy(force=True))).to(self.device)
 
     def episodes(self) -> Iterator[Episode]:
         """The trajectories, in the order in which they were logged."""
         data = self.fields
+        columns = [data["actions"], data["rewards"], data["dones"].bool(), self.truncations]
+        columns += [data[name] for name in ("achieved_goals",) if name in data]
         for start, stop in self.episode_bounds().tolist():
-            yield Episode(
-                observations=torch.cat([data["obs"][start:stop], data["next_obs"][stop - 1 : stop]]),
-                actions=data["actions"][start:stop],
-                rewards=data["rewards"][start:stop],
-                terminations=data["dones"][start:stop].bool(),
-                truncations=self.truncations[start:stop],
-            )
+            obs = torch.cat([data["obs"][start:stop], data["next_obs"][stop - 1 : stop]])
+            yield Episode(obs, *(column[start:stop] for column in columns))
 
     def episode_returns(self) -> Tensor:
         """Sum of rewards of each episode, rewards of dropped last rows included."""
@@ -286,7 +291,7 @@ class TransitionDataset:
         return self._select(rows.to(self.device))
 
     def _select(self, rows: Tensor) -> Self:
-        return self._map(lambda tensor: tensor.index_select(0, rows), "truncations", "next_action_mask", "tail_rewards")
+        return self._map(lambda tensor: tensor.index_select(0, rows), *_BESIDE)
 
     def _map(self, function: Callable[[Tensor], Tensor], *names: str) -> Self:
         """The dataset with a function applied to all fields, and to these attributes where it has them."""
@@ -314,8 +319,7 @@ class TransitionDataset:
 
     def to(self, device: torch.device | str) -> Self:
         """The dataset on a device."""
-        beside = ("truncations", "next_action_mask", "tail_rewards", "raw_returns", "obs_mean", "obs_std")
-        moved = self._map(lambda tensor: tensor.to(device), *beside)
+        moved = self._map(lambda tensor: tensor.to(device), *_BESIDE, "raw_returns", "obs_mean", "obs_std")
         return replace(moved, validation=None if self.validation is None else self.validation.to(device))
 
     @property
@@ -336,11 +340,6 @@ class TransitionDataset:
             digest.update(name.encode())
             digest.update(value.contiguous().numpy(force=True).view(np.uint8).data)
         return digest.hexdigest()
-
-    def _end_flags(self) -> NDArray[np.bool_]:
-        """`episode_ends` in NumPy: the first use of a torch kernel costs memory, and loading must not need much."""
-        flags: NDArray[np.bool_] = self.truncations.numpy(force=True) | (self.fields["dones"].numpy(force=True) != 0)
-        return flags
 
     def _require_order(self, what: str) -> None:
         if not self.is_ordered:

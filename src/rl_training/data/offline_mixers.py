@@ -13,8 +13,7 @@ from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.sources import MixedSource, Ratio, make_source
 from rl_training.types import DatasetError
 
-__all__ = ["MixedSource", "Ratio", "concatenate_datasets", "largest_remainder", "make_source",
-           "mix_transition_datasets"]  # fmt: skip
+__all__ = ["MixedSource", "Ratio", "concatenate_datasets", "make_source", "mix_transition_datasets"]
 
 
 def mix_transition_datasets(
@@ -25,17 +24,20 @@ def mix_transition_datasets(
     Without a size, it is the largest in which no row stands twice. With one, a part that is too short gives each of
     its rows equally often before any stands once more.
     """
-    shares = _shares(datasets, ratios)
+    if not datasets or len(datasets) != len(ratios):
+        counts = f"{len(datasets)} datasets and {len(ratios)} ratios"
+        raise DatasetError(f"a mixture needs one ratio per dataset, got {counts}")
+    if not all(0 <= ratio < math.inf for ratio in ratios) or sum(ratios) == 0:
+        raise DatasetError(f"ratios must be finite, >= 0 and not all 0, got {list(ratios)}")
+    _check_dimensions(datasets)
+    shares = [ratio / sum(ratios) for ratio in ratios]
     if size is None:
         size = int(min(len(part) / share for part, share in zip(datasets, shares, strict=True) if share > 0) + 1e-9)
     if size < 1:
         raise DatasetError(f"size must be >= 1, got {size}")
-    counts = largest_remainder(shares, size)
+    counted = zip(datasets, largest_remainder(shares, size), strict=True)
     generator = torch.Generator().manual_seed(seed)
-    drawn = [
-        part.take(_draw(len(part), count, generator)) for part, count in zip(datasets, counts, strict=True) if count
-    ]
-    mixed = concatenate_datasets(drawn)
+    mixed = concatenate_datasets([part.take(_draw(len(part), count, generator)) for part, count in counted if count])
     return replace(mixed.take(torch.randperm(len(mixed), generator=generator)), seed=seed)
 
 
@@ -45,26 +47,30 @@ def concatenate_datasets(datasets: Sequence[TransitionDataset]) -> TransitionDat
     first = datasets[0]
     shared = [name for name in first.fields if all(name in part.fields for part in datasets)]
     lost = sorted({name for part in datasets for name in part.fields} - set(shared))
-    notes = dict.fromkeys(note for part in datasets for note in part.notes)
-    for name in lost:
-        notes[f"left out {name}: not every part of the mixture has it"] = None
-    known = all(part.raw_returns is not None for part in datasets)
-    masks = [part.next_action_mask for part in datasets]
+    notes = [note for part in datasets for note in part.notes]
+    notes += [f"left out {name}: not every part of the mixture has it" for name in lost]
     tails = [part.tail_rewards for part in datasets]
+    if any(tail is not None for tail in tails):
+        blank = [torch.full_like(part.rewards, torch.nan) for part in datasets]
+        tails = [none if tail is None else tail for tail, none in zip(tails, blank, strict=True)]
     return TransitionDataset(
         fields={name: torch.cat([part.fields[name] for part in datasets]) for name in shared},
         truncations=torch.cat([part.truncations for part in datasets]),
-        next_action_mask=torch.cat([mask for mask in masks if mask is not None]) if None not in masks else None,
-        tail_rewards=_join_tails(datasets) if any(tail is not None for tail in tails) else None,
+        next_action_mask=_joined([part.next_action_mask for part in datasets]),
+        tail_rewards=_joined(tails),
         is_ordered=all(part.is_ordered for part in datasets),
-        raw_returns=torch.cat([part.raw_returns for part in datasets if part.raw_returns is not None])
-        if known
-        else None,
+        raw_returns=_joined([part.raw_returns for part in datasets]),
         num_dropped=sum(part.num_dropped for part in datasets),
         reward_transforms=first.reward_transforms,
-        notes=tuple(notes),
+        notes=tuple(dict.fromkeys(notes)),
         seed=first.seed,
     )
+
+
+def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:
+    """Tensors one after the other; None if one is missing."""
+    found = [part for part in parts if part is not None]
+    return torch.cat(found) if len(found) == len(parts) else None
 
 
 def largest_remainder(shares: Sequence[float], size: int) -> list[int]:
@@ -75,17 +81,6 @@ def largest_remainder(shares: Sequence[float], size: int) -> list[int]:
     for k in by_remainder[: size - sum(counts)]:
         counts[k] += 1
     return counts
-
-
-def _shares(datasets: Sequence[TransitionDataset], ratios: Sequence[float]) -> list[float]:
-    if not datasets or len(datasets) != len(ratios):
-        raise DatasetError(
-            f"a mixture needs one ratio per dataset, got {len(datasets)} datasets and {len(ratios)} ratios"
-        )
-    if not all(0 <= ratio < math.inf for ratio in ratios) or sum(ratios) == 0:
-        raise DatasetError(f"ratios must be finite, >= 0 and not all 0, got {list(ratios)}")
-    _check_dimensions(datasets)
-    return [ratio / sum(ratios) for ratio in ratios]
 
 
 def _check_dimensions(datasets: Sequence[TransitionDataset]) -> None:
@@ -103,9 +98,3 @@ def _draw(rows: int, count: int, generator: torch.Generator) -> Tensor:
     """Row numbers without repetition as far as the rows go, all rows equally often beyond that."""
     rounds = [torch.randperm(rows, generator=generator) for _ in range(-(-count // rows))]
     return torch.cat(rounds)[:count]
-
-
-def _join_tails(datasets: Sequence[TransitionDataset]) -> Tensor:
-    tails = [part.tail_rewards for part in datasets]
-    blank = [torch.full_like(part.fields["rewards"], torch.nan) for part in datasets]
-    return torch.cat([none if tail is None else tail for tail, none in zip(tails, blank, strict=True)])

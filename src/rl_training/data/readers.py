@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from rl_training.data.fields import KNOWN
-from rl_training.types import DatasetError, MissingExtraError, nearest
+from rl_training.types import DatasetError, import_extra, nearest
 
 
 def read_npz(path: Path) -> dict[str, Any]:
@@ -34,9 +34,8 @@ def _npz_member(path: Path, file: Mapping[str, Any], name: str) -> Any:
     except ValueError as error:
         if "pickle" not in str(error):
             raise
-        raise DatasetError(
-            f"{path}: {name} holds pickled Python objects, which are not read; save it as a plain array"
-        ) from None
+        wrong = f"{name} holds pickled Python objects, which are not read"
+        raise DatasetError(f"{path}: {wrong}; save it as a plain array") from None
 
 
 def read_pt(path: Path) -> Any:
@@ -53,10 +52,7 @@ def read_pt(path: Path) -> Any:
 
 def read_hdf5(path: Path) -> dict[str, Any]:
     """The arrays of an HDF5 file in D4RL's or d3rlpy's layout, of unknown fields the name only."""
-    try:
-        import h5py
-    except ImportError:
-        raise MissingExtraError("h5py", "hdf5", f"reading {path}") from None
+    h5py = import_extra("h5py", "hdf5", f"reading {path}")
     try:
         with h5py.File(path, "r") as file:
             items = {name: item for name, item in file.items() if isinstance(item, h5py.Dataset)}
@@ -71,10 +67,7 @@ def read_hdf5(path: Path) -> dict[str, Any]:
 
 def read_minari(dataset_id: str, *, download: bool) -> list[Any]:
     """The episodes of a Minari dataset on this machine, fetched first if that is asked for."""
-    try:
-        import minari
-    except ImportError:
-        raise MissingExtraError("minari", "minari", f"reading the Minari dataset {dataset_id!r}") from None
+    minari = import_extra("minari", "minari", f"reading the Minari dataset {dataset_id!r}")
     local = list(minari.list_local_datasets())
     if dataset_id not in local:
         if not download:
@@ -84,8 +77,7 @@ def read_minari(dataset_id: str, *, download: bool) -> list[Any]:
         try:
             minari.download_dataset(dataset_id)
         except Exception as error:
-            raise DatasetError(
-                f"Minari dataset {dataset_id!r} could not be downloaded ({type(error).__name__}: {error}); "
-                "check the id and the network, or copy the dataset into MINARI_DATASETS_PATH"
-            ) from None
+            wrong = f"Minari dataset {dataset_id!r} could not be downloaded ({type(error).__name__}: {error})"
+            hint = "check the id and the network, or copy the dataset into MINARI_DATASETS_PATH"
+            raise DatasetError(f"{wrong}; {hint}") from None
     return list(minari.load_dataset(dataset_id))

@@ -13,9 +13,12 @@ from numpy.typing import NDArray
 
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.files import atomic_write
-from rl_training.types import ConfigError, MissingExtraError, nearest
+from rl_training.reading import TRANSITION
+from rl_training.types import ConfigError, import_extra, nearest
 
 ENDINGS = (".npz", ".hdf5", ".h5")
+D4RL = {"obs": "observations", "next_obs": "next_observations", "dones": "terminals", "truncations": "timeouts"}
+"""D4RL's names of the fields that have another name here."""
 
 
 def check_destination(out: str) -> None:
@@ -50,8 +53,7 @@ def write_dataset(dataset: TransitionDataset, out: str, *, env: Any, policy: str
     ending = Path(out).suffix.lower()
     if not ending:
         _write_minari(dataset, out, env, policy)
-        return
-    if ending == ".npz":
+    elif ending == ".npz":
         write_npz(dataset, Path(out))
     else:
         _write_hdf5(dataset, Path(out), {"env_id": env.spec.id, "policy": policy})
@@ -65,19 +67,13 @@ def write_npz(dataset: TransitionDataset, path: Path) -> None:
 
 
 def _arrays(dataset: TransitionDataset) -> dict[str, NDArray[Any]]:
-    names = {"observations": "obs", "actions": "actions", "rewards": "rewards", "next_observations": "next_obs"}
-    if "achieved_goals" in dataset.fields:
-        names["achieved_goals"] = "achieved_goals"
-    arrays = {name: dataset.fields[field].numpy(force=True) for name, field in names.items()}
-    ends = {"terminals": dataset.fields["dones"].bool(), "timeouts": dataset.truncations}
-    return arrays | {name: flags.numpy(force=True) for name, flags in ends.items()}
+    fields = {**dataset.fields, "dones": dataset.dones.bool(), "truncations": dataset.truncations}
+    names = [name for name in (*TRANSITION, "truncations", "achieved_goals") if name in fields]
+    return {D4RL.get(name, name): fields[name].numpy(force=True) for name in names}
 
 
 def _write_hdf5(dataset: TransitionDataset, path: Path, about: dict[str, str]) -> None:
-    try:
-        import h5py
-    except ImportError:
-        raise MissingExtraError("h5py", "hdf5", f"writing {path.name}") from None
+    h5py = import_extra("h5py", "hdf5", f"writing {path.name}")
     with atomic_write(path) as temporary, h5py.File(temporary, "w") as file:
         for name, array in _arrays(dataset).items():
             file.create_dataset(name, data=array, compression="gzip")
@@ -87,17 +83,13 @@ def _write_hdf5(dataset: TransitionDataset, path: Path, about: dict[str, str]) -
 
 def _write_minari(dataset: TransitionDataset, dataset_id: str, env: Any, policy: str) -> None:
     minari = _minari(dataset_id)
-    buffers = [
-        minari.data_collector.EpisodeBuffer(
-            id=number,
-            observations=episode.observations.numpy(),
-            actions=episode.actions.numpy(),
-            rewards=episode.rewards.numpy(),
-            terminations=episode.terminations.numpy(),
-            truncations=episode.truncations.numpy(),
-        )
-        for number, episode in enumerate(dataset.episodes())
-    ]
+    buffers = []
+    for number, episode in enumerate(dataset.episodes()):
+        arrays = {name: value.numpy(force=True) for name, value in vars(episode).items() if value is not None}
+        goals = arrays.pop("achieved_goals", None)
+        # Infos begin with the reset, after which the achieved goal is not known.
+        infos = {} if goals is None else {"achieved_goals": np.insert(goals, 0, np.nan, axis=0)}
+        buffers.append(minari.data_collector.EpisodeBuffer(id=number, **arrays, infos=infos))
     try:
         with warnings.catch_warnings():
             # Minari asks for an author and other facts that only a published dataset needs.
@@ -117,9 +109,4 @@ def _write_minari(dataset: TransitionDataset, dataset_id: str, env: Any, policy:
 
 
 def _minari(dataset_id: str) -> Any:
-    try:
-        import minari
-        import minari.data_collector
-    except ImportError:
-        raise MissingExtraError("minari", "minari", f"writing the Minari dataset {dataset_id!r}") from None
-    return minari
+    return import_extra("minari", "minari", f"writing the Minari dataset {dataset_id!r}")

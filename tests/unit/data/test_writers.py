@@ -101,6 +101,17 @@ def test_a_minari_dataset_is_read_back_as_it_was(name: str, dataset: TransitionD
     assert_equal_datasets(load_transition_dataset(dataset_id=name), dataset)
 
 
+@pytest.mark.parametrize("out", ["goals.npz", "goals.hdf5", "mine/goals-v0"])
+def test_goals_that_were_achieved_are_read_back(out: str, tmp_path: Path) -> None:
+    make_goals = partial(make_native_env, "PointGoal-v0")
+    data = collect_dataset(make_goals, size=120, seed=2)
+    assert data.achieved_goals.shape == (120, 2)
+    place = str(tmp_path / out) if out.startswith("goals") else out
+    write_dataset(data, place, env=make_goals(), policy="random")
+    read: Any = {"dataset_path" if out.startswith("goals") else "dataset_id": place}
+    assert_equal_datasets(load_transition_dataset(**read), data)
+
+
 NAMES = {"observations", "actions", "rewards", "next_observations", "terminals", "timeouts"}
 
 
