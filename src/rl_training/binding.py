@@ -73,10 +73,10 @@ _EXPONENT = re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE]\+?[0-9]+$")
 
 def _problems(error: ValidationError, group: type) -> dict[str, str]:
     """One problem per name; a list that is too short only because its items are wrong is not reported."""
-    items = [item for item in error.errors() if item["type"] != "too_short" or not item["input"]]
     alternatives: dict[str, list[Mapping[str, Any]]] = {}
-    for item in items:
-        alternatives.setdefault(".".join(_path(item)), []).append(item)
+    for item in error.errors():
+        if item["type"] != "too_short" or not item["input"]:
+            alternatives.setdefault(".".join(_path(item)), []).append(item)
     return {path: _problem(found[0], group, found[1:]) for path, found in alternatives.items()}
 
 
@@ -124,8 +124,7 @@ def _expectation(item: Mapping[str, Any], group: Any) -> str:
         return f"one of {choices}" if " or " in choices else choices
     if kind == "string_pattern_mismatch":
         return str(group.__pydantic_fields__[item["loc"][0]].description)
-    start = kind.split("_")[0]
-    return _KINDS.get(start) or item["msg"].removeprefix("Input should be ").lower()
+    return _KINDS.get(kind.split("_")[0]) or item["msg"].removeprefix("Input should be ").lower()
 
 
 def _choices(item: Mapping[str, Any]) -> list[str]:
@@ -134,9 +133,7 @@ def _choices(item: Mapping[str, Any]) -> list[str]:
 
 def _names(group: Any, path: Sequence[str]) -> list[str]:
     """The option names that are valid at a path inside a group."""
-    for part in path:
-        if part.isdigit():
-            continue
+    for part in (part for part in path if not part.isdigit()):
         hint = get_type_hints(group).get(part)
         group = next((arg for arg in (hint, *get_args(hint)) if is_dataclass(arg)), None)
     return [field.name for field in fields(group)] if group is not None else []
@@ -171,12 +168,9 @@ def option(
 
 def options_with(fact: str, *groups: type[Any]) -> dict[str, Any]:
     """The options of some groups whose fields state a fact, and what they say."""
-    found: dict[str, Any] = {}
-    for field in (field for group in groups for field in fields(group)):
-        stated = getattr(field.default, "json_schema_extra", None) or {}
-        if fact in stated:
-            found[field.name] = stated[fact]
-    return found
+    options = [field for group in groups for field in fields(group)]
+    stated = {field.name: getattr(field.default, "json_schema_extra", None) or {} for field in options}
+    return {name: facts[fact] for name, facts in stated.items() if fact in facts}
 
 
 def refuse_unused(group: Any, *names: str, unless: str, holds: bool) -> None:
@@ -209,16 +203,16 @@ def bind(
 
 def describe(group: type[Any], defaults: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
     """One row per option of a group: name, type, bound, default, meaning."""
-    rows = []
+    hints, rows = get_type_hints(group), []
     for field in fields(group):
         info: Any = field.default
-        default = info.default_factory() if info.default_factory else info.default
+        default = (defaults or {}).get(field.name, info.get_default(call_default_factory=True))
         rows.append(
             {
                 "name": field.name,
-                "type": _type_name(get_type_hints(group)[field.name]),
+                "type": _type_name(hints[field.name]),
                 "bound": _bound(info.metadata),
-                "default": "required" if info.is_required() else (defaults or {}).get(field.name, default),
+                "default": "required" if info.is_required() else default,
                 "meaning": info.description or "",
             }
         )
@@ -230,7 +224,7 @@ def _type_name(hint: Any) -> str:
         return " | ".join(map(str, get_args(hint)))
     if get_origin(hint) in (tuple, list):
         return f"list of {_type_name(get_args(hint)[0])}"
-    if get_origin(hint) is dict or get_origin(hint) is Mapping:
+    if get_origin(hint) in (dict, Mapping):
         return "mapping"
     if get_args(hint):
         return " | ".join(_type_name(arg) for arg in get_args(hint))
@@ -240,10 +234,5 @@ def _type_name(hint: Any) -> str:
 
 def _bound(metadata: Sequence[Any]) -> str:
     signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
-    bounds = [
-        f"{sign} {value:g}"
-        for item in metadata
-        for key, sign in signs.items()
-        if (value := getattr(item, key, None)) is not None
-    ]
-    return ", ".join(bounds)
+    pairs = [(sign, getattr(item, key, None)) for item in metadata for key, sign in signs.items()]
+    return ", ".join(f"{sign} {value:g}" for sign, value in pairs if value is not None)

@@ -27,6 +27,7 @@ def _path_text(value: Any) -> Any:
 
 PathText = Annotated[str, BeforeValidator(_path_text)]
 """A path as text; Python's path objects are taken too."""
+DEVICES = r"^(auto|cpu|cuda(:\d+)?|mps)$"
 
 
 @options
@@ -38,9 +39,7 @@ class TrainConfig:
     seed: int = option(0, "seed of initialisation, sampling and noise", ge=0, resume="fixed", incidental=True)
     total_timesteps: int = option(1_000_000, "length of the run; offline, gradient updates", ge=1)
     output_dir: PathText = option("runs", "folder in which the run directory is made", resume="fixed", incidental=True)
-    device: str = option(
-        "auto", "auto, cpu, cuda, cuda:<n> or mps", pattern=r"^(auto|cpu|cuda(:\d+)?|mps)$", incidental=True
-    )
+    device: str = option("auto", "auto, cpu, cuda, cuda:<n> or mps", pattern=DEVICES, incidental=True)
     num_envs: int | None = option(
         None,
         "environments side by side; default for evaluation: 10",
@@ -81,9 +80,8 @@ class _Loader(yaml.SafeLoader):
         seen = set()
         for key, _ in node.value:
             if key.value in seen:
-                raise yaml.constructor.ConstructorError(
-                    problem=f"the key {key.value!r} stands twice", problem_mark=key.start_mark
-                )
+                problem = f"the key {key.value!r} stands twice"
+                raise yaml.constructor.ConstructorError(problem=problem, problem_mark=key.start_mark)
             seen.add(key.value)
         return super().construct_mapping(node, deep=deep)
 
@@ -92,20 +90,19 @@ _Loader.yaml_implicit_resolvers = {
     key: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith((":bool", ":float"))]
     for key, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:bool", re.compile(r"^(true|True|TRUE|false|False|FALSE)$"), list("tTfF")
-)
-_FLOAT = re.compile(
-    r"^[-+]?(([0-9][0-9_]*)?\.[0-9_]+([eE][-+]?[0-9]+)?|[0-9][0-9_]*\.?([eE][-+]?[0-9]+)|[0-9][0-9_]*\.|\.(inf|nan))$"
-)
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
+_BOOL = re.compile(r"^(true|True|TRUE|false|False|FALSE)$")
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", _BOOL, list("tTfF"))
 
 
 class _Dumper(yaml.SafeDumper):
     """Quotes text that any version of YAML would read as something else."""
 
 
-_Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
+_FLOAT = re.compile(
+    r"^[-+]?(([0-9][0-9_]*)?\.[0-9_]+([eE][-+]?[0-9]+)?|[0-9][0-9_]*\.?([eE][-+]?[0-9]+)|[0-9][0-9_]*\.|\.(inf|nan))$"
+)
+for _each in (_Loader, _Dumper):
+    _each.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
 
 
 def parse_yaml(text: str, *, where: str) -> Any:

@@ -27,10 +27,7 @@ def import_modules(names: Iterable[str] | None) -> None:
         if is_file and not Path(name).is_file():
             raise ConfigError(f"--import {given}: there is no such file")
         try:
-            if is_file:
-                _import_file(name)
-            else:
-                import_module(name)
+            (_import_file if is_file else import_module)(name)
         except (Exception, SystemExit) as error:
             raise ConfigError(f"--import {given}{_reason(error, name)}") from None
         IMPORTED.append(name)

@@ -126,7 +126,7 @@ class BoxActions:
 
     @property
     def _is_unit(self) -> bool:
-        return all(low == -1 for low in self.low) and all(high == 1 for high in self.high)
+        return {*self.low} == {-1} and {*self.high} == {1}
 
 
 @dataclass(frozen=True)
@@ -222,21 +222,18 @@ class SpaceSpec:
 
     def flatten(self, obs: ArrayLike | Mapping[str, ArrayLike]) -> NDArray[np.float32]:
         """One observation or a batch, as the environment gives it, as vectors: (obs_dim,) or (batch, obs_dim)."""
-        if not isinstance(obs, Mapping):
-            return self._checked(np.asarray(obs, dtype=np.float32))
-        missing = [name for name in self.obs if name not in obs]
-        if missing:
-            names = ", ".join(map(repr, self.obs))
-            hint = nearest(missing[0], obs) or f"; got {', '.join(map(repr, obs)) or 'nothing'}"
-            raise ConfigError(f"obs has no {missing[0]!r}: the policy sees {names}{hint}")
-        parts = [
-            np.asarray(obs[name], dtype=np.float32).reshape(*np.shape(obs[name])[: -len(part.shape) or None], -1)
-            for name, part in self.obs.items()
-        ]
-        return self._checked(np.concatenate(parts, axis=-1))
-
-    def _checked(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        width = self.obs_dim
+        if isinstance(obs, Mapping):
+            missing = [name for name in self.obs if name not in obs]
+            if missing:
+                names = ", ".join(map(repr, self.obs))
+                hint = nearest(missing[0], obs) or f"; got {', '.join(map(repr, obs)) or 'nothing'}"
+                raise ConfigError(f"obs has no {missing[0]!r}: the policy sees {names}{hint}")
+            parts = [
+                np.asarray(obs[name], dtype=np.float32).reshape(*np.shape(obs[name])[: -len(part.shape) or None], -1)
+                for name, part in self.obs.items()
+            ]
+            obs = np.concatenate(parts, axis=-1)
+        rows, width = np.asarray(obs, dtype=np.float32), self.obs_dim
         if rows.ndim not in (1, 2) or rows.shape[-1] != width:
             raise ConfigError(f"obs must have shape ({width},) or (batch, {width}), got {rows.shape}")
         return rows

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
+from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.sources import with_annotations
 from rl_training.returns import CHUNK, Values, lambda_returns
-
-if TYPE_CHECKING:
-    from rl_training.data.offline_dataset import TransitionDataset
 
 __all__ = ["CHUNK", "Values", "lambda_returns", "with_lambda_returns"]
 

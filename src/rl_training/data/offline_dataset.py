@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -76,7 +77,6 @@ class TransitionDataset:
     reward_transforms: tuple[RewardTransformConfig, ...] = ()
     """What was done to the rewards as they were logged, one after the other."""
     seed: int = 0
-    _sampler: list[BlockSampler] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fields", MappingProxyType(dict(self.fields)))
@@ -245,9 +245,8 @@ class TransitionDataset:
 
     def map_actions(self, function: Callable[[Tensor], Tensor]) -> Self:
         """The dataset with a function applied to all actions, those of held-out episodes too."""
-        names = [name for name in ("actions", "next_actions") if name in self.fields]
-        mapped = {name: function(self.fields[name]) for name in names}
-        if all(mapped[name] is self.fields[name] for name in names):
+        mapped = {name: function(self.fields[name]) for name in ("actions", "next_actions") if name in self.fields}
+        if all(value is self.fields[name] for name, value in mapped.items()):
             return self
         held_out = None if self.validation is None else self.validation.map_actions(function)
         return replace(self.with_fields(**mapped), validation=held_out)
@@ -322,12 +321,10 @@ class TransitionDataset:
         moved = self._map(lambda tensor: tensor.to(device), *_BESIDE, "raw_returns", "obs_mean", "obs_std")
         return replace(moved, validation=None if self.validation is None else self.validation.to(device))
 
-    @property
+    @cached_property
     def sampler(self) -> BlockSampler:
         """What draws the batches; its state is the position in the stream of samples."""
-        if not self._sampler:
-            self._sampler.append(BlockSampler(self.fields, seed=self.seed))
-        return self._sampler[0]
+        return BlockSampler(self.fields, seed=self.seed)
 
     def sample(self, batch_size: int) -> Batch:
         """A batch of rows drawn uniformly with replacement from the dataset's own seeded stream."""

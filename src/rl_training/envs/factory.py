@@ -21,7 +21,7 @@ from rl_training.envs.goals import FlattenGoal, has_goal
 from rl_training.envs.rewards import apply_reward_wrappers, as_reward_transform
 from rl_training.envs.snapshots import Snapshot
 from rl_training.spaces import BoxActions, Column, DiscreteActions, SpaceSpec
-from rl_training.types import ConfigError, MissingExtraError, nearest
+from rl_training.types import ConfigError, MissingExtraError, import_extra, nearest
 
 WRAPPERS = ("reward",)
 ROBOTICS = ("PointMaze", "AntMaze", "Fetch", "HandReach", "HandManipulate", "AdroitHand", "FrankaKitchen")
@@ -29,11 +29,7 @@ ROBOTICS = ("PointMaze", "AntMaze", "Fetch", "HandReach", "HandManipulate", "Adr
 
 
 def make_native_env(
-    env_id: str,
-    env_kwargs: Mapping[str, Any] | None = None,
-    *,
-    raw_rewards: bool = False,
-    with_achieved: bool = False,
+    env_id: str, env_kwargs: Mapping[str, Any] | None = None, *, raw_rewards: bool = False, with_achieved: bool = False
 ) -> gym.Env[Any, Any]:
     """The environment with flat float32 observations and actions in its own units.
 
@@ -75,11 +71,9 @@ def make_env(
     """
     env = make_native_env(env_id, env_kwargs, **options)
     actions = env.action_space
-    if native:
-        return Snapshot(env)
-    if isinstance(actions, Box):
+    if isinstance(actions, Box) and not native:
         env = RescaleAction(env, np.float32(-1), np.float32(1))
-    elif isinstance(actions, Discrete) and actions.start:
+    elif isinstance(actions, Discrete) and actions.start and not native:
         env = TransformAction(env, partial(operator.add, int(actions.start)), Discrete(int(actions.n)))
     return Snapshot(env)
 
@@ -145,17 +139,16 @@ def try_out(env: gym.Env[Any, Any], env_id: str, env_kwargs: Mapping[str, Any]) 
 
 def _make(env_id: str, kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
     if env_id.startswith(ROBOTICS):
-        _register_robotics(env_id)
+        # Nothing but the import of Gymnasium-Robotics makes its tasks known.
+        gym.register_envs(import_extra("gymnasium_robotics", "robotics", f"env_id {env_id!r}"))
     try:
         with warnings.catch_warnings():
             # Old versions of tasks are what published data was made with; that newer ones exist is no news.
             warnings.simplefilter("ignore", DeprecationWarning)
             return gym.make(env_id, **kwargs)
-    except gym.error.DependencyNotInstalled as error:
+    except (gym.error.DependencyNotInstalled, ModuleNotFoundError) as error:
         if "mujoco" in str(error).lower():
             raise MissingExtraError("mujoco", "mujoco", f"env_id {env_id!r}") from None
-        raise ConfigError(f"env_id {env_id!r}: {error}") from None
-    except ModuleNotFoundError as error:
         raise ConfigError(f"env_id {env_id!r}: {error}") from None
     except gym.error.Error as error:
         known = [name for name in gym.registry if "/" not in name]
@@ -164,30 +157,18 @@ def _make(env_id: str, kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
         raise ConfigError(f"env_kwargs: {error}") from None
 
 
-def _register_robotics(env_id: str) -> None:
-    """Make the tasks of Gymnasium-Robotics known, which nothing but its import does."""
-    try:
-        import gymnasium_robotics
-    except ImportError:
-        raise MissingExtraError("gymnasium_robotics", "robotics", f"env_id {env_id!r}") from None
-    gym.register_envs(gymnasium_robotics)
-
-
 def _check_spaces(env_id: str, env: gym.Env[Any, Any]) -> None:
     actions, observations = env.action_space, env.observation_space
     if not isinstance(actions, Discrete):
         if not isinstance(actions, Box) or len(actions.shape) != 1:
-            raise ConfigError(
-                f"{env_id} has the action space {actions}; only Box vectors (continuous actions) and Discrete "
-                "(choices) are supported"
-            )
+            known = "only Box vectors (continuous actions) and Discrete (choices) are supported"
+            raise ConfigError(f"{env_id} has the action space {actions}; {known}")
         if not (np.isfinite(actions.low).all() and np.isfinite(actions.high).all()):
             raise ConfigError(f"{env_id} has unbounded actions {actions}; wrap it so that they have finite bounds")
     parts = observations.spaces.values() if isinstance(observations, Dict) else [observations]
     if not all(isinstance(part, Box) and part.dtype != np.uint8 for part in parts):
-        raise ConfigError(
-            f"{env_id} has the observation space {observations}; only vectors (Box), alone or in a Dict, are supported"
-        )
+        known = "only vectors (Box), alone or in a Dict, are supported"
+        raise ConfigError(f"{env_id} has the observation space {observations}; {known}")
 
 
 def _flatten(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
@@ -198,8 +179,4 @@ def _flatten(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
     if space.dtype == np.float32 or not isinstance(space, Box):
         return env
     flat = Box(space.low.astype(np.float32), space.high.astype(np.float32), dtype=np.float32)
-    return TransformObservation(env, _to_float32, flat)
-
-
-def _to_float32(obs: Any) -> Any:
-    return np.asarray(obs, dtype=np.float32)
+    return TransformObservation(env, lambda obs: np.asarray(obs, dtype=np.float32), flat)

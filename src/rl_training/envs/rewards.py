@@ -2,62 +2,45 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any, SupportsFloat
+from typing import Any
 
 import gymnasium as gym
+from gymnasium.wrappers import TransformReward
 
 from rl_training.binding import bind
-from rl_training.rewards import RewardTransformConfig
+from rl_training.rewards import RewardTransformConfig as RewardTransformConfig  # noqa: PLC0414 - found here too
 from rl_training.types import ConfigError
 
 
-class RewardScaleWrapper(gym.RewardWrapper[Any, Any]):
+class RewardScaleWrapper(TransformReward[Any, Any]):
     """Rewards times a factor."""
 
     def __init__(self, env: gym.Env[Any, Any], scale: float) -> None:
-        super().__init__(env)
-        self.scale = scale
-
-    def reward(self, reward: SupportsFloat) -> float:
-        """The scaled reward."""
-        return float(reward) * self.scale
+        super().__init__(env, lambda reward: float(reward) * scale)
 
 
-class RewardShiftWrapper(gym.RewardWrapper[Any, Any]):
+class RewardShiftWrapper(TransformReward[Any, Any]):
     """Rewards plus a constant."""
 
     def __init__(self, env: gym.Env[Any, Any], shift: float) -> None:
-        super().__init__(env)
-        self.shift = shift
-
-    def reward(self, reward: SupportsFloat) -> float:
-        """The shifted reward."""
-        return float(reward) + self.shift
+        super().__init__(env, lambda reward: float(reward) + shift)
 
 
-class RewardSignWrapper(gym.RewardWrapper[Any, Any]):
+class RewardSignWrapper(TransformReward[Any, Any]):
     """The sign of rewards: -1, 0 or 1."""
 
-    def reward(self, reward: SupportsFloat) -> float:
-        """The sign of the reward."""
-        return float(float(reward) > 0) - float(float(reward) < 0)
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env, lambda reward: float(float(reward) > 0) - float(float(reward) < 0))
 
 
-class RewardClipWrapper(gym.RewardWrapper[Any, Any]):
+class RewardClipWrapper(TransformReward[Any, Any]):
     """Rewards kept between two bounds, either of which may be open."""
 
     def __init__(self, env: gym.Env[Any, Any], clip_min: float | None = None, clip_max: float | None = None) -> None:
-        super().__init__(env)
-        self.clip_min = clip_min
-        self.clip_max = clip_max
-
-    def reward(self, reward: SupportsFloat) -> float:
-        """The clipped reward."""
-        value = float(reward)
-        if self.clip_min is not None:
-            value = max(value, self.clip_min)
-        return value if self.clip_max is None else min(value, self.clip_max)
+        low, high = -math.inf if clip_min is None else clip_min, math.inf if clip_max is None else clip_max
+        super().__init__(env, lambda reward: min(max(float(reward), low), high))
 
 
 def as_reward_transform(config: RewardTransformConfig | Mapping[str, Any]) -> RewardTransformConfig:
@@ -86,13 +69,3 @@ def apply_reward_wrappers(
     if fields["clip_min"] is not None or fields["clip_max"] is not None:
         env = RewardClipWrapper(env, fields["clip_min"], fields["clip_max"])
     return env
-
-
-__all__ = [
-    "RewardClipWrapper",
-    "RewardScaleWrapper",
-    "RewardShiftWrapper",
-    "RewardSignWrapper",
-    "RewardTransformConfig",
-    "apply_reward_wrappers",
-]

@@ -24,7 +24,8 @@ class Snapshot(gym.Wrapper[Any, Any, Any, Any]):
         state = _task_state(self.unwrapped)
         if state is None:
             return None
-        return {"task": state, "steps": [each._elapsed_steps for each in self._limits()], "random": self._generator()}
+        steps = [limit._elapsed_steps for limit in self._limits()]
+        return {"task": state, "steps": steps, "random": dict(self.unwrapped.np_random.bit_generator.state)}
 
     @snapshot.setter
     def snapshot(self, state: dict[str, Any]) -> None:
@@ -40,9 +41,6 @@ class Snapshot(gym.Wrapper[Any, Any, Any, Any]):
                 found.append(env)
             env = env.env
         return found
-
-    def _generator(self) -> dict[str, Any]:
-        return dict(self.unwrapped.np_random.bit_generator.state)
 
 
 def _task_state(env: Any) -> dict[str, Any] | None:
