@@ -140,7 +140,14 @@ def load_transition_dataset(
         parts = [part.with_reward_transform(**env_rewards.resolve()) for part in parts]
     # One normalisation for all parts: with one of its own, bad data would be rewarded as well as good data.
     normalizer = _reward_normalizer(parts, options.reward_normalize)
-    parts = [_finish(part, normalizer, options, default_validation, returns) for part in parts]
+    for transform in (normalizer, options.reward_transform()):
+        if transform != RewardTransformConfig():
+            parts = [part.with_reward_transform(**transform.resolve()) for part in parts]
+    if returns is not None:
+        if not all(part.has_episodes for part in parts):
+            raise DatasetError("returns-to-go need whole episodes, and the rows seem shuffled")
+        parts = [part.with_returns_to_go(**returns) for part in parts]
+    parts = [_hold_out(part, options, default_validation) for part in parts]
     dataset = parts[0]
     if options.dataset_mix:
         ratios = [part.ratio for part in options.dataset_mix]
@@ -225,21 +232,8 @@ def _time_limits(dataset: TransitionDataset) -> list[str]:
     ]
 
 
-def _finish(
-    dataset: TransitionDataset,
-    normalizer: RewardTransformConfig,
-    options: DataOptions,
-    default_validation: float,
-    returns: Mapping[str, Any] | None,
-) -> TransitionDataset:
-    """What the options ask for beyond filtering, in a fixed order."""
-    for transform in (normalizer, options.reward_transform()):
-        if transform != RewardTransformConfig():
-            dataset = dataset.with_reward_transform(**transform.resolve())
-    if returns is not None:
-        if not dataset.has_episodes:
-            raise DatasetError("returns-to-go need whole episodes, and the rows seem shuffled")
-        dataset = dataset.with_returns_to_go(**returns)
+def _hold_out(dataset: TransitionDataset, options: DataOptions, default_validation: float) -> TransitionDataset:
+    """The dataset with some of its episodes as `validation`, as many as the options or else the default say."""
     fraction = default_validation if options.validation_fraction is None else options.validation_fraction
     if not fraction:
         return dataset
@@ -253,7 +247,7 @@ def _finish(
 
 
 def _reward_normalizer(parts: list[TransitionDataset], how: str) -> RewardTransformConfig:
-    """The transform that gives the rewards of all parts together the range or the deviation asked for."""
+    """The transform that gives the rewards of all parts together the range or the standard deviation asked for."""
     if how == "return_range":
         returns = torch.cat([part.episode_returns() for part in parts])
         span = float(returns.max() - returns.min())

@@ -60,10 +60,7 @@ def rename(names: Mapping[str, Any]) -> dict[str, str]:
 
 def read_fields(arrays: Mapping[str, Any], *, copy: bool = False) -> dict[str, NDArray[Any]]:
     """Known fields as float32 matrices and vectors of equal length; choices as integers, end flags as booleans."""
-    fields = {
-        field: _shape(field, spelling, _array(spelling, arrays[spelling], copy=copy))
-        for field, spelling in rename(arrays).items()
-    }
+    fields = {field: _shape(field, spelling, arrays[spelling], copy=copy) for field, spelling in rename(arrays).items()}
     rows = len(fields["obs"])
     for field, array in fields.items():
         if len(array) != rows:
@@ -80,14 +77,11 @@ def _width(array: NDArray[Any]) -> str:
     return "choices" if array.ndim == 1 else f"{array.shape[1]} columns"
 
 
-def _array(spelling: str, value: Any, *, copy: bool) -> NDArray[Any]:
+def _shape(field: str, spelling: str, value: Any, *, copy: bool) -> NDArray[Any]:
     try:
-        return np.array(value) if copy else np.asarray(value)
+        array = np.array(value) if copy else np.asarray(value)
     except ValueError:
         raise DatasetError(f"{spelling} must be an array, got rows of unequal lengths") from None
-
-
-def _shape(field: str, spelling: str, array: NDArray[Any]) -> NDArray[Any]:
     if array.dtype == object or array.dtype.kind not in "fiub":
         raise DatasetError(f"{spelling} must hold numbers, got an array of type {array.dtype}")
     if field in ("obs", "next_obs", "actions", "next_actions", "achieved_goals"):
@@ -148,24 +142,20 @@ def _check_finite(spelling: str, array: NDArray[Any]) -> None:
 
 def _ends(fields: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Reduce every convention for the end of an episode to `dones` (termination) and `truncations` (cut)."""
+    none = np.zeros(len(fields["obs"]), dtype=bool)
     if "masks" in fields:
         # OGBench: masks say where the task ended, `terminals` only where the recording did.
-        masks = fields.pop("masks")
-        recorded = fields.pop("dones", np.zeros_like(masks))
-        fields["dones"] = ~masks
-        fields["truncations"] = fields.get("truncations", np.zeros_like(masks)) | recorded
+        recorded, fields["dones"] = fields.get("dones", none), ~fields.pop("masks")
+        fields["truncations"] = fields.get("truncations", none) | recorded
     if "episode_ends" in fields:
         # d3rlpy 1: `terminals` may be set on a row before the last; it counts only where the episode ends.
         ends = fields.pop("episode_ends")
         fields["dones"] = fields["dones"] & ends
-        fields["truncations"] = fields.get("truncations", np.zeros_like(ends)) | (ends & ~fields["dones"])
-    if "truncations" in fields:
-        # A step that ends the task on the very step of the time limit has terminated.
-        fields["truncations"] = fields["truncations"] & ~fields["dones"]
-    elif "next_obs" in fields:
-        fields["truncations"] = _jumps(fields["obs"], fields["next_obs"]) & ~fields["dones"]
-    else:
-        fields["truncations"] = np.zeros(len(fields["obs"]), dtype=bool)
+        fields["truncations"] = fields.get("truncations", none) | ends
+    if "truncations" not in fields:
+        fields["truncations"] = _jumps(fields["obs"], fields["next_obs"]) if "next_obs" in fields else none
+    # A step that ends the task on the very step of the time limit has terminated.
+    fields["truncations"] = fields["truncations"] & ~fields["dones"]
     # The log ends with its last row, whether the episode did or not.
     fields["truncations"][-1] |= not fields["dones"][-1]
     return fields

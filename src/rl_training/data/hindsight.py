@@ -39,17 +39,10 @@ class Hindsight:
         """Which rows are relabelled (B,), and the goals that these get."""
         chosen, place = (torch.rand(len(numbers), generator=generator).to(rows.device) for _ in range(2))
         is_chosen = chosen < self.her_ratio
-        return is_chosen, self._goals(rows, numbers, place)[is_chosen]
-
-    def _goals(self, rows: Rows, numbers: Tensor, place: Tensor) -> Tensor:
-        """What the episode of each row achieved, at a `place` in [0, 1) of the rows that the strategy allows."""
         starts, stops = rows.bounds(numbers)
-        if self.strategy == "final":
-            source = stops - 1
-        else:
-            low = numbers if self.strategy == "future" else starts
-            source = torch.minimum(low + ((stops - low) * place).long(), stops - 1)
-        return rows.get("achieved_goals", source)
+        low = {"future": numbers, "final": stops - 1, "episode": starts}[self.strategy]
+        source = torch.minimum(low + ((stops - low) * place).long(), stops - 1)
+        return is_chosen, rows.get("achieved_goals", source)[is_chosen]
 
     def outcomes(self, rows: Rows, window: Tensor, goals: Tensor) -> tuple[Tensor, Tensor | None]:
         """Raw rewards of windows (B, n) for one goal each, and terminations where they depend on the goal.

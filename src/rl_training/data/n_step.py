@@ -29,21 +29,12 @@ def sum_rewards(rewards: Tensor, dones: Tensor, follows: Tensor, gamma: float) -
 
 
 def sum_windows(
-    rows: Rows,
-    names: Sequence[str],
-    window: Tensor,
-    follows: Tensor,
-    *,
-    gamma: float,
-    rewards: Tensor | None = None,
-    dones: Tensor | None = None,
+    rows: Rows, names: Sequence[str], window: Tensor, follows: Tensor, *, rewards: Tensor, dones: Tensor, gamma: float
 ) -> Batch:
     """The batch of windows (B, n): their first rows, the sums of their rewards, and what came after their last.
 
     `rewards` and `dones` (B, n) take the place of those that are stored.
     """
-    rewards = rows.get("rewards", window) if rewards is None else rewards
-    dones = rows.get("dones", window) if dones is None else dones
     sums, discounts, last = sum_rewards(rewards, dones, follows, gamma)
     end, final = (values.gather(1, last[:, None])[:, 0] for values in (window, dones))
     now = [name for name in names if not name.startswith("next_") and name not in ("rewards", "dones")]
@@ -61,6 +52,7 @@ def with_n_step(dataset: TransitionDataset, n_step: int, gamma: float) -> Transi
     rows = dataset.rows
     window, follows = rows.window(rows.numbers(), n_step)
     names = [name for name in ("next_obs", "next_actions", "next_action_mask") if name in rows.columns]
-    stepped = sum_windows(rows, names, window, follows, gamma=gamma)
+    rewards, dones = rows.get("rewards", window), rows.get("dones", window)
+    stepped = sum_windows(rows, names, window, follows, rewards=rewards, dones=dones, gamma=gamma)
     mask = stepped.pop("next_action_mask", None)
     return replace(dataset.with_fields(**stepped), next_action_mask=mask, is_ordered=False)

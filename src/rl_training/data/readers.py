@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +18,18 @@ def read_npz(path: Path) -> dict[str, Any]:
     """The arrays of an .npz file, of unknown fields the name only; pickled objects are refused, never run."""
     if not zipfile.is_zipfile(path):
         raise DatasetError(f"{path} is not a readable .npz file, it may be truncated (no complete archive of arrays)")
+    arrays: dict[str, Any] = {}
+    name = "it"
     try:
         with np.load(path, allow_pickle=False) as file:
-            return {name: _npz_member(path, file, name) if name in KNOWN else None for name in file.files}
+            for name in file.files:
+                arrays[name] = file[name] if name in KNOWN else None
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
-        if isinstance(error, (DatasetError, FileNotFoundError)):
-            raise
+        if "pickle" in str(error):
+            wrong = f"{name} holds pickled Python objects, which are not read"
+            raise DatasetError(f"{path}: {wrong}; save it as a plain array") from None
         raise DatasetError(f"{path} is not a readable .npz file, it may be truncated ({error})") from None
-
-
-def _npz_member(path: Path, file: Mapping[str, Any], name: str) -> Any:
-    try:
-        return file[name]
-    except ValueError as error:
-        if "pickle" not in str(error):
-            raise
-        wrong = f"{name} holds pickled Python objects, which are not read"
-        raise DatasetError(f"{path}: {wrong}; save it as a plain array") from None
+    return arrays
 
 
 def read_pt(path: Path) -> Any:

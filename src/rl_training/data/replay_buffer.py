@@ -34,6 +34,8 @@ class ReplayBuffer(UniformSource):
     and only rows that have them are drawn.
     """
 
+    saved = (*UniformSource.saved, "annotated")
+
     def __init__(
         self,
         *,
@@ -114,12 +116,14 @@ class ReplayBuffer(UniformSource):
         a time limit, it has terminated. `extra` are the columns that are stored beside a transition.
         """
         given = {"obs": obs, "actions": actions, "rewards": rewards, "next_obs": next_obs, "dones": terminations}
+        given |= {"truncations": truncations, **extra}
+        stored = self.fields
         if self.hindsight is not None:
-            width = self.fields["obs"].shape[1]
+            width = stored["obs"].shape[1]
             seen, after = torch.as_tensor(obs), torch.as_tensor(next_obs)
             given |= {"obs": seen[:, :width], "next_obs": after[:, :width], "achieved_goals": after[:, width:]}
-        rows = {name: self._as_stored(name, value) for name, value in (given | extra).items()}
-        rows["truncations"] = self._as_stored("truncations", truncations) * (rows["dones"] == 0)
+        rows = {name: torch.as_tensor(value).to(self.device, stored[name].dtype) for name, value in given.items()}
+        rows["truncations"] = rows["truncations"] * (rows["dones"] == 0)
         first = self.rows.first_stream
         rows["streams"] = torch.arange(first, first + self.num_envs, dtype=torch.int32, device=self.device)
         if mask is not None:
@@ -129,9 +133,6 @@ class ReplayBuffer(UniformSource):
             self._hold_back(rows)
         else:
             self.rows.append(rows)
-
-    def _as_stored(self, name: str, values: ArrayLike) -> Tensor:
-        return torch.as_tensor(values).to(self.device, self.fields[name].dtype)
 
     def _hold_back(self, rows: Batch) -> None:
         """Let rows wait until their episode has ended."""
@@ -233,7 +234,6 @@ class ReplayBuffer(UniformSource):
             "oldest": self.rows.oldest,
             "first_stream": self.rows.first_stream,
             "pending": [_joined(stream) for stream in self.pending],
-            "annotated": self.annotated,
             "annotations": self.rows.take(self.annotates, known),
         }
 
@@ -246,7 +246,6 @@ class ReplayBuffer(UniformSource):
         if rows.links is not None:
             rows.last.fill_(-1)
         self.pending = [_split(stream, self.device) for stream in state["pending"]]
-        self.annotated = state["annotated"]
         annotations = {name: value.to(self.device) for name, value in state["annotations"].items()}
         count = len(next(iter(annotations.values()), ()))
         rows.put(torch.arange(self.annotated - count, self.annotated, device=self.device), annotations)

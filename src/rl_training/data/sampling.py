@@ -128,7 +128,7 @@ class UniformSource(Source):
     rewards: to those of rows if `is_raw`, and to those that hindsight computes.
     """
 
-    saved = ("generator", "relabelled")
+    saved: ClassVar[tuple[str, ...]] = ("generator", "relabelled")
 
     def __init__(
         self,
@@ -190,8 +190,8 @@ class UniformSource(Source):
         if self.n_step == 1:
             return self.batch(self.names, rows)
         window, follows = self.rows.window(rows, self.n_step)
-        rewards = self.stored_rewards(window)
-        return sum_windows(self.rows, self.names, window, follows, gamma=self.gamma, rewards=rewards)
+        rewards, dones = self.stored_rewards(window), self.rows.get("dones", window)
+        return sum_windows(self.rows, self.names, window, follows, rewards=rewards, dones=dones, gamma=self.gamma)
 
     def _relabel(self, hindsight: Hindsight, rows: Tensor) -> Batch:
         is_chosen, goals = hindsight.choose(self.rows, rows, self.generator)
@@ -201,7 +201,7 @@ class UniformSource(Source):
         rewards[is_chosen] = self.transformed(virtual.to(rewards.device))
         if ended is not None:
             dones[is_chosen] = ended.to(dones.device)
-        batch = sum_windows(self.rows, self.names, window, follows, gamma=self.gamma, rewards=rewards, dones=dones)
+        batch = sum_windows(self.rows, self.names, window, follows, rewards=rewards, dones=dones, gamma=self.gamma)
         hindsight.exchange(batch, is_chosen, goals)
         counts = (len(rows), len(goals), virtual[:, 0].sum().double())
         self.relabelled = [total + count for total, count in zip(self.relabelled, counts, strict=True)]
