@@ -283,21 +283,18 @@ def collect_dataset(
         instance.action_space.seed(seed)
         # Copied here and below, since environments may write into the arrays they gave before.
         obs = np.array(instance.reset(seed=seed)[0])
+        # Hindsight on logged data needs what each step achieved, in a task with goals.
+        has_goals = hasattr(instance, "has_wrapper_attr") and instance.has_wrapper_attr("achieved_goal")
         ended = 0
         while len(rows.get("obs", ())) != size and ended != episodes:
             action = np.array(instance.action_space.sample() if act is None else act(obs))
             seen, reward, terminated, truncated, _ = instance.step(action)
             next_obs = np.array(seen)
             values = {"obs": obs, "actions": action, "rewards": reward, "next_obs": next_obs, "dones": terminated}
-            for name, value in {**values, "truncations": truncated, **_achieved(instance)}.items():
+            achieved = {"achieved_goals": instance.get_wrapper_attr("achieved_goal")} if has_goals else {}
+            for name, value in {**values, "truncations": truncated, **achieved}.items():
                 rows.setdefault(name, []).append(value)
             over = terminated or truncated
             ended += over
             obs = np.array(instance.reset()[0]) if over else next_obs
     return TransitionDataset.from_dict({name: np.asarray(values) for name, values in rows.items()}, copy=False)
-
-
-def _achieved(env: Any) -> dict[str, Any]:
-    """What the last step achieved, in a task with goals: hindsight on logged data needs it."""
-    knows = getattr(env, "has_wrapper_attr", None)
-    return {"achieved_goals": env.get_wrapper_attr("achieved_goal")} if knows and knows("achieved_goal") else {}
