@@ -57,7 +57,7 @@ def _booleans_for_numbers(hint: Any, value: Any, name: str = "") -> dict[str, st
 
 
 def _kinds(hint: Any) -> set[Any]:
-    """A type and all those it is made of."""
+    """A type and all types inside it."""
     return {hint}.union(*map(_kinds, get_args(hint)))
 
 
@@ -86,16 +86,8 @@ def _path(item: Mapping[str, Any]) -> list[str]:
 
 
 _RELATIONS = {"greater_than": ">", "greater_than_equal": ">=", "less_than": "<", "less_than_equal": "<="}
-_KINDS = {
-    "int": "an integer",
-    "float": "a number",
-    "bool": "true or false",
-    "string": "text",
-    "finite": "a finite number",
-    "dict": "a mapping",
-    "dataclass": "a mapping",
-    "tuple": "a list",
-}
+_KINDS = {"int": "an integer", "float": "a number", "finite": "a finite number", "bool": "true or false"}
+_KINDS |= {"string": "text", "tuple": "a list", "dict": "a mapping", "dataclass": "a mapping"}
 
 
 def _problem(item: Mapping[str, Any], group: type, others: Sequence[Mapping[str, Any]] = ()) -> str:

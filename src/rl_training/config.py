@@ -21,11 +21,7 @@ from rl_training.types import ConfigError, nearest
 __all__ = ["RewardPreset", "RewardTransformConfig", "TrainConfig", "load_config", "packaged_configs"]
 
 
-def _path_text(value: Any) -> Any:
-    return os.fspath(value) if isinstance(value, os.PathLike) else value
-
-
-PathText = Annotated[str, BeforeValidator(_path_text)]
+PathText = Annotated[str, BeforeValidator(lambda path: os.fspath(path) if isinstance(path, os.PathLike) else path)]
 """A path as text; Python's path objects are taken too."""
 DEVICES = r"^(auto|cpu|cuda(:\d+)?|mps)$"
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from rl_training.types import ConfigError
 
 IMPORTED: list[str] = []
-"""What was imported, files by their whole path. A process that this one starts has to import it too."""
+"""Modules that were imported, files by their whole path. A process that this one starts has to import them too."""
 
 
 def import_modules(names: Iterable[str] | None) -> None:
-    """Import .py files and modules. What is wrong with one of them is said in one sentence, without a traceback."""
+    """Import .py files and modules. An error is reported in one sentence, without a traceback."""
     for given in names or ():
         is_file = given.endswith(".py") or "/" in given
         name = str(Path(given).resolve()) if is_file else given
@@ -34,7 +34,7 @@ def import_modules(names: Iterable[str] | None) -> None:
 
 
 def _import_file(path: str) -> None:
-    """Import a file under a name that no other module has, so that it hides none, whatever it is called."""
+    """Import a file under a name that no other module has, so that it hides no other module."""
     digest = hashlib.blake2b(path.encode(), digest_size=4).hexdigest()
     name = re.sub(r"\W", "_", f"{Path(path).stem}_{digest}")
     spec = spec_from_file_location(name, path)

@@ -1,4 +1,4 @@
-"""Reward transforms: what training makes of the rewards that data and environments give."""
+"""Reward transforms: from the rewards of data and environments to those that training sees."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
 
 @options
 class RewardTransformConfig:
-    """What is done to rewards, in this order: times scale, plus shift, sign, clip.
+    """A transform of rewards, in this order: times scale, plus shift, sign, clip.
 
     A preset fills the fields it needs; a field given beside it overrides the preset's value or composes with it.
     """

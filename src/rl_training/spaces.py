@@ -1,4 +1,4 @@
-"""What observations and actions are: the one place that relates an environment's units to what networks see."""
+"""Observation and action spaces: the one place that relates an environment's units to what networks see."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing_extensions import Self
 from rl_training.types import ConfigError, DatasetError, Metrics, nearest
 
 TOLERANCE = 1e-5
-"""How far a logged action may stand outside its bounds, relative to their distance, and count as rounding."""
+"""How far outside its bounds a logged action may be, relative to their distance, and still count as rounding."""
 
 ActionKind: TypeAlias = Literal["continuous", "discrete"]
 
@@ -98,7 +98,7 @@ class BoxActions:
         return (actions + noise * torch.randn_like(actions)).clamp(-1, 1) if noise else actions
 
     def check(self, native: Tensor, *, name: str, origin: str, ignored: Tensor | None = None) -> None:
-        """Refuse logged actions outside the bounds; `origin` says whose they are, `ignored` rows may hold anything."""
+        """Refuse logged actions outside the bounds; `origin` names their source, `ignored` rows may hold anything."""
         low, high = native.new_tensor(self.low), native.new_tensor(self.high)
         slack = TOLERANCE * (high - low)
         outside = (native < low - slack) | (native > high + slack)
@@ -156,7 +156,7 @@ class DiscreteActions:
         return actions + self.start if self.start else actions
 
     def clip(self, actions: Tensor) -> Tensor:
-        """Choices as they are: a network cannot leave them."""
+        """The choices unchanged: a network cannot choose anything else."""
         return actions
 
     def sample(self, count: int) -> Tensor:

@@ -18,7 +18,7 @@ Metrics: TypeAlias = "dict[str, Tensor]"
 
 
 class Acted(NamedTuple):
-    """What a policy answers to observations."""
+    """The answer of a policy to observations."""
 
     actions: Tensor
     """Actions in the environment's units."""
@@ -29,7 +29,7 @@ class Acted(NamedTuple):
 
 
 class UserError(Exception):
-    """Something the user can mend: the command line prints its text and ends with status 2."""
+    """An error that the user can mend: the command line prints its text and ends with status 2."""
 
 
 class ConfigError(UserError, ValueError):
@@ -44,7 +44,7 @@ class ConfigError(UserError, ValueError):
 
 
 class DatasetError(UserError, ValueError):
-    """Data that cannot be what it is said to be."""
+    """Data that cannot be used, or is not what the options say."""
 
 
 class CheckpointError(UserError, ValueError):

@@ -66,7 +66,7 @@ class MixSpec(DatasetSpec):
 
 @options
 class DataOptions(DatasetSpec):
-    """Which data to train on, and what is done to it before."""
+    """Which data to train on, and how it is prepared."""
 
     modes: ClassVar = ("offline", "offline_to_online")
     dataset_mix: tuple[MixSpec, ...] = option((), "datasets to mix, each with a ratio")
@@ -206,7 +206,7 @@ def _filter(dataset: TransitionDataset, options: DataOptions) -> TransitionDatas
 
 
 def audit(dataset: TransitionDataset) -> list[str]:
-    """Remarks on what the data says about itself and probably does not mean."""
+    """Remarks on data that looks wrong."""
     remarks = []
     if not dataset.has_episodes:
         remarks.append("no row continues the one before it: the rows seem shuffled, so episodes are not known")

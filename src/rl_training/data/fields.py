@@ -48,9 +48,8 @@ def rename(names: Mapping[str, Any]) -> dict[str, str]:
         there = ", ".join(map(repr, unknown or names)) or "nothing"
         raise DatasetError(f"field {field!r} is missing (found {there}){close}")
     if not {"dones", "masks"} & found.keys():
-        raise DatasetError(
-            "field 'dones' is missing: say where episodes terminated with 'dones' ('terminals') or 'masks'"
-        )
+        hint = "say where episodes terminated with 'dones' ('terminals') or 'masks'"
+        raise DatasetError(f"field 'dones' is missing: {hint}")
     for name in unknown:
         # Other fields are ignored, but a misspelt known one must not be: lost time limits change every value.
         if near := difflib.get_close_matches(name, KNOWN, n=1, cutoff=0.85):
@@ -115,10 +114,8 @@ def _choices(spelling: str, array: NDArray[Any]) -> NDArray[np.int64]:
     if array.ndim == 2 and ((array == 0) | (array == 1)).all() and (array.sum(axis=1) == 1).all():
         array = array.argmax(axis=1)
     if array.ndim != 1:
-        raise DatasetError(
-            f"{spelling} are integers of shape {array.shape}; expected one choice per row, or one-hot rows; "
-            "save continuous actions as floating-point numbers"
-        )
+        hint = "expected one choice per row, or one-hot rows; save continuous actions as floating-point numbers"
+        raise DatasetError(f"{spelling} are integers of shape {array.shape}; {hint}")
     return np.ascontiguousarray(array, dtype=np.int64)
 
 

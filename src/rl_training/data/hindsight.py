@@ -21,7 +21,7 @@ GoalFunction = Callable[[NDArray[Any], NDArray[Any]], Any]
 
 @dataclass(frozen=True)
 class Hindsight:
-    """How goals are exchanged, in rings and in logs alike.
+    """How goals are exchanged, both in rings and in logs.
 
     Observations end with the desired goal, and the column `achieved_goals` holds what was achieved after each row.
     `her_ratio` is the chance of a row to be relabelled. The new goal is what was achieved after a row drawn from the

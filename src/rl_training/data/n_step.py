@@ -1,4 +1,4 @@
-"""Rewards summed over several steps, where an algorithm is to look further than one."""
+"""Rewards summed over several steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def sum_rewards(rewards: Tensor, dones: Tensor, follows: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Discounted sums over windows (B, n), what the value after each is worth, and the place of its last row.
+    """Discounted sums over windows (B, n), the discount of the value after each, and the place of its last row.
 
     `follows` is true where a row belongs to the episode of the first. A window ends with its episode, and with the
     first row of `dones`; the row on which it ends counts.
@@ -44,9 +44,9 @@ def sum_windows(
 
 
 def with_n_step(dataset: TransitionDataset, n_step: int, gamma: float) -> TransitionDataset:
-    """The dataset whose rows reach over `n_step` steps: rewards are sums, what comes next comes after the last.
+    """The dataset whose rows reach over `n_step` steps: rewards are sums, and the next row is that after the last.
 
-    `discounts` says what the value after a row's last step is worth; returns-to-go stay those of the first. Since rows
+    `discounts` is the factor on the value after a row's last step; returns-to-go stay those of the first. Since rows
     overlap, they are no longer in episode order.
     """
     rows = dataset.rows

@@ -1,4 +1,4 @@
-"""Files into named arrays; what they mean is decided elsewhere."""
+"""Reading files into named arrays; `fields.py` decides what they mean."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rl_training.types import DatasetError, import_extra, nearest
 
 
 def read_npz(path: Path) -> dict[str, Any]:
-    """The arrays of an .npz file, of unknown fields the name only; pickled objects are refused, never run."""
+    """The arrays of an .npz file, and None for unknown fields; pickled objects are refused, never run."""
     if not zipfile.is_zipfile(path):
         raise DatasetError(f"{path} is not a readable .npz file, it may be truncated (no complete archive of arrays)")
     arrays: dict[str, Any] = {}
@@ -45,14 +45,14 @@ def read_pt(path: Path) -> Any:
 
 
 def read_hdf5(path: Path) -> dict[str, Any]:
-    """The arrays of an HDF5 file in D4RL's or d3rlpy's layout, of unknown fields the name only."""
+    """The arrays of an HDF5 file in D4RL's or d3rlpy's layout, and None for unknown fields."""
     h5py = import_extra("h5py", "hdf5", f"reading {path}")
     try:
         with h5py.File(path, "r") as file:
             items = {name: item for name, item in file.items() if isinstance(item, h5py.Dataset)}
             arrays: dict[str, Any] = {name: item[()] if name in KNOWN else None for name, item in items.items()}
             if "discrete_action" in items and bool(items["discrete_action"][()]) and arrays.get("actions") is not None:
-                # d3rlpy says so beside the actions, which may be stored as floating-point numbers.
+                # d3rlpy may store choices as floating-point numbers, and says beside them that they are choices.
                 arrays["actions"] = arrays["actions"].astype(np.int64)
             return arrays
     except OSError as error:

@@ -110,7 +110,7 @@ class ReplayBuffer(UniformSource):
         mask: ArrayLike | None = None,
         **extra: ArrayLike,
     ) -> None:
-        """One row of each environment; those outside `mask`, which no step of the task made, are left out.
+        """Add one row of each environment; rows outside `mask`, which no step of the task made, are left out.
 
         `next_obs` is what the step led to, never what a reset brought; where a step ended the task on the very step of
         a time limit, it has terminated. `extra` are the columns that are stored beside a transition.
@@ -175,7 +175,7 @@ class ReplayBuffer(UniformSource):
             self.first_whole = first if int(starts) == first else int(stops)
 
     def break_streams(self) -> None:
-        """What comes next does not follow what came last; rows of episodes that will not end are dropped."""
+        """Start anew: the next rows do not follow the last ones, and rows of unfinished episodes are dropped."""
         self.rows.break_streams(self.num_envs)
         self.pending = [[] for _ in range(self.num_envs)]
 
@@ -185,7 +185,7 @@ class ReplayBuffer(UniformSource):
 
     @torch.no_grad()
     def annotate(self, compute: Callable[[Batch, Tensor], Batch]) -> Batch:
-        """Compute the fields in `annotates` for all rows; what was computed, episode by episode.
+        """Compute the fields in `annotates` for all rows, and return them, episode by episode.
 
         `compute` gets rows in episode order with transformed rewards, and the places at which episodes end.
         """
@@ -204,11 +204,11 @@ class ReplayBuffer(UniformSource):
         return found
 
     def metrics(self) -> dict[str, float]:
-        """What there is to say about the batches drawn since the last call, and about the buffer."""
+        """The size of the buffer, and facts about the batches drawn since the last call."""
         return {"buffer_size": len(self)} | super().metrics()
 
     def to_dataset(self) -> TransitionDataset:
-        """What the buffer holds, episode by episode, as data for offline training; rewards are raw."""
+        """The rows of the buffer, episode by episode, as data for offline training; rewards are raw."""
         if not len(self):
             raise DatasetError("the buffer is empty")
         numbers, ends = self.rows.by_stream()

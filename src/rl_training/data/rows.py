@@ -20,7 +20,7 @@ class Rows:
     Row number k stands at place k % capacity until row k + capacity takes its place. Columns may be any tensors, also
     memory-mapped ones: only rows that are asked for are read. A row ends its episode where `dones` or `truncations` is
     set. In a log, and in a ring that takes whole episodes, the rows of an episode stand together. In a ring of single
-    steps the rows of several environments alternate; `streams` says whose they are, and `links` what follows them.
+    steps the rows of several environments alternate; `streams` tells them apart, and `links` says what follows.
     """
 
     def __init__(self, columns: Mapping[str, Tensor], *, stop: int | None = None) -> None:
@@ -95,7 +95,7 @@ class Rows:
             self.columns[name].index_copy_(0, places, value)
 
     def _link(self, links: Tensor, last: Tensor, added: Tensor, streams: Tensor) -> None:
-        """Tell rows what follows them: the new rows, and the last rows that came before them."""
+        """Store what follows each new row, and what follows the last rows before them."""
         streams, order = streams.sort(stable=True)
         added, slots = added[order], streams % len(last)
         ended = self.ends(added)
@@ -113,7 +113,7 @@ class Rows:
         last[slots[final]] = torch.where(ended, -1, added)[final]
 
     def break_streams(self, num_streams: int) -> None:
-        """What comes next does not follow what came last: the environments were started anew."""
+        """The next rows do not follow the last ones: the environments were started anew."""
         self.first_stream += num_streams
         if self.links is not None:
             self.last.fill_(-1)
@@ -129,7 +129,7 @@ class Rows:
         return torch.where(self.ends(rows), -1, rows + 1)
 
     def window(self, rows: Tensor, length: int) -> tuple[Tensor, Tensor]:
-        """Each row and those that follow it, (B, length), and whether they do; the last one is repeated if not."""
+        """Each row and the rows that follow it, (B, length), and a mask; where none follows, the last is repeated."""
         numbers, follows = [rows], [torch.ones_like(rows, dtype=torch.bool)]
         for _ in range(length - 1):
             after = self.successors(numbers[-1])

@@ -21,10 +21,10 @@ BLOCK = 64
 
 
 class Source:
-    """What a run draws its batches from; its state says where in the stream of batches it is."""
+    """A stream of batches; its state is the position in that stream."""
 
     inner: Source | None = None
-    """The source that this one draws from, if there is one. It answers what is not answered here."""
+    """The source that this one wraps, if any. Metrics and the number of rows come from it by default."""
     saved: ClassVar[tuple[str, ...]] = ()
     """The attributes that are the state: plain values, tensors, generators and other sources."""
 
@@ -40,11 +40,11 @@ class Source:
         raise NotImplementedError
 
     def metrics(self) -> dict[str, float]:
-        """What there is to say about the batches drawn since the last call."""
+        """Facts about the batches drawn since the last call."""
         return {} if self.inner is None else self.inner.metrics()
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the stream is, in tensors and plain values."""
+        """The position in the stream, in tensors and plain values."""
         return {name: _state(getattr(self, name)) for name in self.saved}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -60,7 +60,7 @@ class Source:
 
 
 def _state(part: Any) -> Any:
-    """The state of an attribute, which does not change with it."""
+    """The state of an attribute; a copy, so that it stays as it is."""
     if isinstance(part, Source):
         return part.state_dict()
     if isinstance(part, torch.Generator):
@@ -108,7 +108,7 @@ class BlockSampler(Source):
         self.batch_size = batch_size
 
     def replace_fields(self, fields: Mapping[str, Tensor]) -> None:
-        """Go on drawing the same rows, from other values."""
+        """Draw the same rows from now on, but with other values."""
         self.fields = fields
         if self.block:
             self.load_state_dict(self.state_dict())
@@ -122,7 +122,7 @@ class BlockSampler(Source):
 
 
 class UniformSource(Source):
-    """Uniform batches with replacement from a log or a ring, with what is derived from the rows drawn.
+    """Uniform batches with replacement from a log or a ring; sums and new goals are derived from the rows drawn.
 
     Rewards are summed over `n_step` steps, and goals are exchanged by `hindsight`. `transform` is applied to raw
     rewards: to those of rows if `is_raw`, and to those that hindsight computes.

@@ -1,4 +1,4 @@
-"""What batches are drawn from: prior data, a run's own experience, or both, as an algorithm reads them."""
+"""Sources of batches: prior data, a run's own experience, or both, as an algorithm reads them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rl_training.reading import Reading, Rollout, Windows
 from rl_training.types import Batch, DatasetError
 
 Ratio: TypeAlias = "float | Literal['proportional']"
-"""The share of prior data in a batch, or `proportional` to let every row of either kind count alike."""
+"""The share of prior data in a batch, or `proportional` to draw every row with the same probability."""
 
 Annotate = Callable[[Batch, Tensor], Batch]
 """From rows in episode order, and the places of their last rows, to fields that no log contains."""
@@ -127,10 +127,10 @@ class MixedSource(Source):
         self.prior: Source = prior.sampler if isinstance(prior, TransitionDataset) else prior
         self.online, self.ratio = online, ratio
         self.counts = torch.zeros(3, dtype=torch.int64)
-        """Batches, and rows of either kind in them, since the last call of `metrics`."""
+        """Batches, rows of prior data, and rows of experience, since the last call of `metrics`."""
 
     def sample(self, batch_size: int) -> Batch:
-        """A batch of rows of both kinds, those of prior data first."""
+        """A batch of both kinds of rows, prior data first."""
         offline = self._offline_rows(batch_size)
         self.counts += torch.tensor([1, offline, batch_size - offline])
         if offline == batch_size:
@@ -149,7 +149,7 @@ class MixedSource(Source):
         return round(batch_size * self.ratio)
 
     def metrics(self) -> dict[str, float]:
-        """Rows of either kind in a batch, on average since the last call."""
+        """Mean number of rows of prior data and of experience in a batch, since the last call."""
         batches, offline, online = self.counts.tolist()
         self.counts.zero_()
         rows = {"offline_rows": offline / max(batches, 1), "online_rows": online / max(batches, 1)}
@@ -201,8 +201,9 @@ class AnnotatedSource(Source):
     """Batches whose annotations are computed anew for all rows after every `interval` of them.
 
     `logged` and `buffer` are what `source` draws from. Fields in `standardizes` are brought to mean 0 and standard
-    deviation 1 over all rows. What `compute` says about logged rows must stay the same in between: then a source that
-    is loaded at any time has what it had when it was saved. `drawn` is how many batches were learned from already.
+    deviation 1 over all rows. Between two computations `compute` must give the same values for logged rows: then a
+    source that is loaded at any time has the annotations that it had when it was saved. `drawn` counts the batches that
+    were learned from before.
     """
 
     saved = ("drawn", "computed", "scales", "source")
@@ -253,7 +254,7 @@ class AnnotatedSource(Source):
         return batch
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` found the stream, with networks that are what they were then."""
+        """Continue where `state_dict` found the stream; the networks must be those of that time."""
         super().load_state_dict(state)
         if self.logged is not None:
             # Not saved, since the annotations of logged rows follow from the networks.

@@ -88,7 +88,7 @@ def make_vector_env(
 ) -> SyncVectorEnv | AsyncVectorEnv:
     """Several such environments stepped together, `async` ones in processes of their own.
 
-    They are reset by whoever steps them, never by themselves.
+    They never reset themselves: the code that steps them does.
     """
     make = partial(make_env, env_id, env_kwargs, **options)
     if kind == "sync":
@@ -97,7 +97,7 @@ def make_vector_env(
 
 
 def _make_apart(make: Callable[[], gym.Env[Any, Any]], leader: int) -> gym.Env[Any, Any]:
-    """An environment for a process that leaves Ctrl-C, which all processes get, to the one that leads it."""
+    """An environment for a process of its own. Ctrl-C reaches all processes, but only the leading one obeys it."""
     if os.getpid() != leader:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     return make()
@@ -114,7 +114,7 @@ def space_spec(env: gym.Env[Any, Any]) -> SpaceSpec:
 
 
 def _obs_parts(env: gym.Env[Any, Any]) -> dict[str, Column]:
-    """What an observation is made of before it is flattened, in the order in which it is."""
+    """The parts of an observation before it is flattened, in the order of the flat vector."""
     inner = env
     while isinstance(inner, gym.Wrapper):
         whole = inner.env.observation_space
@@ -126,7 +126,7 @@ def _obs_parts(env: gym.Env[Any, Any]) -> dict[str, Column]:
 
 
 def try_out(env: gym.Env[Any, Any], env_id: str, env_kwargs: Mapping[str, Any]) -> None:
-    """Take one step, so that arguments which the environment takes but cannot use are refused before a run begins."""
+    """Take one step, so that arguments that the environment cannot use are refused before a run begins."""
     try:
         env.action_space.seed(0)
         env.reset(seed=0)
@@ -143,7 +143,7 @@ def _make(env_id: str, kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
         gym.register_envs(import_extra("gymnasium_robotics", "robotics", f"env_id {env_id!r}"))
     try:
         with warnings.catch_warnings():
-            # Old versions of tasks are what published data was made with; that newer ones exist is no news.
+            # Published data was made with old versions of tasks, so a hint at newer versions does not help.
             warnings.simplefilter("ignore", DeprecationWarning)
             return gym.make(env_id, **kwargs)
     except (gym.error.DependencyNotInstalled, ModuleNotFoundError) as error:

@@ -1,4 +1,4 @@
-"""Tasks with a goal in their observation: how they are flattened, and one that needs nothing to be installed."""
+"""Tasks with a goal in their observation: how they are flattened, and one that needs no further package."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class GoalTask:
 
 
 def goal_task(env: gym.Env[Any, Any]) -> GoalTask:
-    """The functions of a task with goals, made to stay with it."""
+    """What hindsight needs from a task with goals; its functions use the environment, which must stay open."""
     base: Any = env.unwrapped
     ends: Any = getattr(base, "compute_terminated", None)
 

@@ -14,8 +14,8 @@ from gymnasium.wrappers import TimeLimit
 class Snapshot(gym.Wrapper[Any, Any, Any, Any]):
     """Gives an environment the attribute `snapshot`, which can be read and set.
 
-    It holds tensors and plain values, and is None for environments whose state is not known how to save. Known are
-    Gymnasium's classic control and MuJoCo, and whatever has `state_dict` and `load_state_dict`.
+    It holds tensors and plain values. It is None for environments whose state cannot be saved. Gymnasium's classic
+    control and MuJoCo can be, and every environment with `state_dict` and `load_state_dict`.
     """
 
     @property
