@@ -10,7 +10,7 @@ import gymnasium as gym
 from gymnasium.wrappers import TransformReward
 
 from rl_training.binding import bind
-from rl_training.rewards import RewardTransformConfig as RewardTransformConfig  # noqa: PLC0414 - found here too
+from rl_training.rewards import RewardTransformConfig as RewardTransformConfig
 from rl_training.types import ConfigError
 
 
