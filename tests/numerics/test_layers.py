@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rl_training.models import EnsembleMLP, QEnsemble
+from rl_training.models.critics import Critic, QuantileEnsemble
 from rl_training.models.layers import EnsembleLinear
 
 
@@ -32,9 +33,13 @@ def test_an_ensemble_equals_a_loop_over_its_members(size: int) -> None:
     torch.testing.assert_close(ensemble(inputs), expected)
 
 
-def test_several_actions_per_state_are_one_more_leading_axis() -> None:
+@pytest.mark.parametrize(
+    "critic",
+    [QEnsemble(4, 2, hidden_sizes=(8,), size=3), QuantileEnsemble(4, 2, hidden_sizes=(8,), size=3, num_quantiles=5)],
+)
+def test_several_actions_per_state_are_one_more_leading_axis(critic: Critic) -> None:
     torch.manual_seed(0)
-    critic = QEnsemble(4, 2, hidden_sizes=(8,), size=3).double()
+    critic = critic.double()
     obs, actions = torch.randn(5, 4, dtype=torch.float64), torch.randn(6, 5, 2, dtype=torch.float64)
     values = critic(obs, actions)
     assert values.shape == (6, 3, 5)

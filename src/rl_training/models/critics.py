@@ -14,7 +14,10 @@ from rl_training.models.perceptrons import EnsembleMLP, EnsembleRenormMLP, Membe
 
 
 class Critic(Network):
-    """E critics of the same input. Each gives values (B,), all together (E, B)."""
+    """E critics of the same input. Each gives values (B,), all together (E, B).
+
+    `size` is E. Every critic has one output, its value, unless a subclass makes the value from several.
+    """
 
     def __init__(
         self, obs_dim: int, action_dim: int, *, size: int = 2, output_size: int = 1, **options: Unpack[DropoutOptions]
@@ -25,8 +28,8 @@ class Critic(Network):
     def forward(self, obs: Tensor, actions: Tensor, **members: Unpack[Members]) -> Tensor:
         """Values (E, B); several actions per state, (samples, B, dim), give (samples, E, B).
 
-        With `count`, only the first `count` critics are evaluated; with `chosen`, only those at these indices.
-        Dropout, if there is any, acts in training only.
+        With `count`, only the first `count` critics are evaluated; with `chosen`, only those at these indices. Critics
+        with batch renormalisation take neither. Dropout, if there is any, acts in training only.
         """
         return self.mlp(join(self.encoder(obs), actions), **members).squeeze(-1).movedim(0, -2)
 
@@ -53,12 +56,12 @@ class QuantileEnsemble(Critic):
         super().__init__(obs_dim, action_dim, size=size, output_size=num_quantiles, **options)
 
     def forward(self, obs: Tensor, actions: Tensor, **members: Unpack[Members]) -> Tensor:
-        """Values (E, B)."""
-        return self.quantiles(obs, actions).mean(-1)
+        """Values (E, B), or (samples, E, B)."""
+        return self.quantiles(obs, actions, **members).mean(-1).movedim(0, -2)
 
-    def quantiles(self, obs: Tensor, actions: Tensor) -> Tensor:
+    def quantiles(self, obs: Tensor, actions: Tensor, **members: Unpack[Members]) -> Tensor:
         """Quantiles (E, B, M), in no particular order."""
-        return self.mlp(join(self.encoder(obs), actions))
+        return self.mlp(join(self.encoder(obs), actions), **members)
 
 
 class RenormCritic(Critic):
