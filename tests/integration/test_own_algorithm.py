@@ -49,7 +49,7 @@ class Nearby(Algorithm):
 
     def actor_loss(self, batch):
         actions = self.model.actor(batch["obs"])
-        (q,) = self.model.critic(batch["obs"], actions, count=1)
+        (q,) = self.model.critic(batch["obs"], actions, first=1)
         distance = (actions - batch["actions"]).abs().pow(self.hyper.distance_power).mean()
         return {"actor_loss": distance - q.mean() / q.detach().abs().mean(), "distance": distance}
 '''

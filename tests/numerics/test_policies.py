@@ -206,11 +206,11 @@ def test_samples_of_a_gaussian_actor_are_clipped_and_not_squashed() -> None:
     torch.manual_seed(0)
     # Mean tanh(0.5) = 0.462117, deviation 1: P(a > 1) = P(z > 0.537883) = 0.2953 and P(a < -1) = P(z < -1.462117)
     # = 0.0718.
-    samples = _gaussian_actor([0.5, 0.0]).sample(ROWS, count=40_000).detach()
+    samples = _gaussian_actor([0.5, 0.0]).sample(ROWS, count=40_000)[0].detach()
     assert samples.shape == (40_000, 1, 1)
     assert float((samples == 1).double().mean()) == pytest.approx(0.2953, abs=0.01)
     assert float((samples == -1).double().mean()) == pytest.approx(0.0718, abs=0.01)
-    inside = _gaussian_actor([0.5, math.log(0.1)]).sample(ROWS, count=40_000).detach()
+    inside = _gaussian_actor([0.5, math.log(0.1)]).sample(ROWS, count=40_000)[0].detach()
     assert float(inside.mean()) == pytest.approx(math.tanh(0.5), abs=0.005)
     assert float(inside.std()) == pytest.approx(0.1, abs=0.005)
 

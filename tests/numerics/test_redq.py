@@ -155,7 +155,7 @@ def test_chosen_members_are_those_at_the_indices_in_their_order(norm: Any) -> No
         nn.init.normal_(parameter)
     batch = batches(1)[0]
     every = critic(batch["obs"], batch["actions"])
-    some = critic(batch["obs"], batch["actions"], chosen=torch.tensor([4, 0, 3]))
+    some = critic(batch["obs"], batch["actions"], members=torch.tensor([4, 0, 3]))
     torch.testing.assert_close(some, every[[4, 0, 3]], rtol=0, atol=0)
 
 
@@ -238,7 +238,7 @@ def _halves(rows: Tensor, share: float) -> Tensor:
 def test_a_hidden_layer_is_linear_then_dropout_then_normalised_then_relu(monkeypatch: Patch) -> None:
     torch.manual_seed(0)
     network: Any = EnsembleMLP(1, 3, (6,), 1, norm="before", dropout=0.5).double()
-    hidden, last = (layer.members()[0] for layer in network.layers)
+    hidden, last = (layer.pairs()[0] for layer in network.layers)
     rows = torch.randn(4, 3, dtype=torch.float64)
     monkeypatch.setattr(functional, "dropout", _halves)
     linear = rows @ hidden[0] + hidden[1]

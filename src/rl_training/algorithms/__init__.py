@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from importlib import import_module
+from importlib.metadata import entry_points
 from pkgutil import iter_modules
 from typing import Any
 
@@ -32,3 +34,17 @@ def __getattr__(name: str) -> Any:
     if name in exports:
         return exports[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{nearest(name, exports)}")
+
+
+def _import_installed() -> None:
+    """Import the modules that installed packages name as entry points, which registers their algorithms."""
+    for point in entry_points(group=__name__):
+        try:
+            # The object is not looked up: if its module is the one whose import led here, it is not there yet.
+            import_module(point.module)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            warnings.warn(f"entry point {point.name!r} in {__name__} is left out: {reason}", stacklevel=2)
+
+
+_import_installed()

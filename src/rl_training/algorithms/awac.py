@@ -74,7 +74,7 @@ class AWAC(Algorithm[AWACHyper, MLPAWACModel]):
     def critic_loss(self, batch: Batch) -> Metrics:
         """Twin critics against the smaller of the target critics, at a sampled action."""
         with torch.no_grad():
-            next_actions = self.model.actor.sample(batch["next_obs"])
+            next_actions, _ = self.model.actor.sample(batch["next_obs"])
         return losses.evaluation_loss(self, batch, next_actions)
 
     def actor_loss(self, batch: Batch) -> Metrics:
@@ -85,7 +85,7 @@ class AWAC(Algorithm[AWACHyper, MLPAWACModel]):
             if self.hyper.baseline == "mean":
                 policy_actions = self.model.actor.act(obs, deterministic=True)[None]
             else:
-                policy_actions = self.model.actor.sample(obs, count=self.hyper.num_action_samples)
+                policy_actions, _ = self.model.actor.sample(obs, count=self.hyper.num_action_samples)
             q = self.model.critic(obs, torch.cat([actions[None], policy_actions])).amin(-2)
         metrics = actor_objective(
             data_q_values=q[0],

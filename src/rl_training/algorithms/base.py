@@ -17,7 +17,6 @@ from typing_extensions import Self, TypeVar
 from rl_training.algorithms.compilation import CompiledGradient
 from rl_training.algorithms.hyper import Alpha, Hyper, Sizes, ValueHyper
 from rl_training.algorithms.optim import Adam, Optimizer, gradient_norm, polyak
-from rl_training.algorithms.registry import Registry
 from rl_training.binding import bind
 from rl_training.models import Model
 from rl_training.reading import TRANSITION, Reading, Transitions
@@ -320,14 +319,15 @@ class Algorithm(nn.Module, Generic[H, M]):
         self.clock.fill_(self.updates)
 
 
-ALGORITHMS = Registry()
+ALGORITHMS: dict[str, type[Algorithm]] = {}
+"""The table of algorithms: those of this package, of installed packages, and of the user's own modules."""
 
 
 def register(name: str, *, mode: Mode) -> Callable[[type[A]], type[A]]:
     """Enter an algorithm into the registry under its name."""
 
     def enter(cls: type[A]) -> type[A]:
-        for other, known in ALGORITHMS.registered.items():
+        for other, known in ALGORITHMS.items():
             if other == name:
                 raise ValueError(f"algorithm {name!r} exists already: choose another name")
             if known.__name__ == cls.__name__:

@@ -62,7 +62,7 @@ class BCQ(Algorithm[BCQHyper, MLPBCQModel]):
         with torch.no_grad():
             samples = vae.decode(obs, vae.draw(obs))
         actions = self.model.actor(obs, samples)
-        (q,) = self.model.critic(obs, actions, count=1)
+        (q,) = self.model.critic(obs, actions, first=1)
         metrics = losses.value_actor_objective(policy_q_values=q)
         return metrics | {"perturbation_abs_mean": (actions - samples).abs().mean()}
 

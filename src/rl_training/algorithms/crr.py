@@ -87,14 +87,14 @@ class CRR(Algorithm[CRRHyper, MLPCRRModel]):
 
     def critic_loss(self, batch: Batch) -> Metrics:
         """Critics against the smallest of the target critics, at an action of the target policy."""
-        return losses.evaluation_loss(self, batch, self.target.actor.sample(batch["next_obs"]))
+        return losses.evaluation_loss(self, batch, self.target.actor.sample(batch["next_obs"])[0])
 
     def actor_loss(self, batch: Batch) -> Metrics:
         """Likelihood of the logged actions, weighted by their advantage over the policy's."""
         hyper, obs, actions = self.hyper, batch["obs"], batch["actions"]
         mean, log_std = self.model.actor(obs)
         with torch.no_grad():
-            samples = self.model.actor.sample(obs, count=hyper.num_action_samples)
+            samples, _ = self.model.actor.sample(obs, count=hyper.num_action_samples)
             q = self.model.critic(obs, torch.cat([actions[None], samples])).amin(-2)
         metrics = actor_objective(
             data_q_values=q[0],

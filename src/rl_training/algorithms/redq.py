@@ -95,10 +95,10 @@ class REDQ(Algorithm[REDQHyper, MLPREDQModel]):
         """Targets of the critics; one subset of the target critics for the whole batch."""
         hyper, next_obs = self.hyper, batch["next_obs"]
         next_actions, log_probs = self.model.actor.sample(next_obs)
-        number, chosen = hyper.num_target_critics, None
+        number, members = hyper.num_target_critics, None
         if number < hyper.num_critics:
-            chosen = draw_subset(math.ceil(number), hyper.num_critics, next_obs.device)
-        next_q = smallest(self.target.critic(next_obs, next_actions, chosen=chosen, training=self.training), number)
+            members = draw_subset(math.ceil(number), hyper.num_critics, next_obs.device)
+        next_q = smallest(self.target.critic(next_obs, next_actions, members=members, training=self.training), number)
         if hyper.backup_entropy:
             next_q = next_q - self.model.temperature() * log_probs
         return losses.bellman(batch, next_q, hyper.gamma)

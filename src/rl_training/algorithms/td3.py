@@ -45,7 +45,7 @@ class TD3(Algorithm[TD3Hyper, MLPTD3Model]):
     def actor_loss(self, batch: Batch) -> Metrics:
         """Value of the policy's own action, by the first critic."""
         actions = self.model.actor(batch["obs"])
-        (q,) = self.model.critic(batch["obs"], actions, count=1)
+        (q,) = self.model.critic(batch["obs"], actions, first=1)
         return losses.value_actor_objective(policy_q_values=q) | {"action_saturation": losses.saturation(actions)}
 
 

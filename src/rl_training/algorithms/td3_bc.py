@@ -53,7 +53,7 @@ class TD3BC(TD3):
     def actor_loss(self, batch: Batch) -> Metrics:
         """Value of the policy's own action, and its distance to the data's."""
         actions = self.model.actor(batch["obs"])
-        (q,) = self.model.critic(batch["obs"], actions, count=1)
+        (q,) = self.model.critic(batch["obs"], actions, first=1)
         return actor_objective(
             policy_q_values=q, policy_actions=actions, actions=batch["actions"], bc_alpha=self.hyper.bc_alpha
         )

@@ -88,15 +88,15 @@ class GaussianActor(Network):
             return mean, low + (high - low) * log_std.sigmoid()
         return mean, log_std if self.spread == "fixed" else log_std.clamp(low, high)
 
-    def sample(self, obs: Tensor, *, count: int | None = None) -> Tensor:
-        """Clipped samples (B, dim), or (count, B, dim)."""
+    def sample(self, obs: Tensor, *, count: int | None = None) -> tuple[Tensor, Tensor]:
+        """Clipped samples (B, dim) or (count, B, dim), and the log-densities that they had before they were clipped."""
         mean, log_std = self(obs)
-        actions: Tensor = mean + log_std.exp() * _noise(mean, count)
-        return actions.clamp(-1, 1)
+        noise = _noise(mean, count)
+        return (mean + log_std.exp() * noise).clamp(-1, 1), _standard_log_prob(noise, log_std)
 
     def act(self, obs: Tensor, *, deterministic: bool) -> Tensor:
         """The mean, or a sample."""
-        actions: Tensor = self(obs)[0].clamp(-1, 1) if deterministic else self.sample(obs)
+        actions: Tensor = self(obs)[0].clamp(-1, 1) if deterministic else self.sample(obs)[0]
         return actions
 
 

@@ -25,13 +25,13 @@ class Critic(Network):
         options["network"] = partial(options.get("network", EnsembleMLP), size)
         super().__init__(obs_dim, output_size, beside=action_dim, **options)
 
-    def forward(self, obs: Tensor, actions: Tensor, **members: Unpack[Members]) -> Tensor:
+    def forward(self, obs: Tensor, actions: Tensor, **which: Unpack[Members]) -> Tensor:
         """Values (E, B); several actions per state, (samples, B, dim), give (samples, E, B).
 
-        With `count`, only the first `count` critics are evaluated; with `chosen`, only those at these indices. Critics
+        With `first`, only that number of critics is evaluated; with `members`, only those at these indices. Critics
         with batch renormalisation take neither. Dropout, if there is any, acts in training only.
         """
-        return self.mlp(join(self.encoder(obs), actions), **members).squeeze(-1).movedim(0, -2)
+        return self.mlp(join(self.encoder(obs), actions), **which).squeeze(-1).movedim(0, -2)
 
 
 class QEnsemble(Critic):
@@ -55,13 +55,13 @@ class QuantileEnsemble(Critic):
     ) -> None:
         super().__init__(obs_dim, action_dim, size=size, output_size=num_quantiles, **options)
 
-    def forward(self, obs: Tensor, actions: Tensor, **members: Unpack[Members]) -> Tensor:
+    def forward(self, obs: Tensor, actions: Tensor, **which: Unpack[Members]) -> Tensor:
         """Values (E, B), or (samples, E, B)."""
-        return self.quantiles(obs, actions, **members).mean(-1).movedim(0, -2)
+        return self.quantiles(obs, actions, **which).mean(-1).movedim(0, -2)
 
-    def quantiles(self, obs: Tensor, actions: Tensor, **members: Unpack[Members]) -> Tensor:
+    def quantiles(self, obs: Tensor, actions: Tensor, **which: Unpack[Members]) -> Tensor:
         """Quantiles (E, B, M), in no particular order."""
-        return self.mlp(join(self.encoder(obs), actions), **members)
+        return self.mlp(join(self.encoder(obs), actions), **which)
 
 
 class RenormCritic(Critic):
@@ -98,6 +98,6 @@ class ValueNetwork(Network):
 
 def best_action(critic: QEnsemble, obs: Tensor, actions: Tensor) -> Tensor:
     """Of several actions per state, (samples, B, dim), the one that the first critic values most."""
-    values: Tensor = critic(obs, actions, count=1).squeeze(-2)
+    values: Tensor = critic(obs, actions, first=1).squeeze(-2)
     index = values.argmax(0)[None, :, None].expand(1, *actions.shape[1:])
     return actions.gather(0, index).squeeze(0)
