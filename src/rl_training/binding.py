@@ -144,6 +144,7 @@ def option(
     agree: bool | None = None,
     offline_only: bool | None = None,
     incidental: bool | None = None,
+    off_policy: bool | None = None,
     **bounds: Any,
 ) -> Any:
     """A field of an option group, with what the option means beyond its value.
@@ -152,8 +153,10 @@ def option(
     `resume`: it cannot change when a run is resumed, or a run that acts is. `agree`: a run that begins with a
     checkpoint needs the value the checkpoint was trained with. `offline_only`: what an offline run was given, or an
     algorithm has as default, does not hold for a run that acts. `incidental`: it makes no difference to learning.
+    `off_policy`: it has no effect on an algorithm that learns from rollouts.
     """
-    facts = {"modes": modes, "resume": resume, "agree": agree, "offline_only": offline_only, "incidental": incidental}
+    facts = {"modes": modes, "resume": resume, "agree": agree, "offline_only": offline_only}
+    facts |= {"incidental": incidental, "off_policy": off_policy}
     stated: dict[str, Any] = {name: value for name, value in facts.items() if value is not None}
     return Field(default=default, description=meaning, json_schema_extra=stated, **bounds)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
@@ -15,6 +16,9 @@ from rl_training.runtime.schedules import ScheduleSpec, as_schedule
 from rl_training.types import ConfigError
 
 Ratio = Annotated[float, Field(ge=0, le=1)] | Literal["proportional"]
+Schedule = Annotated[ScheduleSpec, BeforeValidator(as_schedule)]
+replay_option = partial(option, resume="fixed_while_acting", off_policy=True)
+"""An option of learning from a replay buffer, which a run that acts keeps."""
 
 
 @options
@@ -25,12 +29,8 @@ class LoopOptions:
         None, "where transitions come from; null: as the algorithm is made", resume="fixed", offline_only=True
     )
     batch_size: int = option(256, "transitions in a batch", ge=1)
-    n_step: int = option(
-        1, "steps over which rewards are summed before a value is asked for", ge=1, resume="fixed_while_acting"
-    )
-    min_buffer_size: int = option(
-        1, "transitions that must be there before an update", ge=1, resume="fixed_while_acting"
-    )
+    n_step: int = replay_option(1, "steps over which rewards are summed before a value is asked for", ge=1)
+    min_buffer_size: int = replay_option(1, "transitions that must be there before an update", ge=1)
     compile: CompileOption = option("auto", "compile the update: auto compiles runs that earn it")
 
 
@@ -39,34 +39,32 @@ class OnlineOptions:
     """How a run acts, and what it does with its experience; for runs with `mode: online` or `offline_to_online`."""
 
     modes: ClassVar = ("online", "offline_to_online")
-    buffer_capacity: int = option(
-        1_000_000, "transitions that the replay buffer holds", ge=1, resume="fixed_while_acting"
+    buffer_capacity: int = replay_option(1_000_000, "transitions that the replay buffer holds", ge=1)
+    learning_starts: int = replay_option(5_000, "environment steps before the first update", ge=0)
+    update_to_data: float | None = replay_option(
+        None, "updates per transition, however many environments; default 1", gt=0
     )
-    learning_starts: int = option(5_000, "environment steps before the first update", ge=0, resume="fixed_while_acting")
-    update_to_data: float | None = option(
-        None, "updates per transition, however many environments; default 1", gt=0, resume="fixed_while_acting"
+    train_frequency: int | None = replay_option(
+        None, "steps of all environments together between rounds of updates", ge=1
     )
-    train_frequency: int | None = option(
-        None, "steps of all environments together between rounds of updates", ge=1, resume="fixed_while_acting"
-    )
-    gradient_updates_per_step: int | None = option(None, "updates in such a round", ge=1, resume="fixed_while_acting")
+    gradient_updates_per_step: int | None = replay_option(None, "updates in such a round", ge=1)
     exploration_noise: float = option(
-        0.0, "standard deviation of Gaussian noise on actions; discrete: probability of a random choice", ge=0
+        0.0, "standard deviation of noise on actions; discrete: probability of a random action", ge=0, off_policy=True
     )
-    exploration_schedule: Annotated[ScheduleSpec | None, BeforeValidator(as_schedule)] = option(
-        None, "how exploration_noise falls: linear or cosine, or a mapping with fraction"
+    exploration_schedule: Schedule | None = option(
+        None, "how exploration_noise falls: linear or cosine, or a mapping with fraction", off_policy=True
     )
     vector_env: Literal["sync", "async"] = option(
         "sync", "environments one after the other, or each in a process of its own"
     )
-    replay: Literal["uniform", "hindsight"] = option(
-        "uniform", "hindsight: goals are exchanged for goals achieved later", modes=MODES, resume="fixed_while_acting"
+    replay: Literal["uniform", "hindsight"] = replay_option(
+        "uniform", "hindsight: goals are exchanged for goals achieved later", modes=MODES
     )
     her_ratio: float = option(0.8, "share of a batch whose goals are exchanged", ge=0, le=1, modes=MODES)
     goal_selection_strategy: Literal["future", "final", "episode"] = option(
         "future", "which achieved goals may take their place", modes=MODES
     )
-    save_replay: bool = option(False, "keep the buffer as a dataset, replay.npz, when the run ends")
+    save_replay: bool = option(False, "keep the buffer as a dataset, replay.npz, when the run ends", off_policy=True)
     initial_checkpoint: PathText | None = option(
         None, "checkpoint of the same algorithm whose networks the run begins with", resume="fixed_while_acting"
     )
@@ -118,18 +116,17 @@ class ControlOptions:
     max_epochs: int | None = option(
         None, "stop after this many passes over the data", ge=1, modes=("offline",), offline_only=True
     )
-    learning_rate_schedule: Annotated[ScheduleSpec | None, BeforeValidator(as_schedule)] = option(
+    learning_rate_schedule: Schedule | None = option(
         None, "constant, linear or cosine, or a mapping of kind, warmup and final_ratio", offline_only=True
     )
-    actor_learning_rate_schedule: Annotated[ScheduleSpec | None, BeforeValidator(as_schedule)] = option(
+    actor_learning_rate_schedule: Schedule | None = option(
         None, "schedule of the actor's learning rate, if its own", offline_only=True
     )
-    warmup_steps: int | None = option(
+    warmup_steps: int | None = replay_option(
         None,
         "environment steps with random actions; default learning_starts, or 0 for a policy that is trained "
         "already; offline, shorthand for learning_rate_schedule.warmup",
         ge=0,
-        resume="fixed_while_acting",
         offline_only=True,
     )
     early_stopping: EarlyStoppingConfig | None = option(None, "metric, mode, patience, min_delta, threshold")

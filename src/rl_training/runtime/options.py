@@ -161,7 +161,7 @@ def _refuse_foreign(config: TrainConfig, options: RunOptions) -> None:
             f"algo_kwargs: replay: hindsight does not go with {config.algo}, whose returns have the old goals"
         )
     if isinstance(reads, Rollout):
-        problems += _refuse_for_rollouts(config, mode, usual)
+        problems += _refuse_for_rollouts(config, options, usual)
     elif options.loop.n_step > 1 and not reads.bootstraps:
         problems.append(f"algo_kwargs: n_step has no effect on {config.algo}, which looks at no value of the next step")
     try:
@@ -172,21 +172,15 @@ def _refuse_foreign(config: TrainConfig, options: RunOptions) -> None:
         raise ConfigError(*problems)
 
 
-def _refuse_for_rollouts(config: TrainConfig, mode: Mode, usual: Mapping[str, Any]) -> list[str]:
+def _refuse_for_rollouts(config: TrainConfig, options: RunOptions, usual: Mapping[str, Any]) -> list[str]:
     """Options that mean nothing to an algorithm that learns from each rollout and then forgets it."""
+    algo, kwargs, mode = config.algo, config.algo_kwargs, options.mode
     if mode != "online":
-        return [f"algo_kwargs: mode: {mode} does not go with {config.algo}, which learns from its own rollouts only"]
-    kwargs = config.algo_kwargs
-    given = [name for name in NOT_FOR_ROLLOUTS if kwargs.get(name) is not None and kwargs[name] != usual[name]]
+        return [f"algo_kwargs: mode: {mode} does not go with {algo}, which learns from its own rollouts only"]
+    off_policy = options_with("off_policy", *option_groups(options.algorithm))
+    given = [name for name in off_policy if kwargs.get(name) is not None and kwargs[name] != usual[name]]
     words = f"has no effect on {config.algo}, which learns from rollouts: see rollout_steps and epochs"
     return [f"algo_kwargs: {name} {words}" for name in given]
-
-
-NOT_FOR_ROLLOUTS = (
-    *("update_to_data", "train_frequency", "gradient_updates_per_step", "learning_starts", "warmup_steps"),
-    *("buffer_capacity", "min_buffer_size", "n_step", "replay", "save_replay"),
-    *("exploration_noise", "exploration_schedule"),
-)
 
 
 def _field_defaults(group: type[Any]) -> dict[str, Any]:
