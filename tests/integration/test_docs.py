@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from rl_training import importing
+from rl_training.algorithms import ALGORITHMS
 from rl_training.binding import bind
 from rl_training.cli import main
 from rl_training.config import TrainConfig, parse_yaml
@@ -36,14 +38,23 @@ def test_examples_run_in_the_order_in_which_they_are_read(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(importing, "IMPORTED", [])
+    known = dict(ALGORITHMS)
     namespace: dict[str, Any] = {}
     text = page.read_text(encoding="utf-8")
     for language, block in re.findall(r"```(python|sh)\n(.*?)```", text, flags=re.DOTALL):
-        if language == "python":
+        # A block whose first line names a file is that file.
+        file = re.match(r"# (\w+\.py)\n", block)
+        if file is not None:
+            Path(file[1]).write_text(block)
+        elif language == "python":
             exec(compile(block, str(page), "exec"), namespace)  # noqa: S102 - our own documentation
         else:
             for line in block.splitlines():
                 _run(line, monkeypatch)
+    # An algorithm that an example registers is forgotten again.
+    for name in ALGORITHMS.keys() - known:
+        del ALGORITHMS[name]
 
 
 def _run(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
