@@ -1,7 +1,7 @@
 """Where batches come from: logged transitions, and a run's own."""
 
+from rl_training.data.collection import collect_dataset as collect_dataset
 from rl_training.data.dataset_loaders import DataOptions as DataOptions
-from rl_training.data.dataset_loaders import collect_dataset as collect_dataset
 from rl_training.data.dataset_loaders import load_transition_dataset as load_transition_dataset
 from rl_training.data.hindsight import Hindsight as Hindsight
 from rl_training.data.lambda_returns import with_lambda_returns as with_lambda_returns
@@ -11,6 +11,7 @@ from rl_training.data.offline_dataset import TransitionDataset as TransitionData
 from rl_training.data.offline_mixers import concatenate_datasets as concatenate_datasets
 from rl_training.data.offline_mixers import mix_transition_datasets as mix_transition_datasets
 from rl_training.data.replay_buffer import ReplayBuffer as ReplayBuffer
+from rl_training.data.rollouts import RolloutSource as RolloutSource
 from rl_training.data.rows import Rows as Rows
 from rl_training.data.sampling import Source as Source
 from rl_training.data.sampling import UniformSource as UniformSource
@@ -20,7 +21,6 @@ from rl_training.data.sources import AnnotatedLog as AnnotatedLog
 from rl_training.data.sources import AnnotatedSource as AnnotatedSource
 from rl_training.data.sources import MixedSource as MixedSource
 from rl_training.data.sources import Ratio as Ratio
-from rl_training.data.sources import RolloutSource as RolloutSource
 from rl_training.data.sources import hindsight_source as hindsight_source
 from rl_training.data.sources import make_source as make_source
 from rl_training.data.sources import source_for as source_for

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-import numpy as np
 import torch
 
 from rl_training.binding import MODES, bind, option, options
 from rl_training.config import PathText, RewardPreset, RewardTransformConfig
+from rl_training.data.audit import audit
+from rl_training.data.collection import collect_dataset
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.offline_mixers import concatenate_datasets, mix_transition_datasets
 from rl_training.data.readers import read_hdf5, read_minari, read_npz, read_pt
@@ -205,33 +205,6 @@ def _filter(dataset: TransitionDataset, options: DataOptions) -> TransitionDatas
     return replace(dataset, raw_returns=dataset.episode_returns())
 
 
-def audit(dataset: TransitionDataset) -> list[str]:
-    """Remarks on data that looks wrong."""
-    remarks = []
-    if not dataset.has_episodes:
-        remarks.append("no row continues the one before it: the rows seem shuffled, so episodes are not known")
-    else:
-        remarks += _time_limits(dataset)
-    rewards = dataset.rewards.numpy(force=True)
-    if rewards.min() == rewards.max():
-        remarks.append(f"every reward is {rewards[0]:g}")
-    return remarks
-
-
-def _time_limits(dataset: TransitionDataset) -> list[str]:
-    """Terminations that all come after the same number of steps."""
-    bounds = dataset.episode_bounds()
-    # The last episode may be cut short by the end of the recording, so it says nothing about a time limit.
-    lengths = (bounds[:-1, 1] - bounds[:-1, 0]).tolist()
-    dones = np.count_nonzero(dataset.dones.numpy(force=True))
-    if len(bounds) <= 3 or len(set(lengths)) != 1 or lengths[0] == 1 or dones < len(bounds) - 1:
-        return []
-    return [
-        f"every episode ends with dones after exactly {lengths[0]} steps, which looks like a time limit recorded as "
-        "termination; name such ends 'timeouts' or 'truncations', or the values learned will be too small"
-    ]
-
-
 def _hold_out(dataset: TransitionDataset, options: DataOptions, default_validation: float) -> TransitionDataset:
     """The dataset with some of its episodes as `validation`, as many as the options or else the default say."""
     fraction = default_validation if options.validation_fraction is None else options.validation_fraction
@@ -262,39 +235,3 @@ def _reward_normalizer(parts: list[TransitionDataset], how: str) -> RewardTransf
             raise DatasetError("reward_normalize: standard needs rewards that differ")
         return RewardTransformConfig(scale=1 / std, shift=-mean / std)
     return RewardTransformConfig()
-
-
-def collect_dataset(
-    env: Callable[[], Any],
-    *,
-    act: Callable[[Any], Any] | None = None,
-    size: int | None = None,
-    episodes: int | None = None,
-    seed: int = 0,
-) -> TransitionDataset:
-    """`size` transitions or whole `episodes` of a policy, by default of one that draws every action uniformly.
-
-    `env` makes the environment. `act` maps an observation to an action in native units. Equal seeds give equal data.
-    """
-    if (size is None) == (episodes is None):
-        raise ConfigError("give either size or episodes")
-    rows: dict[str, list[Any]] = {}
-    with closing(env()) as instance:
-        instance.action_space.seed(seed)
-        # Copied here and below, since environments may write into the arrays they gave before.
-        obs = np.array(instance.reset(seed=seed)[0])
-        # Hindsight on logged data needs what each step achieved, in a task with goals.
-        has_goals = hasattr(instance, "has_wrapper_attr") and instance.has_wrapper_attr("achieved_goal")
-        ended = 0
-        while len(rows.get("obs", ())) != size and ended != episodes:
-            action = np.array(instance.action_space.sample() if act is None else act(obs))
-            seen, reward, terminated, truncated, _ = instance.step(action)
-            next_obs = np.array(seen)
-            values = {"obs": obs, "actions": action, "rewards": reward, "next_obs": next_obs, "dones": terminated}
-            achieved = {"achieved_goals": instance.get_wrapper_attr("achieved_goal")} if has_goals else {}
-            for name, value in {**values, "truncations": truncated, **achieved}.items():
-                rows.setdefault(name, []).append(value)
-            over = terminated or truncated
-            ended += over
-            obs = np.array(instance.reset()[0]) if over else next_obs
-    return TransitionDataset.from_dict({name: np.asarray(values) for name, values in rows.items()}, copy=False)

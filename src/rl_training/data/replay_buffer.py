@@ -18,6 +18,9 @@ from rl_training.returns import returns_to_go
 from rl_training.spaces import Column
 from rl_training.types import Batch, ConfigError, DatasetError
 
+Annotate = Callable[[Batch, Tensor], Batch]
+"""From rows in episode order, and the places of their last rows, to fields that no log contains."""
+
 
 class ReplayBuffer(UniformSource):
     """A ring of the last `capacity` transitions, in the order in which they came; a source of uniform batches.
@@ -184,7 +187,7 @@ class ReplayBuffer(UniformSource):
         self.rows.oldest = before
 
     @torch.no_grad()
-    def annotate(self, compute: Callable[[Batch, Tensor], Batch]) -> Batch:
+    def annotate(self, compute: Annotate) -> Batch:
         """Compute the fields in `annotates` for all rows, and return them, episode by episode.
 
         `compute` gets rows in episode order with transformed rewards, and the places at which episodes end.

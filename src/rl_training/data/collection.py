@@ -1,0 +1,48 @@
+"""Collecting a dataset: a policy acts in one environment, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+
+from rl_training.data.offline_dataset import TransitionDataset
+from rl_training.types import ConfigError
+
+
+def collect_dataset(
+    env: Callable[[], Any],
+    *,
+    act: Callable[[Any], Any] | None = None,
+    size: int | None = None,
+    episodes: int | None = None,
+    seed: int = 0,
+) -> TransitionDataset:
+    """`size` transitions or whole `episodes` of a policy, by default of one that draws every action uniformly.
+
+    `env` makes the environment. `act` maps an observation to an action in native units. Equal seeds give equal data.
+    """
+    if (size is None) == (episodes is None):
+        raise ConfigError("give either size or episodes")
+    rows: dict[str, list[Any]] = {}
+    with closing(env()) as instance:
+        instance.action_space.seed(seed)
+        # Copied here and below, since environments may write into the arrays they gave before.
+        obs = np.array(instance.reset(seed=seed)[0])
+        # Hindsight on logged data needs what each step achieved, in a task with goals.
+        has_goals = hasattr(instance, "has_wrapper_attr") and instance.has_wrapper_attr("achieved_goal")
+        ended = 0
+        while len(rows.get("obs", ())) != size and ended != episodes:
+            action = np.array(instance.action_space.sample() if act is None else act(obs))
+            seen, reward, terminated, truncated, _ = instance.step(action)
+            next_obs = np.array(seen)
+            values = {"obs": obs, "actions": action, "rewards": reward, "next_obs": next_obs, "dones": terminated}
+            achieved = {"achieved_goals": instance.get_wrapper_attr("achieved_goal")} if has_goals else {}
+            for name, value in {**values, "truncations": truncated, **achieved}.items():
+                rows.setdefault(name, []).append(value)
+            over = terminated or truncated
+            ended += over
+            obs = np.array(instance.reset()[0]) if over else next_obs
+    return TransitionDataset.from_dict({name: np.asarray(values) for name, values in rows.items()}, copy=False)
