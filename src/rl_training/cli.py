@@ -246,7 +246,7 @@ def _report_interrupt(display: SweepDisplay) -> NoReturn:
 
 
 def _report_result(result: TrainResult, *, as_json: bool) -> None:
-    """What a run came to: the policy's score beside the data's, and where everything is."""
+    """The outcome of a run: the policy's score, the data's, and where the files are."""
     if as_json:
         paths = {"run_dir": str(result.run_dir), "checkpoint": str(result.checkpoint_path)}
         print_json({**paths, **result.to_plain()})
@@ -280,8 +280,8 @@ def _read_observations(path: Path) -> Any:
 
 
 def main() -> None:
-    """Run the command; what the user can mend ends with its message and status 2, without a traceback."""
-    # Where in the code a warning was raised is nothing to the user of a command.
+    """Run the command; mistakes that the user can mend end with a message and status 2, without a traceback."""
+    # The line of code that raised a warning does not help the user of a command.
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     if "OMP_WAIT_POLICY" not in os.environ:
         # Read when torch is loaded, which is why it cannot be an option of a run.
@@ -289,6 +289,6 @@ def main() -> None:
     try:
         app()
     except (UserError, OSError) as error:
-        # OSError: a missing folder or a full disk is nothing that a traceback would explain.
+        # OSError: a traceback would not explain a missing folder or a full disk.
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

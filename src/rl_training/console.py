@@ -58,7 +58,7 @@ class SweepDisplay:
 
 
 def summary(result: TrainResult) -> dict[str, str]:
-    """What a run came to, by name: the policy's score beside the data's, and where everything is."""
+    """The outcome of a run, by name: the policy's score, the data's, and where the files are."""
     lines = {}
     if result.metrics:
         lines["policy"] = score_text(result.metrics)
@@ -105,7 +105,7 @@ def cell(value: Any) -> str:
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on standard output; wide where nobody watches."""
+    """A table on standard output; as wide as its cells if that is no terminal."""
     table = Table(*head, box=None, pad_edge=False, header_style="bold")
     for row in rows:
         table.add_row(*(cell.replace("[", r"\[") for cell in row))

@@ -80,9 +80,9 @@ def test_updates_give_finite_detached_scalars_with_constant_names(name: str) -> 
 def test_an_update_moves_exactly_what_its_steps_declare(name: str) -> None:
     algorithm = _build(name)
     for number, batch in enumerate(_batches(name), start=1):
-        due = [step for step in algorithm.steps if number % algorithm.number(step.every) == 0]
+        due = [step for step in algorithm.steps if number % algorithm.resolve_number(step.every) == 0]
         trained = {f"model.{child}" for step in due for child in step.children}
-        tracking = [step for step in due if number % algorithm.number(step.track_every) == 0]
+        tracking = [step for step in due if number % algorithm.resolve_number(step.track_every) == 0]
         tracked = {f"target.{child}" for step in tracking for child in step.tracks}
         carried = {name for step in due for name in step.updates_buffers}
         before = copy.deepcopy(

@@ -125,7 +125,7 @@ def test_in_its_plain_form_critics_learn_as_sacs_do_but_for_the_half() -> None:
         found.append(torch.autograd.grad(loss, list(algorithm.model.critic.parameters())))
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, 2 * theirs, rtol=1e-12, atol=1e-16)
-    assert [(step.name, rlpd.number(step.every)) for step in rlpd.steps] == [("critic", 1), ("actor", 1)]
+    assert [(step.name, rlpd.resolve_number(step.every)) for step in rlpd.steps] == [("critic", 1), ("actor", 1)]
 
 
 def test_every_hidden_layer_of_the_critics_is_normalised_and_none_of_the_actor() -> None:

@@ -262,13 +262,13 @@ class Algorithm(nn.Module, Generic[H, M]):
         batch, report = self.prepare(batch), {}
         self.updates += 1
         for step in self.steps:
-            if self.updates % self.number(step.every):
+            if self.updates % self.resolve_number(step.every):
                 continue
-            for _ in range(self.number(step.repeat)):
+            for _ in range(self.resolve_number(step.repeat)):
                 report.update(self._take(step, batch))
-            if step.tracks and self.updates % self.number(step.track_every) == 0:
+            if step.tracks and self.updates % self.resolve_number(step.track_every) == 0:
                 for child in step.tracks:
-                    polyak(*self._tracked[child], self.number(step.tau))
+                    polyak(*self._tracked[child], self.resolve_number(step.tau))
         self.clock.add_(1)
         return UpdateResult(report)
 
@@ -280,7 +280,7 @@ class Algorithm(nn.Module, Generic[H, M]):
             getattr(self, name).copy_(metrics[name])
         return metrics
 
-    def number(self, value: Any) -> Any:
+    def resolve_number(self, value: Any) -> Any:
         """A number given as itself or as the name of a hyper-parameter."""
         return getattr(self.hyper, value) if isinstance(value, str) else value
 

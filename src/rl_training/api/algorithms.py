@@ -52,7 +52,7 @@ class ManagedAlgorithm:
         return self.result
 
     def evaluate(self, *, num_episodes: int | None = None, num_envs: int | None = None) -> dict[str, Any]:
-        """Mean and spread of raw returns over episodes with fixed seeds, with the returns and lengths themselves."""
+        """Raw returns and lengths of episodes with fixed seeds, with the mean and the standard deviation of returns."""
         return self._trained().evaluate(episodes=num_episodes, num_envs=num_envs).to_dict()
 
     def predict(self, obs: ArrayLike, *, deterministic: bool = True) -> NDArray[Any]:

@@ -141,7 +141,7 @@ class ReplayBuffer(UniformSource):
         """Let rows wait until their episode has ended."""
         # Copied, since the caller may write into its arrays before the episode ends.
         rows = {name: value.clone() for name, value in rows.items()}
-        # Read once for all rows: from another device, each read waits for all that it has to do.
+        # Read once for all rows: each read from another device waits until that device is idle.
         flags = torch.stack([rows["streams"], rows["dones"].int(), rows["truncations"]], 1).tolist()
         for row, (number, done, cut) in enumerate(flags):
             stream = self.pending[number % self.num_envs]

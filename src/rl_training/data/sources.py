@@ -30,7 +30,7 @@ class Reader(Protocol):
     annotate_every: int | str
     updates: int
 
-    def number(self, value: Any) -> Any:
+    def resolve_number(self, value: Any) -> Any:
         """A number given as itself or as the name of a hyper-parameter."""
 
     def annotate(self, rows: Batch, ends: Tensor) -> Batch:
@@ -54,13 +54,13 @@ def source_for(
     if isinstance(reads, Rollout):
         if online is None or prior is not None:
             raise DatasetError("an algorithm that learns from rollouts acts, and takes no prior data")
-        epochs = reader.number(reads.epochs)
+        epochs = reader.resolve_number(reads.epochs)
         return RolloutSource(online, reads.fields, reader.annotate, epochs=epochs, seed=seed), None
     if isinstance(reads, Windows):
         if reader.annotates:
             raise DatasetError(f"{reader.name} annotates fields, which windows do not have")
         logged = None if prior is None else UniformSource(prior.rows, (), seed=prior.seed, is_raw=False)
-        length = reader.number(reads.length)
+        length = reader.resolve_number(reads.length)
         windows = [None if each is None else WindowSource(each, reads.fields, length) for each in (logged, online)]
         return make_source(windows[0], windows[1], ratio), prior
     if reader.annotates:
@@ -80,7 +80,7 @@ def _annotated(
     return AnnotatedSource(
         make_source(None if logged is None else logged.drawn, online, ratio),
         reader.annotate,
-        interval=reader.number(reader.annotate_every),
+        interval=reader.resolve_number(reader.annotate_every),
         logged=logged,
         buffer=online,
         standardizes=reader.standardizes,

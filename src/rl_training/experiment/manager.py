@@ -145,7 +145,7 @@ def _sweep(config: TrainConfig, modules: Sequence[str], seeds: list[int], worker
                 running[receiver] = (seed, process, SeedProgress(seed, "running"))
             yield from _collect(running)
     finally:
-        # Each worker that is still at it saves its run and ends.
+        # Workers that are still running save their runs and end.
         for _, worker, _ in running.values():
             worker.terminate()
         for _, worker, _ in running.values():
@@ -154,7 +154,7 @@ def _sweep(config: TrainConfig, modules: Sequence[str], seeds: list[int], worker
 
 @contextmanager
 def _ignored_interrupt() -> Iterator[None]:
-    """A process started here ignores Ctrl-C, which this one answers for it; it may still be importing when it comes."""
+    """A process that is started here ignores Ctrl-C from its first instant; this process answers it instead."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -166,7 +166,7 @@ def _ignored_interrupt() -> Iterator[None]:
 
 
 def _collect(running: dict[Connection, tuple[int, BaseProcess, SeedProgress]]) -> Iterator[SeedProgress]:
-    """What the workers have to say; one whose pipe closes before it said how it ended has died."""
+    """The messages of the workers. A worker whose pipe closes before its last message has died."""
     for receiver in wait(list(running)):
         assert isinstance(receiver, Connection)  # noqa: S101 - only connections are waited for
         seed, process, last = running[receiver]

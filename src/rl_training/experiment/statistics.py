@@ -1,4 +1,4 @@
-"""What several seeds say together."""
+"""Statistics over several seeds."""
 
 from __future__ import annotations
 

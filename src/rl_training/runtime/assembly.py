@@ -157,7 +157,7 @@ def _make_buffer(
 ) -> ReplayBuffer:
     num_envs, capacity, reads = config.num_envs or 1, options.online.buffer_capacity, algorithm.reads
     if isinstance(reads, Rollout):
-        capacity = rollout_rows(algorithm.number(reads.steps), num_envs)
+        capacity = rollout_rows(algorithm.resolve_number(reads.steps), num_envs)
     return ReplayBuffer(
         capacity=capacity,
         obs_dim=algorithm.model.obs_dim,
@@ -166,7 +166,7 @@ def _make_buffer(
         num_envs=num_envs,
         seed=config.seed,
         device=algorithm.obs_mean.device,
-        # Annotations of a ring are computed over whole episodes; those of a rollout over what there is of them.
+        # A replay buffer is annotated over whole episodes, a rollout over the parts of episodes that it has.
         whole_episodes=reads.needs_episodes or algorithm.annotate_every != "rollout",
         needs=algorithm.needs,
         failure_reward=getattr(algorithm.hyper, "failure_reward", None),
@@ -176,7 +176,7 @@ def _make_buffer(
 
 
 def _hindsight(config: TrainConfig, options: RunOptions, resources: ExitStack) -> Hindsight:
-    # The environment's functions of goals are used as long as the run lasts.
+    # The run uses the environment's functions of goals until it ends.
     env = make_env(str(config.env_id), config.env_kwargs, raw_rewards=True, with_achieved=True)
     resources.callback(env.close)
     task = goal_task(env)
@@ -187,7 +187,7 @@ def _hindsight(config: TrainConfig, options: RunOptions, resources: ExitStack) -
 def _reward_transforms(
     config: TrainConfig, options: RunOptions, data: Data | None
 ) -> tuple[RewardTransformConfig, ...]:
-    """What is done to rewards, one after the other: those of a run's own experience are treated like prior data's."""
+    """The transforms of rewards, one after the other; experience gets the same ones as prior data."""
     if data is not None:
         chain = data.dataset.reward_transforms
     else:

@@ -1,4 +1,4 @@
-"""What may watch a run, and stop it."""
+"""Callbacks: objects that watch a run and may stop it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Callback:
         """After the last checkpoint."""
 
     def close(self) -> None:
-        """Last of all, also after an error: let go of what is held, such as the terminal."""
+        """Last of all, also after an error: release resources, such as the terminal."""
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values that a resumed run needs."""

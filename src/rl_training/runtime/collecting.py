@@ -28,7 +28,7 @@ class StepResult:
     truncations: NDArray[np.bool_]
     valid: NDArray[np.bool_]
     successes: NDArray[Any]
-    """Of the episodes that ended: whether in success, None where the task does not say."""
+    """Whether the episodes that ended were successful; None where the task does not say."""
 
     @property
     def ends(self) -> NDArray[np.bool_]:
@@ -37,11 +37,11 @@ class StepResult:
 
 
 class Stepper:
-    """A vector environment in which every step is one of the task, however the environment resets itself.
+    """A vector environment whose steps are those of the task, in every mode of resetting that Gymnasium has.
 
-    `obs` is what to act on. Environments that wait to be reset are; for those that reset themselves in the step that
-    ends an episode, its last observation is found in `infos`; the step in which one that resets itself afterwards
-    brings nothing but a new observation is not valid.
+    `obs` is the observation to act on. Environments that do not reset themselves are reset here. If they reset
+    themselves in the last step of an episode, its last observation comes from `infos`. If they reset themselves in the
+    step after it, that step is marked as not valid.
     """
 
     def __init__(self, envs: Any, *, seed: int) -> None:
@@ -151,12 +151,12 @@ class RewardScaler:
 
 
 class Collector(Protocol):
-    """What acts in a run: it takes steps of the task and adds the transitions to its buffer."""
+    """Acts in a run: takes steps of the task and adds the transitions to a buffer."""
 
     buffer: ReplayBuffer
 
     def collect(self, *, random: bool, noise: float = 0.0) -> int:
-        """Act, by uniform actions or by the policy with noise; how many transitions of the task that gave."""
+        """Act, by uniform actions or by the policy with noise; the number of steps of the task that were taken."""
 
     def metrics(self) -> dict[str, float]:
         """How the episodes went that ended since the last call; empty if none did."""
@@ -270,5 +270,5 @@ class LocalCollector:
         return True
 
     def close(self) -> None:
-        """Let go of the environments."""
+        """Close the environments."""
         self.stepper.envs.close()

@@ -1,4 +1,4 @@
-"""What held-out episodes say about a policy, without an environment."""
+"""Diagnostics of a policy on held-out episodes, without an environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Going online with a policy that was trained offline: how it begins, and what it did to the policy."""
+"""Fine-tuning: an online run that begins with an offline policy, and what it does to that policy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rl_training.spaces import SpaceSpec
 from rl_training.types import ConfigError
 
 Rewards = Sequence[Mapping[str, Any]]
-"""What is done to rewards, one after the other, in numbers."""
+"""The transforms of rewards, one after the other, in numbers."""
 
 
 def fine_tuning_config(
@@ -40,7 +40,7 @@ def fine_tuning_config(
         values = merge(plain, parse_overrides(overrides))
     kwargs = dict(values.get("algo_kwargs") or {})
     if "offline_pretrain_updates" not in parse_overrides(overrides).get("algo_kwargs", {}):
-        # What it was trained for, or would be, is done.
+        # The policy of the checkpoint is trained already.
         kwargs.pop("offline_pretrain_updates", None)
     algorithm = ALGORITHMS.get(values.get("algo", ""))
     was_offline |= algorithm is not None and algorithm.mode == "offline"
@@ -82,7 +82,7 @@ def begin_with_checkpoint(
 def _differences(
     before: TrainConfig, after: TrainConfig, before_rewards: Rewards | None, after_rewards: Rewards
 ) -> list[tuple[str, str, str]]:
-    """What two runs treat otherwise: its name, and what it is in each."""
+    """The options that two runs do not agree on: name, value before, value after."""
     kwargs = after.to_plain()["algo_kwargs"]
     agree = {"gamma", *options_with("agree", DataOptions)} & before.algo_kwargs.keys()
     pairs = {name: (before.algo_kwargs[name], value) for name, value in kwargs.items() if name in agree}
@@ -103,7 +103,7 @@ def _are_close(first: Rewards, second: Rewards) -> bool:
 
 
 def describe_rewards(rewards: Rewards) -> str:
-    """What is done to rewards, in words."""
+    """The transforms of rewards, in words."""
     usual = RewardTransformConfig().resolve()
     parts = [[f"{name} {value:g}" for name, value in each.items() if value != usual[name]] for each in rewards]
     return "; ".join(", ".join(each) for each in parts) or "the data as they are"
@@ -111,7 +111,7 @@ def describe_rewards(rewards: Rewards) -> str:
 
 @dataclass
 class FineTuning:
-    """The evaluations from the switch on: the first is of the offline policy, the others of what became of it."""
+    """The evaluations since the run went online; the first one is of the offline policy."""
 
     starts_with_policy: bool = False
     """Whether there is a policy to be evaluated before the first timestep of the run."""
@@ -128,8 +128,8 @@ class FineTuning:
     def summary(self) -> dict[str, float]:
         """The offline score, the last one, the largest drop below the offline score, and the regret.
 
-        The regret is by how much evaluations online fell on average short of the best policy the run has had, be it the
-        offline one; where the task reports successes, by how much their share fell short of 1.
+        The regret is the mean difference between the best score of the run, that of the offline policy included, and
+        the scores online. Where the task reports successes, it is 1 minus their mean share online.
         """
         if len(self.scores) < 2:
             return {}

@@ -188,7 +188,7 @@ def _field_defaults(group: type[Any]) -> dict[str, Any]:
 
 
 def _inner_hints(algo: Any) -> dict[str, str]:
-    """Where the options of an algorithm's `algo_kwargs` belong, to hint at it if they stand one level too high."""
+    """Hints for options of `algo_kwargs` that were written one level too high."""
     groups = option_groups(ALGORITHMS[algo]) if isinstance(algo, str) and algo in ALGORITHMS else ()
     return {field.name: f"'algo_kwargs.{field.name}'" for group in groups for field in fields(group)}
 

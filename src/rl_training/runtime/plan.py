@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Plan:
-    """When a run acts and when it learns, by its counters alone, so that resuming is going on.
+    """When a run acts and when it learns. It depends on counters alone, so a resumed run follows the same plan.
 
     Timesteps are updates as long as the run only learns (all of an offline run, and pretraining), and steps of the
     environments after that.
@@ -110,9 +110,9 @@ def make_plan(config: TrainConfig, options: RunOptions, algorithm: Algorithm, ro
     frequency, updates = online.train_frequency or 1, online.gradient_updates_per_step or 1
     reads = algorithm.reads
     if isinstance(reads, Rollout):
-        rows = rollout_rows(algorithm.number(reads.steps), num_envs)
+        rows = rollout_rows(algorithm.resolve_number(reads.steps), num_envs)
         ratio, frequency = None, rows // num_envs
-        updates = algorithm.number(reads.epochs) * math.ceil(rows / loop.batch_size)
+        updates = algorithm.resolve_number(reads.epochs) * math.ceil(rows / loop.batch_size)
     return Plan(
         total=config.total_timesteps + pretrain,
         pretrain=pretrain,

@@ -1,4 +1,4 @@
-"""A run as it goes, on a terminal or in a log file."""
+"""The progress of a run, on a terminal or in a log file."""
 
 from __future__ import annotations
 

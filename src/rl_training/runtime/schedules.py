@@ -1,13 +1,11 @@
-"""Values that change over a run."""
+"""Schedules: values that change over a run."""
 
 from __future__ import annotations
 
 import math
 from typing import Any, Literal
 
-from pydantic import Field
-
-from rl_training.binding import options
+from rl_training.binding import option, options
 
 Shape = Literal["constant", "linear", "cosine"]
 
@@ -16,10 +14,10 @@ Shape = Literal["constant", "linear", "cosine"]
 class ScheduleSpec:
     """A ramp from zero over `warmup` steps, then a way down to `final_ratio` of the base value, where it stays."""
 
-    kind: Shape = Field(default="constant", description="shape after the warm-up")
-    warmup: int = Field(default=0, ge=0, description="steps of linear increase from zero")
-    final_ratio: float = Field(default=0.0, ge=0, le=1, description="share of the base value that it falls to")
-    fraction: float = Field(default=1.0, gt=0, le=1, description="share of the run in which it falls")
+    kind: Shape = option("constant", "shape after the warm-up")
+    warmup: int = option(0, "steps of linear increase from zero", ge=0)
+    final_ratio: float = option(0.0, "share of the base value that it falls to", ge=0, le=1)
+    fraction: float = option(1.0, "share of the run in which it falls", gt=0, le=1)
 
 
 def as_schedule(value: Any) -> Any:

@@ -28,7 +28,7 @@ REFERENCE_RETURNS: dict[str, tuple[float, float]] = {
 
 
 def reference_returns(task: str) -> tuple[float, float] | None:
-    """Random and expert returns of a D4RL task or of the Gymnasium environment it is made of; None if it has none."""
+    """Random and expert returns of a D4RL task, or of its Gymnasium environment; None if there are none."""
     name = task.lower()
     if name in REFERENCE_RETURNS:
         return REFERENCE_RETURNS[name]

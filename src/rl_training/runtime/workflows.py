@@ -1,4 +1,4 @@
-"""What one does with a policy: train, resume, evaluate, predict, collect data."""
+"""The uses of a policy: train, resume, evaluate, predict, collect data."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def resume(
     expected_algo: str | None = None,
     **overrides: Any,
 ) -> TrainResult:
-    """Continue a run from its directory or one of its checkpoints, to the end it would have come to without a stop.
+    """Continue a run from its directory or one of its checkpoints; it ends as it would have without the stop.
 
     `overrides` replace fields of the config, such as `total_timesteps`; a run of another algorithm than the expected
     one is refused.
@@ -104,13 +104,13 @@ def resume(
         session.state.should_stop, session.state.stop_reason = False, None
         session.run.write_config(session.config)
     if overrides or checkpoint.name != "latest.pt":
-        # What the run goes on from is its latest state, whatever it had come to before.
+        # The state that the run continues from becomes its latest one.
         save_latest(session)
     return _run(session)
 
 
 def _check_overrides(overrides: Mapping[str, Any], config: TrainConfig) -> None:
-    """Refuse overrides of what a run is, and in a run that acts, of what its buffer and counters were made with."""
+    """Refuse overrides of options that a run keeps; a run that acts keeps more of them."""
     kwargs, acts = overrides.get("algo_kwargs"), config.algo_kwargs.get("mode", "offline") != "offline"
     given = {*overrides, *(kwargs if isinstance(kwargs, Mapping) else ())}
     kept = options_with("resume", TrainConfig, *option_groups(find_algorithm(config.algo)))
@@ -157,7 +157,7 @@ def _stop_on_signals(session: Session) -> Iterator[None]:
         for each, handler in before.items():
             signal.signal(each, handler)
 
-    # A signal that is ignored on purpose stays so: the workers of a sweep leave Ctrl-C to the process that leads them.
+    # An ignored signal stays ignored: the workers of a sweep leave Ctrl-C to the process that started them.
     heeded = [each for each in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(each) is not signal.SIG_IGN]
     before = {each: signal.signal(each, stop) for each in heeded}
     try:

@@ -177,7 +177,7 @@ class Reader:
     def __init__(self) -> None:
         self.reads: Reading = Windows("context", ("obs", "rewards"))
 
-    def number(self, value: Any) -> Any:
+    def resolve_number(self, value: Any) -> Any:
         return getattr(self, value) if isinstance(value, str) else value
 
     def annotate(self, rows: Batch, ends: Tensor) -> Batch:

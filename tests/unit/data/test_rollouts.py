@@ -32,7 +32,7 @@ class Toy:
         self.reads: Reading = Rollout(epochs="passes", fields=fields)
         self.level, self.updates, self.annotated = 8.0, 0, 0
 
-    def number(self, value: Any) -> Any:
+    def resolve_number(self, value: Any) -> Any:
         return getattr(self, value) if isinstance(value, str) else value
 
     def annotate(self, rows: Batch, ends: Tensor) -> Batch:
