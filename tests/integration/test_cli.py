@@ -18,7 +18,7 @@ from command_line import TINY, Answer, Command, call_main
 
 from rl_training import cli
 from rl_training.config import TrainConfig, load_config
-from rl_training.runtime import events, predict, resume, train
+from rl_training.runtime import loop, predict, resume, train
 from rl_training.runtime import options as run_options
 from rl_training.runtime.artifacts import read_metrics
 from rl_training.types import ConfigError
@@ -306,7 +306,7 @@ def test_an_interrupted_run_ends_with_status_130_and_can_be_resumed(
     train_tiny: Command, command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(events, "log", lambda session: signal.raise_signal(signal.SIGINT))
+        patch.setattr(loop, "log", lambda session: signal.raise_signal(signal.SIGINT))
         answer = train_tiny("bc", "--quiet")
 
     (run,) = (tmp_path / "runs").iterdir()

@@ -316,9 +316,9 @@ def test_cloning_uniform_actions_gives_their_mean(name: str, hyper: dict[str, An
 class ExactCritic(nn.Module):
     """Two critics that know the reward."""
 
-    def forward(self, obs: Tensor, actions: Tensor, *, count: int = 2) -> Tensor:
+    def forward(self, obs: Tensor, actions: Tensor, *, first: int = 2) -> Tensor:
         values = 1 - (actions[..., 0] - 0.5).square()
-        return torch.stack([values] * count)
+        return torch.stack([values] * first)
 
 
 def _with_exact_critic(name: str, **hyper: Any) -> Algorithm:

@@ -98,7 +98,7 @@ def test_one_critic_makes_it_sac_with_one_critic(monkeypatch: Patch) -> None:
 def test_more_critics_are_never_more_optimistic() -> None:
     algorithm, batch = build("sac_n", num_critics=8), batches(1)[0]
     with torch.no_grad():
-        lows = [algorithm.model.critic(batch["obs"], batch["actions"], count=count).amin(0) for count in range(1, 9)]
+        lows = [algorithm.model.critic(batch["obs"], batch["actions"], first=count).amin(0) for count in range(1, 9)]
     for fewer, more in pairwise(lows):
         assert bool((more <= fewer).all())
     assert bool((lows[-1] < lows[0]).any())
