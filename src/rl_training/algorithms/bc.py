@@ -20,8 +20,8 @@ from torch import Tensor
 from rl_training.algorithms.base import Algorithm, Hyper, Step, register
 from rl_training.binding import option, options
 from rl_training.models import MLPBCModel
+from rl_training.models.actors import gaussian_log_prob
 from rl_training.models.discrete import pick
-from rl_training.models.policies import gaussian_log_prob
 from rl_training.reading import Transitions
 from rl_training.types import Batch, Metrics
 

@@ -24,7 +24,7 @@ from rl_training.algorithms import losses
 from rl_training.algorithms.base import Algorithm, Step, ValueHyper, register
 from rl_training.binding import option, options, refuse_unused
 from rl_training.models import MLPCRRModel
-from rl_training.models.policies import gaussian_log_prob
+from rl_training.models.actors import gaussian_log_prob
 from rl_training.types import Batch, Metrics
 
 Weights = Literal["exp", "binary", "constant"]

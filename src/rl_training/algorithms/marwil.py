@@ -26,7 +26,7 @@ from rl_training.algorithms.base import Algorithm, Step, register
 from rl_training.algorithms.hyper import LambdaReturnHyper
 from rl_training.binding import option, options
 from rl_training.models import MLPMARWILModel
-from rl_training.models.policies import gaussian_log_prob
+from rl_training.models.actors import gaussian_log_prob
 from rl_training.reading import Transitions
 from rl_training.types import Batch, Metrics
 
