@@ -1,11 +1,17 @@
-"""How much code there is: lines of src without blanks, comments and docstrings, file by file."""
+"""How much code there is: lines of src without blanks, comments and docstrings, file by file.
+
+python benchmarks/lines.py                                       # the total
+python benchmarks/lines.py --files                               # every file, longest first
+python benchmarks/lines.py --without '*/dqn.py' '*/ppo.py'       # the total without some files
+"""
 
 from __future__ import annotations
 
+import argparse
 import ast
 import io
-import sys
 import tokenize
+from fnmatch import fnmatch
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "rl_training"
@@ -28,9 +34,15 @@ def code_lines(path: Path) -> int:
 
 
 def main() -> None:
-    """Print the files, longest first with `--files`, and the total."""
-    counts = {path.relative_to(SOURCE).as_posix(): code_lines(path) for path in sorted(SOURCE.rglob("*.py"))}
-    if "--files" in sys.argv:
+    """Print the total, and the files if asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--files", action="store_true", help="print every file, longest first")
+    parser.add_argument("--without", nargs="+", default=[], metavar="PATTERN", help="files that are not counted")
+    arguments = parser.parse_args()
+    names = {path.relative_to(SOURCE).as_posix(): path for path in sorted(SOURCE.rglob("*.py"))}
+    counted = [name for name in names if not any(fnmatch(name, pattern) for pattern in arguments.without)]
+    counts = {name: code_lines(names[name]) for name in counted}
+    if arguments.files:
         for name, count in sorted(counts.items(), key=lambda item: -item[1]):
             print(f"{count:5d}  {name}")
     print(f"{sum(counts.values())} lines of code in {len(counts)} files")
