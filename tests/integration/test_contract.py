@@ -28,8 +28,9 @@ SPACES = SpaceSpec.vector(4, BoxActions((-1.0, -1.0), (1.0, 1.0)))
 UPDATES = 4
 """Enough for a step that is due on every second update to happen twice."""
 
-DOUBLE = {"crossq"}
-"""Where a bias may stand before a normalisation: its gradient is rounding, of which Adam makes a step in float32."""
+DOUBLE = {"crossq", "bcq"}
+"""Algorithms compared in float64, since Adam turns gradients that are all rounding into steps: those of a bias before a
+normalisation, and of a few weights among BCQ's million."""
 
 MakeConfig = Callable[..., TrainConfig]
 
