@@ -11,7 +11,9 @@ In an online phase critic_bc_weight is dropped and actor_bc_weight falls linearl
 Tarasov et al., "Revisiting the Minimalist Approach to Offline Reinforcement Learning", NeurIPS 2023.
 
 Differs from the authors' code: the target actor follows the actor after its step, not one step behind; the mean of |q|
-is kept above 1e-6, for a critic that is zero everywhere.
+is kept above 1e-6, for a critic that is zero everywhere; the actor moves on updates 2, 4, 6, not 1, 3, 5; layer
+normalisation adds PyTorch's 1e-5 to the variance, not 1e-6. The paper says that actor_bc_weight falls linearly to one
+half; here it gets there at the end of the online phase, in CORL's code in the middle of it.
 """
 
 from __future__ import annotations
