@@ -122,7 +122,7 @@ class BoxActions:
         return {"low": list(self.low), "high": list(self.high)}
 
     def __str__(self) -> str:
-        return f"continuous actions in {self.size} dimensions"
+        return f"continuous actions in {self.size} dimension{'s' if self.size > 1 else ''}"
 
     @property
     def _is_unit(self) -> bool:
