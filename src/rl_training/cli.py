@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from rl_training.cli_config import ImportOption, JsonOption, SetOption, config_app
+import rl_training
+from rl_training.cli_config import ImportOption, JsonOption, MoreSets, SetOption, config_app
 from rl_training.cli_data import data_app
 from rl_training.console import SweepDisplay, cell, number_text, print_json, print_table, score_text, summary
 from rl_training.importing import resume_command
@@ -38,8 +39,25 @@ app = typer.Typer(
 app.add_typer(config_app, name="config")
 app.add_typer(data_app, name="data")
 
+
+def print_version(asked: bool) -> None:
+    """Print the version and end, if that is asked for."""
+    if asked:
+        print(rl_training.__version__)
+        raise typer.Exit
+
+
+VersionOption = Annotated[
+    bool, typer.Option("--version", is_eager=True, callback=print_version, help="Print the version.")
+]
+
+
+@app.callback()
+def options(version: VersionOption = False) -> None:
+    """Train policies on logged data, and know how good they are."""
+
+
 ConfigOption = Annotated[str | None, typer.Option("--config", "-c", help="Path of a YAML file, or a packaged name.")]
-MoreSets = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="More overrides, after --set.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="Run directory or checkpoint.")]
 
@@ -80,6 +98,7 @@ def train(
 @app.command()
 def resume(
     run: RunArgument,
+    more: MoreSets = None,
     set_: SetOption = None,
     import_: ImportOption = None,
     quiet: QuietOption = False,
@@ -89,7 +108,7 @@ def resume(
     from rl_training.config import parse_overrides
     from rl_training.runtime import resume as resume_run
 
-    overrides = parse_overrides(set_ or [])
+    overrides = parse_overrides([*(set_ or []), *(more or [])])
     _report_result(resume_run(run, callbacks=_progress(quiet or as_json), **overrides), as_json=as_json)
 
 
@@ -283,6 +302,9 @@ def main() -> None:
     """Run the command; mistakes that the user can mend end with a message and status 2, without a traceback."""
     # The line of code that raised a warning does not help the user of a command.
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
+    # Modules in the working folder are found, such as that of an environment, but hide no other.
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
     if "OMP_WAIT_POLICY" not in os.environ:
         # Read when torch is loaded, which is why it cannot be an option of a run.
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)

@@ -14,6 +14,7 @@ config_app = typer.Typer(help="Look at configurations.", no_args_is_help=True)
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", "-s", help="Override, as dotted.key=YAML value; repeatable.")
 ]
+MoreSets = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="More overrides, after --set.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")]
 ImportOption = Annotated[
     list[str] | None,
@@ -30,6 +31,7 @@ ImportOption = Annotated[
 @config_app.command("show")
 def config_show(
     config: Annotated[str, typer.Argument()],
+    more: MoreSets = None,
     set_: SetOption = None,
     import_: ImportOption = None,
     as_json: JsonOption = False,
@@ -37,7 +39,7 @@ def config_show(
     """The configuration with every option written out."""
     from rl_training.runtime import read_options
 
-    record, options = read_options(config, overrides=set_ or [])
+    record, options = read_options(config, overrides=[*(set_ or []), *(more or [])])
     resolved = options.resolve(record)
     if as_json:
         print_json(resolved.to_plain())

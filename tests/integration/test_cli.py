@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from functools import partial
-from importlib.metadata import entry_points
+from importlib.metadata import entry_points, version
 from pathlib import Path
 
 import numpy as np
@@ -258,6 +258,20 @@ def test_resume_goes_on_to_a_later_end(train_tiny: Command, command: Command) ->
     assert json.loads(answer.out)["run_dir"] == run
     rows = [row["update_count"] for row in read_metrics(Path(run)) if row["kind"] == "train"]
     assert rows == [10, 20, 30, 40]
+
+
+def test_overrides_need_no_set_in_any_command(train_tiny: Command, command: Command) -> None:
+    run = json.loads(train_tiny("bc", "--json").out)["run_dir"]
+
+    resumed = command("resume", run, "total_timesteps=30", "--json")
+    shown = command("config", "show", "bc/pendulum", "seed=7", "--json")
+
+    assert json.loads(resumed.out)["metrics"]["update_count"] == 30
+    assert json.loads(shown.out)["seed"] == 7
+
+
+def test_the_version_is_printed(command: Command) -> None:
+    assert command("--version") == (0, f"{version('rl-training')}\n", "")
 
 
 def test_resume_may_set_options_that_were_null(train_tiny: Command, command: Command) -> None:

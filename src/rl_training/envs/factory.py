@@ -169,6 +169,9 @@ def _check_spaces(env_id: str, env: gym.Env[Any, Any]) -> None:
     if not all(isinstance(part, Box) and part.dtype != np.uint8 for part in parts):
         known = "only vectors (Box), alone or in a Dict, are supported"
         raise ConfigError(f"{env_id} has the observation space {observations}; {known}")
+    for shape in (part.shape for part in parts if part.shape is not None and len(part.shape) > 2):
+        flat = "they look like images, which are not supported; flatten them in the environment if they are none"
+        raise ConfigError(f"{env_id} has observations of shape {shape}: {flat}")
 
 
 def _flatten(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import platform
+import re
 import shutil
 import sys
 import time
@@ -84,7 +85,8 @@ class RunDirectory:
         """Make a directory that no other run has; it appears under its name only when it is complete."""
         parent, text = Path(config.output_dir), config.to_yaml()
         stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-        name = f"{config.algo}__{subject.replace('/', '-')}__seed{config.seed}__{stamp}"
+        # Some file systems refuse characters that names of environments may have, such as ':'.
+        name = f"{config.algo}__{re.sub(r'[^a-zA-Z0-9_.+-]', '-', subject)}__seed{config.seed}__{stamp}"
         draft = parent / f".{name}.{os.getpid()}.{time.monotonic_ns()}"
         try:
             (draft / "checkpoints").mkdir(parents=True)

@@ -15,7 +15,7 @@ from rl_training.data import ReplayBuffer
 from rl_training.envs import AutoresetMode
 from rl_training.runtime.evaluation import read_successes
 from rl_training.runtime.policy import Policy
-from rl_training.types import Acted
+from rl_training.types import Acted, TrainingError
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,14 @@ class Stepper:
         self.envs.set_attr("snapshot", state["snapshots"])
         self.obs, self.was_over = state["obs"].numpy().copy(), state["was_over"].numpy().copy()
         return True
+
+
+def _refuse_broken(result: StepResult) -> None:
+    """Refuse a step that gave something other than finite numbers, before it is learned from."""
+    for name, values in (("a reward", result.rewards), ("an observation", result.next_obs)):
+        if not np.isfinite(values).all():
+            wrong = values[~np.isfinite(values)][0]
+            raise TrainingError(f"the environment gave {name} that is {wrong}: look at its step(), not at the training")
 
 
 class RunningStatistics:
@@ -189,6 +197,7 @@ class LocalCollector:
         obs = self.stepper.obs
         acted = self.policy.sample(self.num_envs) if random else self._explore(obs, noise)
         result = self.stepper.step(acted.actions.numpy(force=True))
+        _refuse_broken(result)
         extras: dict[str, Any] = dict(acted.extras)
         if self.scaler is not None:
             rewards = self.buffer.transformed(torch.as_tensor(result.rewards, dtype=torch.float32)).numpy(force=True)

@@ -145,8 +145,9 @@ def test_arguments_reach_the_environment() -> None:
         ({"action_space": Box(-np.inf, np.inf, (2,))}, "has unbounded actions"),
         ({"observation_space": Dict({"goal": Discrete(3)})}, "has the observation space Dict('goal'"),
         ({"observation_space": Box(0, 255, (8, 8, 3), np.uint8)}, "has the observation space Box(0, 255, (8, 8, 3)"),
+        ({"observation_space": Box(0, 1, (8, 8, 3))}, "has observations of shape (8, 8, 3): they look like images"),
     ],
-    ids=["several choices", "matrix of actions", "unbounded", "mapping", "picture"],
+    ids=["several choices", "matrix of actions", "unbounded", "mapping", "picture", "picture of numbers"],
 )
 def test_spaces_that_are_not_supported_are_refused_by_name(
     register: Callable[..., str], spaces: dict[str, Space[Any]], words: str

@@ -101,10 +101,11 @@ def test_runs_made_in_the_same_second_do_not_collide(tmp_path: Path, monkeypatch
     assert sorted(item.name for item in (tmp_path / "runs").iterdir()) == sorted(names)
 
 
-def test_a_slash_in_the_name_of_a_task_makes_no_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize("subject", ["mujoco/hopper", "mujoco:hopper", "mujoco hopper", "mujoco?hopper"])
+def test_characters_that_some_file_system_refuses_are_not_in_the_name(tmp_path: Path, subject: str) -> None:
     config = TrainConfig(algo="bc", output_dir=str(tmp_path))
 
-    run = RunDirectory.create(config, subject="mujoco/hopper", metadata={})
+    run = RunDirectory.create(config, subject=subject, metadata={})
 
     assert run.path.parent == tmp_path
     assert "__mujoco-hopper__" in run.path.name

@@ -29,6 +29,7 @@ from rl_training.runtime.loop import train_session
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.rollout import EVAL_SEED, Collector, LocalCollector, RunningStatistics, Stepper
 from rl_training.spaces import BoxActions, SpaceSpec
+from rl_training.types import TrainingError
 
 ID = "Walk-v0"
 
@@ -343,6 +344,24 @@ def test_random_actions_are_uniform_and_the_policys_otherwise(probed: MakeCollec
     # 750 uniform numbers: their mean has a deviation of 0.021, their deviation is 0.577.
     assert abs(actions.mean()) < 0.08
     assert actions.std() == pytest.approx(3**-0.5, abs=0.03)
+
+
+@pytest.mark.parametrize(("place", "words"), [(0, "an observation that is nan"), (1, "a reward that is nan")])
+def test_a_step_that_is_not_finite_is_not_learned_from(probed: MakeCollector, place: int, words: str) -> None:
+    collector = probed(2, AutoresetMode.DISABLED)
+    step = collector.stepper.envs.step
+
+    def broken(actions: Any) -> Any:
+        results = list(step(actions))
+        results[place] = results[place].copy()
+        results[place][1] = np.nan
+        return tuple(results)
+
+    collector.stepper.envs.step = broken
+
+    with pytest.raises(TrainingError, match=words):
+        collector.collect(random=True)
+    assert collector.buffer.added == 0
 
 
 def test_statistics_are_those_of_what_steps_led_to(probed: MakeCollector) -> None:
