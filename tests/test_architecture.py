@@ -34,7 +34,7 @@ ALLOWED = {
     "algorithms": {"models", *BASE},
     "runtime": {"algorithms", "models", "data", "envs", *BASE},
     "experiment": {"runtime", "algorithms", "importing", *BASE},
-    "api": {"experiment", "runtime", *BASE},
+    "api": {"experiment", "runtime", "envs", *BASE},
     "console": {"experiment", "runtime"},
     "cli_config": {"console", "experiment", "importing", "runtime", *BASE},
     "cli_data": {"cli_config", "console", "runtime", "types"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,10 +14,11 @@ from numpy.typing import ArrayLike, NDArray
 from typing_extensions import Self
 
 from rl_training.config import TrainConfig
+from rl_training.envs import env_id_for
 from rl_training.experiment.registry import AlgorithmSpec, list_algorithms
 from rl_training.runtime import Policy, SavedPolicy, TrainResult, check_algorithm, load_policy, read_options, train
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.options import ConfigSource
+from rl_training.runtime.options import ConfigSource, merge, plain_config
 from rl_training.runtime.progress import ProgressCallback
 from rl_training.types import UserError, nearest
 
@@ -27,9 +28,19 @@ class ManagedAlgorithm:
 
     algo: ClassVar[str]
 
-    def __init__(self, config: ConfigSource) -> None:
-        """Take a TrainConfig, the path of a YAML file, or a packaged name such as 'td3_bc/pendulum'."""
-        self._bound = read_options(config)
+    def __init__(
+        self, config: ConfigSource | None = None, *, dataset: Any = None, env: Any = None, **options: Any
+    ) -> None:
+        """Take a configuration, objects, options, or several of these.
+
+        `config` is a TrainConfig, the path of a YAML file, or a packaged name such as 'td3_bc/pendulum'. `dataset` is a
+        TransitionDataset, a mapping of arrays, or a list of episodes. `env` is the name of an environment, a Gymnasium
+        environment, or a function that makes one: with a function, several environments run side by side, and a run
+        resumes exactly. `options` are options of the algorithm, its data and the loop, or of the run, such as `seed`.
+        """
+        if config is None or options or env is not None:
+            config = _configured(self.algo, config, options, env)
+        self._bound, self._dataset = read_options(config), dataset
         check_algorithm(self.config, self.algo)
         self.result: TrainResult | None = None
         self._saved: SavedPolicy | None = None
@@ -47,9 +58,11 @@ class ManagedAlgorithm:
             self._bound = replace(self.config, total_timesteps=total_timesteps), self._bound[1]
         if progress or (progress is None and sys.stdout.isatty()):
             callbacks = [*callbacks, ProgressCallback()]
-        self.result = train(self._bound, callbacks=callbacks)
+        self.result = train(self._bound, dataset=self._dataset, callbacks=callbacks)
         self._saved = load_policy(self.result.checkpoint_path)
         return self.result
+
+    fit = learn
 
     def evaluate(self, *, num_episodes: int | None = None, num_envs: int | None = None) -> dict[str, Any]:
         """Raw returns and lengths of episodes with fixed seeds, with the mean and the standard deviation of returns."""
@@ -58,6 +71,10 @@ class ManagedAlgorithm:
     def predict(self, obs: ArrayLike, *, deterministic: bool = True) -> NDArray[Any]:
         """Actions in native units for one observation or a batch, from memory."""
         return self._trained().predict(obs, deterministic=deterministic)
+
+    def predict_value(self, obs: ArrayLike, actions: ArrayLike) -> NDArray[Any]:
+        """Values of native actions by the critics: the discounted return that they predict, of transformed rewards."""
+        return self._trained().predict_value(obs, actions)
 
     def policy(self) -> Policy:
         """The policy as a plain module from native observations to native actions."""
@@ -81,6 +98,17 @@ class ManagedAlgorithm:
                 f"this {type(self).__name__} is not trained yet: call learn(), or {type(self).__name__}.load(path)"
             )
         return self._saved
+
+
+def _configured(algo: str, config: ConfigSource | None, options: Mapping[str, Any], env: Any) -> dict[str, Any]:
+    """A configuration with options written into it, each where it belongs."""
+    values = {"algo": algo} if config is None else plain_config(config)
+    outer = {field.name for field in fields(TrainConfig)}
+    changes = {name: value for name, value in options.items() if name in outer}
+    changes["algo_kwargs"] = {name: value for name, value in options.items() if name not in outer}
+    if env is not None:
+        changes["env_id"] = env_id_for(env)
+    return merge(values, changes)
 
 
 @cache

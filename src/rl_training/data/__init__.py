@@ -2,6 +2,7 @@
 
 from rl_training.data.collection import collect_dataset as collect_dataset
 from rl_training.data.dataset_loaders import DataOptions as DataOptions
+from rl_training.data.dataset_loaders import as_dataset as as_dataset
 from rl_training.data.dataset_loaders import load_transition_dataset as load_transition_dataset
 from rl_training.data.hindsight import Hindsight as Hindsight
 from rl_training.data.lambda_returns import with_lambda_returns as with_lambda_returns

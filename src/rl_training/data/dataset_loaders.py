@@ -108,7 +108,9 @@ class DataOptions(DatasetSpec):
         """A short name of the data, for run directories."""
         if self.dataset_mix:
             return "mix"
-        return Path(self.dataset_path).stem if self.dataset_path else (self.dataset_id or "random").replace("/", "-")
+        if self.dataset_path:
+            return Path(self.dataset_path).stem
+        return (self.dataset_id or self.dataset_kind or "data").replace("/", "-")
 
 
 def load_transition_dataset(
@@ -118,6 +120,7 @@ def load_transition_dataset(
     env_rewards: RewardTransformConfig | None = None,
     default_validation: float = 0.0,
     returns: Mapping[str, Any] | None = None,
+    dataset: TransitionDataset | None = None,
     **values: Any,
 ) -> TransitionDataset:
     """The dataset that options describe: read, checked, filtered, its rewards transformed, split.
@@ -126,7 +129,8 @@ def load_transition_dataset(
     native units. `env` makes the environment in which `dataset_kind: random` acts, `env_rewards` is what training makes
     of its rewards. Held-out episodes are the result's `validation`; `default_validation` is their share where the
     options leave it open and there are episodes to spare. With `returns`, the arguments of `with_returns_to_go`, the
-    dataset has returns-to-go of the transformed rewards, computed before any row is mixed away.
+    dataset has returns-to-go of the transformed rewards, computed before any row is mixed away. A `dataset` that is
+    given takes the place of one that options name.
     """
     if isinstance(source, DataOptions):
         if values:
@@ -135,7 +139,7 @@ def load_transition_dataset(
     else:
         path = {} if source is None else {"dataset_path": source}
         options = bind({**path, **values}, DataOptions)[0]
-    parts = [_filter(_load(spec, env), options) for spec in options.dataset_mix or (options,)]
+    parts = [_filter(part, options) for part in _parts(options, env, dataset)]
     if env_rewards is not None:
         parts = [part.with_reward_transform(**env_rewards.resolve()) for part in parts]
     # One normalisation for all parts: with one of its own, bad data would be rewarded as well as good data.
@@ -159,10 +163,36 @@ def load_transition_dataset(
     return dataset.with_obs_statistics() if options.normalize_obs else dataset
 
 
+def as_dataset(data: Any) -> TransitionDataset:
+    """A dataset from any object that holds one: a dataset, a mapping of arrays, or a list of episodes."""
+    if isinstance(data, TransitionDataset):
+        return data
+    if isinstance(data, Mapping):
+        return TransitionDataset.from_dict(data)
+    if isinstance(data, (list, tuple)):
+        return TransitionDataset.from_episodes(data)
+    kinds = "a TransitionDataset, a mapping of arrays, or a list of episodes"
+    raise DatasetError(f"dataset must be {kinds}, got {type(data).__name__}")
+
+
+def _parts(
+    options: DataOptions, env: Callable[[], Any] | None, given: TransitionDataset | None
+) -> list[TransitionDataset]:
+    """The parts of the mixture that options name, or the one dataset that they name or that was given."""
+    if given is None:
+        return [_load(spec, env) for spec in options.dataset_mix or (options,)]
+    if options.dataset_mix or options.kind() is not None:
+        raise ConfigError("a dataset is given as an object and named by options: give one or the other")
+    return [given]
+
+
 def _load(spec: DatasetSpec, env: Callable[[], Any] | None) -> TransitionDataset:
     kind = spec.kind()
     if kind is None:
-        raise ConfigError("no dataset is named: set dataset_path, dataset_id, dataset_mix, or dataset_kind: random")
+        raise ConfigError(
+            "no dataset is named: set dataset_path, dataset_id, dataset_mix, or dataset_kind: random; "
+            "in Python, pass dataset= (again, if a run that was given one is resumed)"
+        )
     if kind == "random":
         if env is None:
             hint = "set env_id in a config, or pass env=, a function that makes one"

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -329,6 +330,12 @@ class TransitionDataset:
     def sample(self, batch_size: int) -> Batch:
         """A batch of rows drawn uniformly with replacement from the dataset's own seeded stream."""
         return self.sampler.sample(batch_size)
+
+    def save(self, path: str | Path) -> None:
+        """Write the transitions to an .npz or .hdf5 file that `dataset_path` reads back."""
+        from rl_training.data.writers import save_dataset  # Here, since that module imports this one.
+
+        save_dataset(self, Path(path))
 
     def fingerprint(self) -> str:
         """A short text that differs between datasets with different contents."""

@@ -59,6 +59,17 @@ def write_dataset(dataset: TransitionDataset, out: str, *, env: Any, policy: str
         _write_hdf5(dataset, Path(out), {"env_id": env.spec.id, "policy": policy})
 
 
+def save_dataset(dataset: TransitionDataset, path: Path) -> None:
+    """Write transitions to an .npz or .hdf5 file, under D4RL's names, in place of one that is there."""
+    if path.suffix.lower() not in ENDINGS:
+        hint = nearest(path.suffix, ENDINGS)
+        raise ConfigError(f"a dataset is saved to a file that ends in {', '.join(ENDINGS)}, got {str(path)!r}{hint}")
+    if path.suffix.lower() == ".npz":
+        write_npz(dataset, path)
+    else:
+        _write_hdf5(dataset, path, {})
+
+
 def write_npz(dataset: TransitionDataset, path: Path) -> None:
     """Write transitions to a NumPy archive, in place of one that is there."""
     arrays: dict[str, Any] = _arrays(dataset)

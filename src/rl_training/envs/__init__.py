@@ -2,6 +2,7 @@
 
 from gymnasium.vector import AutoresetMode as AutoresetMode
 
+from rl_training.envs.factory import env_id_for as env_id_for
 from rl_training.envs.factory import make_env as make_env
 from rl_training.envs.factory import make_native_env as make_native_env
 from rl_training.envs.factory import make_vector_env as make_vector_env

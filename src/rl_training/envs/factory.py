@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 import os
+import re
 import signal
 import warnings
 from collections.abc import Callable, Mapping
@@ -47,6 +49,37 @@ def make_native_env(
     if with_achieved:
         raise ConfigError(f"{env_id} has no goals (observation, desired_goal, achieved_goal): set replay: uniform")
     return _flatten(env)
+
+
+GIVEN = "given/"
+"""The namespace of environments that were passed as objects."""
+
+
+def env_id_for(env: str | gym.Env[Any, Any] | Callable[..., gym.Env[Any, Any]]) -> str:
+    """The name of an environment. An object, or a function that makes environments, is registered under a name.
+
+    An object is copied whenever an environment is needed; a function is called.
+    """
+    if isinstance(env, str):
+        return env
+    if not callable(env) and not isinstance(env, gym.Env):
+        kinds = "the name of an environment, a Gymnasium environment, or a function that makes one"
+        raise ConfigError(f"env must be {kinds}, got {type(env).__name__}")
+    make: Any = partial(_copied, env) if isinstance(env, gym.Env) else env
+    source: Any = type(env.unwrapped) if isinstance(env, gym.Env) else env
+    name = re.sub(r"\W", "", getattr(source, "__name__", type(source).__name__))
+    env_id = f"{GIVEN}{name}-v0"
+    gym.registry.pop(env_id, None)
+    gym.register(env_id, entry_point=make)
+    return env_id
+
+
+def _copied(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+    try:
+        return copy.deepcopy(env)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"env cannot be copied ({reason}): pass a function that makes it instead") from None
 
 
 def reward_transform(env_kwargs: Mapping[str, Any]) -> RewardTransformConfig | None:
@@ -138,6 +171,8 @@ def try_out(env: gym.Env[Any, Any], env_id: str, env_kwargs: Mapping[str, Any]) 
 
 
 def _make(env_id: str, kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
+    if env_id.startswith(GIVEN) and env_id not in gym.registry:
+        raise ConfigError(f"{env_id} was passed as an object: pass it again, as env=")
     if env_id.startswith(ROBOTICS):
         # Nothing but the import of Gymnasium-Robotics makes its tasks known.
         gym.register_envs(import_extra("gymnasium_robotics", "robotics", f"env_id {env_id!r}"))

@@ -50,12 +50,16 @@ def open_session(
     options: RunOptions,
     callbacks: Sequence[Callback] = (),
     *,
+    dataset: TransitionDataset | None = None,
     run: RunDirectory | None = None,
     tree: Mapping[str, Any] | None = None,
 ) -> Session:
-    """Every part of a run, new or continued from a checkpoint's tree in an existing directory."""
+    """Every part of a run, new or continued from a checkpoint's tree in an existing directory.
+
+    A `dataset` that is given takes the place of one that options name.
+    """
     device, resources = default_device(config.device), ExitStack()
-    data = None if options.mode == "online" else load_data(config, options)
+    data = None if options.mode == "online" else load_data(config, options, dataset)
     fingerprint = "" if data is None else data.fingerprint
     if tree is not None and tree["trainer"]["fingerprint"] != fingerprint:
         raise CheckpointError("the data is not what the run was trained on: its fingerprint differs; start a new run")

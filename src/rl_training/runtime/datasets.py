@@ -57,7 +57,7 @@ def find_spaces(config: TrainConfig) -> SpaceSpec:
         return space_spec(env)
 
 
-def load_data(config: TrainConfig, options: RunOptions) -> Data:
+def load_data(config: TrainConfig, options: RunOptions, given: TransitionDataset | None = None) -> Data:
     """The dataset with actions as networks see them, checked against the environment it is said to come from."""
     env_id, data_options = config.env_id, options.data
     spaces = None if env_id is None else find_spaces(config)
@@ -69,6 +69,7 @@ def load_data(config: TrainConfig, options: RunOptions) -> Data:
         env_rewards=reward_transform(config.env_kwargs),
         default_validation=DEFAULT_VALIDATION if env is None else 0.0,
         returns=_returns(options),
+        dataset=given,
     )
     if spaces is None:
         origin = "the data" if data_options.action_low is None and data_options.num_actions is None else "the config"

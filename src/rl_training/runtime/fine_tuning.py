@@ -16,7 +16,7 @@ from rl_training.envs import reward_transform
 from rl_training.rewards import RewardTransformConfig
 from rl_training.runtime.checkpointing import find_checkpoint, load_checkpoint, load_networks
 from rl_training.runtime.option_groups import ControlOptions, LoopOptions
-from rl_training.runtime.options import BoundConfig, ConfigSource, RunOptions, merge, read_options
+from rl_training.runtime.options import BoundConfig, ConfigSource, RunOptions, merge, plain_config, read_options
 from rl_training.spaces import SpaceSpec
 from rl_training.types import ConfigError
 
@@ -36,8 +36,7 @@ def fine_tuning_config(
     elif isinstance(source, (str, Path)):
         values = read_config(source, overrides=overrides)
     else:
-        plain = source.to_plain() if isinstance(source, TrainConfig) else dict(source)
-        values = merge(plain, parse_overrides(overrides))
+        values = merge(plain_config(source), parse_overrides(overrides))
     kwargs = dict(values.get("algo_kwargs") or {})
     if "offline_pretrain_updates" not in parse_overrides(overrides).get("algo_kwargs", {}):
         # The policy of the checkpoint is trained already.

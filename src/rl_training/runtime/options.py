@@ -211,6 +211,13 @@ def _known(values: Mapping[str, Any], *groups: type[Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name in names}
 
 
+def plain_config(source: ConfigSource) -> dict[str, Any]:
+    """A configuration as the mapping that it consists of, not checked yet."""
+    if isinstance(source, TrainConfig):
+        return source.to_plain()
+    return dict(source) if isinstance(source, Mapping) else read_config(source)
+
+
 def read_options(source: ConfigSource | BoundConfig, *, overrides: Sequence[str] = ()) -> BoundConfig:
     """A config and its options from a record, a mapping, a path or a packaged name; all problems of both together.
 

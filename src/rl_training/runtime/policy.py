@@ -69,6 +69,10 @@ class Policy(nn.Module):
         """The action, or a sample of it where the policy is stochastic."""
         return self.spaces.action.decode(self.model.act(self._inputs(obs), deterministic=deterministic))
 
+    def values(self, obs: Tensor, actions: Tensor) -> Tensor:
+        """Values (B,) of actions in the environment's units, by the smallest of the critics."""
+        return self.model.values(self._inputs(obs), self.spaces.action.encode(actions))
+
     @torch.no_grad()
     def explore(self, obs: Tensor, *, noise: float = 0.0) -> Acted:
         """A sample to learn from, perturbed by noise as the action space defines it."""

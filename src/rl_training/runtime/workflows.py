@@ -19,8 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 from rl_training.algorithms import ALGORITHMS
 from rl_training.binding import bind, options_with
 from rl_training.config import TrainConfig, load_config
-from rl_training.data import TransitionDataset, check_destination, collect_dataset, write_dataset
-from rl_training.envs import make_native_env, space_spec
+from rl_training.data import TransitionDataset, as_dataset, check_destination, collect_dataset, write_dataset
+from rl_training.envs import env_id_for, make_native_env, space_spec
 from rl_training.runtime.artifacts import RunDirectory
 from rl_training.runtime.assembly import open_session
 from rl_training.runtime.callbacks import Callback
@@ -37,11 +37,13 @@ from rl_training.runtime.loop import train_session
 from rl_training.runtime.options import (
     BoundConfig,
     ConfigSource,
+    RunOptions,
     bind_hyper,
     bind_options,
     find_algorithm,
     merge,
     option_groups,
+    plain_config,
     read_options,
     read_saved_config,
 )
@@ -57,12 +59,24 @@ CHUNK = 1024
 
 
 def train(
-    config: ConfigSource | BoundConfig, *, callbacks: Sequence[Callback] = (), threads: int | None = None
+    config: ConfigSource | BoundConfig,
+    *,
+    dataset: Any = None,
+    env: Any = None,
+    callbacks: Sequence[Callback] = (),
+    threads: int | None = None,
 ) -> TrainResult:
-    """Train from a config, or what `read_options` returned; nothing is written before everything has been checked."""
+    """Train from a config, or what `read_options` returned; nothing is written before everything has been checked.
+
+    `dataset` (a TransitionDataset, a mapping of arrays, or a list of episodes) takes the place of one that the config
+    names, and `env` (a Gymnasium environment, or a function that makes one) that of its `env_id`.
+    """
+    if env is not None:
+        source = config[0] if isinstance(config, tuple) else config
+        config = {**plain_config(source), "env_id": env_id_for(env)}
     config, options = read_options(config)
     configure_machine(threads)
-    session = open_session(config, options, callbacks)
+    session = open_session(config, options, callbacks, dataset=_given(dataset, options))
     # From here on there is something to resume from, whatever happens.
     save_latest(session)
     return _run(session)
@@ -71,6 +85,8 @@ def train(
 def resume(
     path: str | Path,
     *,
+    dataset: Any = None,
+    env: Any = None,
     callbacks: Sequence[Callback] = (),
     threads: int | None = None,
     expected_algo: str | None = None,
@@ -79,8 +95,10 @@ def resume(
     """Continue a run from its directory or one of its checkpoints; it ends as it would have without the stop.
 
     `overrides` replace fields of the config, such as `total_timesteps`; a run of another algorithm than the expected
-    one is refused.
+    one is refused. A run that was given its `dataset` or its `env` as an object needs it again.
     """
+    if env is not None:
+        env_id_for(env)
     run_dir = _run_dir(Path(path))
     checkpoint = Path(path) if Path(path).is_file() else run_dir / "checkpoints" / "latest.pt"
     tree = load_checkpoint(checkpoint) if checkpoint.is_file() else None
@@ -97,7 +115,8 @@ def resume(
         warnings.warn(
             f"the run was made with torch {started}, this is {torch.__version__}: results may differ", stacklevel=2
         )
-    session = open_session(config, options, callbacks, run=RunDirectory(run_dir), tree=tree)
+    given, run = _given(dataset, options), RunDirectory(run_dir)
+    session = open_session(config, options, callbacks, dataset=given, run=run, tree=tree)
     # Before the first timestep there is only the evaluation of an initial policy, which is made again.
     session.run.rewind_metrics(session.state.event_step if session.state.global_step else -1)
     if overrides:
@@ -107,6 +126,15 @@ def resume(
         # The state that the run continues from becomes its latest one.
         save_latest(session)
     return _run(session)
+
+
+def _given(dataset: Any, options: RunOptions) -> TransitionDataset | None:
+    """Data that was passed as an object."""
+    if dataset is None:
+        return None
+    if options.mode == "online":
+        raise ConfigError("a dataset does not go with mode: online; set mode: offline_to_online or offline")
+    return as_dataset(dataset)
 
 
 def _check_overrides(overrides: Mapping[str, Any], config: TrainConfig) -> None:
@@ -213,6 +241,18 @@ class SavedPolicy:
             actions = torch.cat([self.policy.act(chunk, deterministic=deterministic) for chunk in chunks]).numpy()
         found: NDArray[Any] = actions
         return found if rows.ndim == 2 else found[0]
+
+    def predict_value(self, obs: ArrayLike | Mapping[str, ArrayLike], actions: ArrayLike) -> NDArray[Any]:
+        """Values of native actions by the critics: the discounted return that they predict, of transformed rewards."""
+        if not hasattr(self.policy.model, "critic"):
+            raise ConfigError(f"{self.config.algo} has no critic, so it cannot value actions")
+        rows, column = np.atleast_2d(self.spaces.flatten(obs)), self.spaces.action.column
+        native = torch.as_tensor(np.asarray(actions), dtype=column.torch_dtype).reshape(-1, *column.shape)
+        if len(native) != len(rows):
+            raise ConfigError(f"got {len(rows)} observations and {len(native)} actions")
+        with torch.no_grad():
+            values: NDArray[Any] = self.policy.values(torch.from_numpy(rows), native).numpy()
+        return values
 
 
 def load_policy(path: str | Path, *, algo: str | None = None) -> SavedPolicy:

@@ -1,0 +1,152 @@
+"""Training on objects of one's own: arrays, episodes, environments and functions that make them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box
+
+from rl_training import BC, SAC, TD3BC, resume, train
+from rl_training.data import TransitionDataset, load_transition_dataset
+from rl_training.runtime.checkpointing import load_checkpoint
+from rl_training.types import ConfigError, DatasetError, UserError
+
+SMALL: dict[str, Any] = {"hidden_sizes": [8], "batch_size": 16, "eval_episodes": 1}
+
+
+class Walk(gym.Env[Any, Any]):
+    """A point that should stand at 3."""
+
+    observation_space = Box(-10, 10, (2,), np.float32)
+    action_space = Box(-2, 2, (1,), np.float32)
+    made = 0
+
+    def __init__(self) -> None:
+        Walk.made += 1
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.place, self.time = np.zeros(2, np.float32), 0
+        return self.place, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.time += 1
+        self.place = (self.place + np.float32(action[0])).clip(-10, 10)
+        return self.place, -abs(float(self.place[0]) - 3), False, self.time >= 10, {}
+
+
+def _arrays(rows: int = 200) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    return {
+        "observations": rng.normal(size=(rows, 2)),
+        "actions": rng.uniform(-1, 1, (rows, 1)),
+        "rewards": rng.normal(size=rows),
+        "terminals": np.zeros(rows, bool),
+        "timeouts": np.arange(1, rows + 1) % 20 == 0,
+    }
+
+
+def _episode() -> dict[str, Any]:
+    rng = np.random.default_rng(1)
+    return {"observations": rng.normal(size=(21, 2)), "actions": rng.uniform(-1, 1, (20, 1)), "rewards": np.ones(20)}
+
+
+@pytest.mark.parametrize("kind", ["arrays", "dataset", "episodes"])
+def test_a_managed_class_trains_on_data_in_memory(kind: str, tmp_path: Path) -> None:
+    arrays = _arrays()
+    data = {"arrays": arrays, "dataset": TransitionDataset.from_dict(arrays), "episodes": [_episode()] * 5}[kind]
+    model = TD3BC(dataset=data, seed=3, total_timesteps=10, output_dir=tmp_path, bc_alpha=5.0, **SMALL)
+
+    result = model.fit()
+
+    config = load_checkpoint(result.checkpoint_path)["config"]
+    assert (config["seed"], config["algo_kwargs"]["bc_alpha"], config["env_id"]) == (3, 5.0, None)
+    assert "td3_bc__data__seed3" in result.run_dir.name
+    assert model.predict(np.zeros((4, 2))).shape == (4, 1)
+    assert model.predict_value(np.zeros((4, 2)), np.zeros((4, 1))).shape == (4,)
+
+
+def test_options_change_a_packaged_configuration(tmp_path: Path) -> None:
+    model = BC("bc/pendulum", learning_rate=1e-2, seed=5, output_dir=tmp_path)
+
+    assert (model.config.seed, model.config.algo_kwargs["learning_rate"]) == (5, 1e-2)
+    assert model.config.algo_kwargs["dataset_kind"] == "random"
+
+
+def test_a_resumed_run_needs_the_same_data_again(tmp_path: Path) -> None:
+    config = {"algo": "bc", "total_timesteps": 10, "output_dir": tmp_path, "algo_kwargs": {"batch_size": 16}}
+    run = train(config, dataset=_arrays()).run_dir
+
+    with pytest.raises(ConfigError, match="pass dataset="):
+        resume(run, total_timesteps=20)
+    with pytest.raises(UserError, match="fingerprint differs"):
+        resume(run, dataset=_arrays(180), total_timesteps=20)
+    assert resume(run, dataset=_arrays(), total_timesteps=20).metrics["update_count"] == 20
+
+
+@pytest.mark.parametrize("env", [Walk(), Walk], ids=["an environment", "a function"])
+def test_an_environment_is_an_object_or_what_makes_one(env: Any, tmp_path: Path) -> None:
+    options = {"total_timesteps": 40, "learning_starts": 10, "output_dir": tmp_path, "num_envs": 2, **SMALL}
+    model = SAC(env=env, **options)
+
+    result = model.learn()
+
+    assert "sac__given-Walk-v0__" in result.run_dir.name
+    assert result.metrics["length_mean"] == 10
+    assert resume(result.run_dir, env=env, total_timesteps=60).metrics["env_steps"] == 60
+
+
+def test_a_run_whose_environment_is_gone_says_what_it_needs(tmp_path: Path) -> None:
+    run = SAC(env=Walk, total_timesteps=20, learning_starts=10, output_dir=tmp_path, **SMALL).learn().run_dir
+    gym.registry.pop("given/Walk-v0")
+
+    with pytest.raises(ConfigError, match="given/Walk-v0 was passed as an object: pass it again, as env="):
+        resume(run, total_timesteps=40)
+
+
+class _Uncopied(Walk):
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise TypeError("holds a connection")
+
+
+def test_mistakes_are_answered_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"env must be the name of an environment, .* got int"):
+        SAC(env=3)
+    with pytest.raises(ConfigError, match=r"holds a connection.*pass a function that makes it instead"):
+        SAC(env=_Uncopied(), output_dir=tmp_path).learn()
+    with pytest.raises(DatasetError, match=r"dataset must be a TransitionDataset, .* got int"):
+        BC(dataset=3, output_dir=tmp_path).learn()
+    with pytest.raises(ConfigError, match="did you mean 'bc_alpha'"):
+        TD3BC(dataset=_arrays(), bc_alfa=1)
+    with pytest.raises(ConfigError, match="give one or the other"):
+        BC("bc/pendulum", dataset=_arrays(), output_dir=tmp_path).learn()
+    with pytest.raises(ConfigError, match="does not go with mode: online"):
+        SAC(env="Pendulum-v1", dataset=_arrays(), output_dir=tmp_path).learn()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_policy_without_critics_values_nothing(tmp_path: Path) -> None:
+    model = BC(dataset=_arrays(), total_timesteps=5, output_dir=tmp_path, **SMALL)
+    model.learn()
+
+    with pytest.raises(ConfigError, match="bc has no critic"):
+        model.predict_value(np.zeros(2), np.zeros(1))
+
+
+@pytest.mark.parametrize("name", ["log.npz", "log.hdf5"])
+def test_a_dataset_is_saved_and_read_back(name: str, tmp_path: Path) -> None:
+    dataset = TransitionDataset.from_dict(_arrays())
+    dataset.save(tmp_path / name)
+
+    again = load_transition_dataset(tmp_path / name)
+
+    assert torch.equal(again.truncations, dataset.truncations)
+    for field in ("obs", "actions", "rewards", "next_obs", "dones"):
+        assert torch.equal(again.fields[field], dataset.fields[field])
+    with pytest.raises(ConfigError, match="did you mean"):
+        dataset.save(tmp_path / "log.nzp")
