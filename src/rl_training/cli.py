@@ -57,15 +57,28 @@ def options(version: VersionOption = False) -> None:
     """Train policies on logged data, and know how good they are."""
 
 
-ConfigOption = Annotated[str | None, typer.Option("--config", "-c", help="Path of a YAML file, or a packaged name.")]
+ConfigOption = Annotated[
+    str | None, typer.Option("--config", "-c", help="Path of a YAML file, a packaged name, or an algorithm.")
+]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="Run directory or checkpoint.")]
 
 
 @app.command()
 def train(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="CONFIG|KEY=VALUE",
+            help="A YAML file, a packaged name, or an algorithm; then overrides, as with --set.",
+        ),
+    ] = None,
     config: ConfigOption = None,
-    more: MoreSets = None,
+    data: Annotated[str | None, typer.Option(help="A file of transitions, or the id of a Minari dataset.")] = None,
+    env: Annotated[str | None, typer.Option(help="Gymnasium environment, or module:Name-v0.")] = None,
+    total_timesteps: Annotated[int | None, typer.Option(help="Length of the run.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the run.")] = None,
+    out: Annotated[str | None, typer.Option(help="Folder in which the run directory is made.")] = None,
     set_: SetOption = None,
     from_: Annotated[
         str | None, typer.Option("--from", help="Begin with the policy of this checkpoint or run, and go online.")
@@ -76,17 +89,27 @@ def train(
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Train from a configuration."""
+    """Train from a configuration, or an algorithm with its defaults: rl-training train td3_bc --data log.npz."""
     from rl_training.runtime import read_options
     from rl_training.runtime.fine_tuning import fine_tuning_config
 
-    overrides = [*(set_ or []), *(more or [])]
+    more = list(words or [])
+    if more and "=" not in more[0]:
+        if config is not None:
+            raise ConfigError(f"{more[0]!r} and --config {config!r} both name a configuration: give one")
+        config = more.pop(0)
+    named = {"env_id": env, "total_timesteps": total_timesteps, "seed": seed, "output_dir": out}
+    overrides = [
+        *name_data(data),
+        *(f"{name}={json.dumps(value)}" for name, value in named.items() if value is not None),
+    ]
+    overrides += [*(set_ or []), *more]
     if from_ is not None:
         bound = fine_tuning_config(from_, config, overrides=overrides)
     elif config is not None:
         bound = read_options(config, overrides=overrides)
     else:
-        raise ConfigError("--config is required: a path or a packaged name; see `rl-training list`")
+        raise ConfigError("--config is required: a path, a packaged name, or an algorithm; see `rl-training list`")
     if seeds is None:
         if workers != "1":
             raise ConfigError("--workers goes with --seeds")
@@ -209,6 +232,16 @@ def report(
     print_table(head, cells)
     if plot is not None:
         print(f"curves in {plot}")
+
+
+def name_data(data: str | None) -> list[str]:
+    """The overrides that put a file, or the id of a Minari dataset, in place of the data that a configuration names."""
+    if data is None:
+        return []
+    is_file = bool(Path(data).suffix) or Path(data).exists()
+    named = {"dataset_path": data if is_file else None, "dataset_id": None if is_file else data}
+    named |= dict.fromkeys(("dataset_kind", "dataset_size"))
+    return [f"algo_kwargs.{name}={json.dumps(value)}" for name, value in named.items()]
 
 
 def parse_seeds(text: str) -> list[int]:

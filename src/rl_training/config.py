@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from importlib import resources
 from pathlib import Path
@@ -122,21 +122,21 @@ def packaged_configs() -> dict[str, Path]:
     return {path.relative_to(root).with_suffix("").as_posix(): path for path in sorted(root.glob("*/*.yaml"))}
 
 
-def find_config(name: str | Path) -> Path:
-    """The file behind a path or a packaged name."""
+def find_config(name: str | Path, *, others: Iterable[str] = ()) -> Path:
+    """The file behind a path or a packaged name; `others` are names that are valid where this one stands."""
     path = Path(name)
     if path.is_file():
         return path
     packaged = packaged_configs()
     if str(name) in packaged:
         return packaged[str(name)]
-    hint = nearest(str(name), packaged) or f"; packaged configs: {', '.join(packaged)}"
+    hint = nearest(str(name), [*packaged, *others]) or f"; packaged configs: {', '.join(packaged)}"
     raise ConfigError(f"no config file or packaged config {str(name)!r}{hint}")
 
 
-def read_config(name: str | Path, *, overrides: Sequence[str] = ()) -> dict[str, Any]:
+def read_config(name: str | Path, *, overrides: Sequence[str] = (), others: Iterable[str] = ()) -> dict[str, Any]:
     """The mapping in a config file, with `key=value` overrides written into it, not checked yet."""
-    path = find_config(name)
+    path = find_config(name, others=others)
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:

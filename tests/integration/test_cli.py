@@ -11,6 +11,7 @@ import sys
 from functools import partial
 from importlib.metadata import entry_points, version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -258,6 +259,48 @@ def test_resume_goes_on_to_a_later_end(train_tiny: Command, command: Command) ->
     assert json.loads(answer.out)["run_dir"] == run
     rows = [row["update_count"] for row in read_metrics(Path(run)) if row["kind"] == "train"]
     assert rows == [10, 20, 30, 40]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """A file of transitions."""
+    rng = np.random.default_rng(0)
+    arrays: dict[str, Any] = {"observations": rng.normal(size=(400, 3)), "actions": rng.uniform(-1, 1, (400, 1))}
+    arrays |= {"rewards": np.ones(400), "terminals": np.zeros(400, bool), "timeouts": np.arange(1, 401) % 50 == 0}
+    np.savez(tmp_path / "log.npz", **arrays)
+    return tmp_path / "log.npz"
+
+
+@pytest.mark.parametrize("name", ["td3_bc", "td3_bc/pendulum"])
+def test_an_algorithm_and_a_file_are_enough(name: str, command: Command, log: Path) -> None:
+    length = ("--total-timesteps", "20", "--seed", "3", "--out", str(log.parent / "runs"))
+    answer = command("train", name, "--data", log, *length, "env_id=null", "algo_kwargs.batch_size=16", "--json")
+
+    assert answer.code == 0, answer.err
+    config = load_config(Path(json.loads(answer.out)["run_dir"]) / "config.yaml")
+    assert (config.algo, config.seed, config.total_timesteps) == ("td3_bc", 3, 20)
+    assert config.algo_kwargs["dataset_path"] == str(log)
+    # The paper's weight, or that of the packaged configuration.
+    assert config.algo_kwargs["bc_alpha"] == (2.5 if name == "td3_bc" else 40.0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("td3bc",), "no config file or packaged config 'td3bc'; did you mean 'td3_bc'?"),
+        (("bc", "-c", "bc/pendulum"), "'bc' and --config 'bc/pendulum' both name a configuration: give one"),
+        (("bc", "--data", "lost.npz"), "dataset_path 'lost.npz' does not exist"),
+    ],
+)
+def test_what_stands_first_is_a_configuration_or_an_algorithm(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    answer = command("train", *arguments)
+
+    assert answer.code == 2
+    assert words in answer.err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_overrides_need_no_set_in_any_command(train_tiny: Command, command: Command) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from rl_training.algorithms import ALGORITHMS, Algorithm
 from rl_training.binding import options_with
-from rl_training.config import TrainConfig, parse_overrides, read_config
+from rl_training.config import TrainConfig, parse_overrides
 from rl_training.data import DataOptions
 from rl_training.envs import reward_transform
 from rl_training.rewards import RewardTransformConfig
@@ -33,10 +33,8 @@ def fine_tuning_config(
         config = load_checkpoint(path)["config"]
         was_offline = config["algo_kwargs"].get("mode") == "offline"
         values = merge(_without_offline(config), parse_overrides(overrides))
-    elif isinstance(source, (str, Path)):
-        values = read_config(source, overrides=overrides)
     else:
-        values = merge(plain_config(source), parse_overrides(overrides))
+        values = plain_config(source, overrides=overrides)
     kwargs = dict(values.get("algo_kwargs") or {})
     if "offline_pretrain_updates" not in parse_overrides(overrides).get("algo_kwargs", {}):
         # The policy of the checkpoint is trained already.

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from rl_training.algorithms import ALGORITHMS, Algorithm
 from rl_training.algorithms.base import Hyper, Mode
 from rl_training.binding import MODES, bind, options_with
-from rl_training.config import TrainConfig, read_config
+from rl_training.config import TrainConfig, parse_overrides, read_config
 from rl_training.data import DataOptions
 from rl_training.envs import reward_transform
 from rl_training.reading import Rollout
@@ -19,7 +19,7 @@ from rl_training.spaces import SpaceSpec
 from rl_training.types import ConfigError, nearest
 
 ConfigSource: TypeAlias = "TrainConfig | Mapping[str, Any] | str | Path"
-"""A configuration: a record, the mapping it is made of, the path of a YAML file, or a packaged name."""
+"""A configuration: a record, the mapping it is made of, the path of a YAML file, a packaged name, or an algorithm."""
 
 
 @dataclass(frozen=True)
@@ -211,11 +211,20 @@ def _known(values: Mapping[str, Any], *groups: type[Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name in names}
 
 
-def plain_config(source: ConfigSource) -> dict[str, Any]:
-    """A configuration as the mapping that it consists of, not checked yet."""
+def plain_config(source: ConfigSource, *, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """A configuration as the mapping that it consists of, with overrides, not checked yet.
+
+    The name of an algorithm stands for its defaults, unless a file has that name.
+    """
     if isinstance(source, TrainConfig):
-        return source.to_plain()
-    return dict(source) if isinstance(source, Mapping) else read_config(source)
+        values = source.to_plain()
+    elif isinstance(source, Mapping):
+        values = dict(source)
+    elif str(source) in ALGORITHMS and not Path(source).is_file():
+        values = {"algo": str(source)}
+    else:
+        return read_config(source, overrides=overrides, others=ALGORITHMS)
+    return merge(values, parse_overrides(overrides))
 
 
 def read_options(source: ConfigSource | BoundConfig, *, overrides: Sequence[str] = ()) -> BoundConfig:
@@ -227,7 +236,7 @@ def read_options(source: ConfigSource | BoundConfig, *, overrides: Sequence[str]
         return source
     if isinstance(source, TrainConfig):
         return source, bind_options(source)
-    values = dict(source) if isinstance(source, Mapping) else read_config(source, overrides=overrides)
+    values = plain_config(source, overrides=overrides)
     problems: list[str] = []
     config, options = None, None
     try:
