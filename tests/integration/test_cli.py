@@ -558,7 +558,7 @@ def test_help_answers_without_importing_torch(tmp_path: Path) -> None:
 
     assert done.returncode == 0, done.stderr
     assert "Train policies on logged data" in done.stdout
-    assert "[KEY=VALUE]..." in done.stdout
+    assert "[CONFIG|KEY=VALUE]..." in done.stdout
     assert done.stdout.splitlines()[-1] == "[]"
 
 
