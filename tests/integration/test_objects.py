@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -96,17 +97,40 @@ def test_an_environment_is_an_object_or_what_makes_one(env: Any, tmp_path: Path)
 
     result = model.learn()
 
-    assert "sac__given-Walk-v0__" in result.run_dir.name
+    assert "sac__given-Walk" in result.run_dir.name
     assert result.metrics["length_mean"] == 10
     assert resume(result.run_dir, env=env, total_timesteps=60).metrics["env_steps"] == 60
 
 
 def test_a_run_whose_environment_is_gone_says_what_it_needs(tmp_path: Path) -> None:
     run = SAC(env=Walk, total_timesteps=20, learning_starts=10, output_dir=tmp_path, **SMALL).learn().run_dir
-    gym.registry.pop("given/Walk-v0")
+    gym.registry.pop(load_checkpoint(run / "checkpoints" / "latest.pt")["config"]["env_id"])
 
-    with pytest.raises(ConfigError, match="given/Walk-v0 was passed as an object: pass it again, as env="):
+    with pytest.raises(ConfigError, match=r"given/Walk\d*-v0 was passed as an object: pass it again, as env="):
         resume(run, total_timesteps=40)
+    # Under whatever name: it is the run's own that counts.
+    assert resume(run, env=partial(Walk), total_timesteps=40).metrics["env_steps"] == 40
+
+
+def test_two_environments_of_one_name_are_kept_apart(tmp_path: Path) -> None:
+    first, second = SAC(env=partial(Walk)), SAC(env=partial(gym.make, "Pendulum-v1"))
+
+    assert first.config.env_id != second.config.env_id
+    assert gym.make(str(first.config.env_id)).observation_space.shape == (2,)
+
+
+def test_a_run_with_a_named_environment_takes_no_other(tmp_path: Path) -> None:
+    options = {"total_timesteps": 20, "learning_starts": 10, "output_dir": tmp_path, **SMALL}
+    run = SAC(env="Pendulum-v1", **options).learn().run_dir
+
+    with pytest.raises(ConfigError, match="the run has the environment Pendulum-v1, and env= cannot replace it"):
+        resume(run, env=Walk, total_timesteps=40)
+
+
+def test_options_inside_and_beside_algo_kwargs_both_count() -> None:
+    model = TD3BC(algo_kwargs={"bc_alpha": 5.0}, policy_delay=3)
+
+    assert (model.config.algo_kwargs["bc_alpha"], model.config.algo_kwargs["policy_delay"]) == (5.0, 3)
 
 
 class _Uncopied(Walk):

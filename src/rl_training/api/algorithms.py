@@ -35,8 +35,8 @@ class ManagedAlgorithm:
 
         `config` is a TrainConfig, the path of a YAML file, or a packaged name such as 'td3_bc/pendulum'. `dataset` is a
         TransitionDataset, a mapping of arrays, or a list of episodes. `env` is the name of an environment, a Gymnasium
-        environment, or a function that makes one: with a function, several environments run side by side, and a run
-        resumes exactly. `options` are options of the algorithm, its data and the loop, or of the run, such as `seed`.
+        environment, which is copied where one is needed, or a function that makes one. `options` are options of the
+        algorithm, its data and the loop, or of the run, such as `seed`.
         """
         if config is None or options or env is not None:
             config = _configured(self.algo, config, options, env)
@@ -105,7 +105,8 @@ def _configured(algo: str, config: ConfigSource | None, options: Mapping[str, An
     values = {"algo": algo} if config is None else plain_config(config)
     outer = {field.name for field in fields(TrainConfig)}
     changes = {name: value for name, value in options.items() if name in outer}
-    changes["algo_kwargs"] = {name: value for name, value in options.items() if name not in outer}
+    inner = {name: value for name, value in options.items() if name not in outer}
+    changes["algo_kwargs"] = {**options.get("algo_kwargs", {}), **inner}
     if env is not None:
         changes["env_id"] = env_id_for(env)
     return merge(values, changes)

@@ -10,6 +10,7 @@ import signal
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import count
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -55,12 +56,15 @@ GIVEN = "given/"
 """The namespace of environments that were passed as objects."""
 
 
-def env_id_for(env: str | gym.Env[Any, Any] | Callable[..., gym.Env[Any, Any]]) -> str:
+def env_id_for(env: str | gym.Env[Any, Any] | Callable[..., gym.Env[Any, Any]], *, known_as: str | None = None) -> str:
     """The name of an environment. An object, or a function that makes environments, is registered under a name.
 
-    An object is copied whenever an environment is needed; a function is called.
+    An object is copied whenever an environment is needed; a function is called. The name is one that nothing else has,
+    or `known_as`, that of a run which was given its environment as an object.
     """
-    if isinstance(env, str):
+    if known_as is not None and not known_as.startswith(GIVEN):
+        raise ConfigError(f"the run has the environment {known_as}, and env= cannot replace it: leave it out")
+    if isinstance(env, str) and known_as is None:
         return env
     if not callable(env) and not isinstance(env, gym.Env):
         kinds = "the name of an environment, a Gymnasium environment, or a function that makes one"
@@ -68,7 +72,8 @@ def env_id_for(env: str | gym.Env[Any, Any] | Callable[..., gym.Env[Any, Any]]) 
     make: Any = partial(_copied, env) if isinstance(env, gym.Env) else env
     source: Any = type(env.unwrapped) if isinstance(env, gym.Env) else env
     name = re.sub(r"\W", "", getattr(source, "__name__", type(source).__name__))
-    env_id = f"{GIVEN}{name}-v0"
+    names = (f"{GIVEN}{name}{number or ''}-v0" for number in count())
+    env_id = known_as or next(each for each in names if each not in gym.registry)
     gym.registry.pop(env_id, None)
     gym.register(env_id, entry_point=make)
     return env_id

@@ -97,12 +97,12 @@ def resume(
     `overrides` replace fields of the config, such as `total_timesteps`; a run of another algorithm than the expected
     one is refused. A run that was given its `dataset` or its `env` as an object needs it again.
     """
-    if env is not None:
-        env_id_for(env)
     run_dir = _run_dir(Path(path))
     checkpoint = Path(path) if Path(path).is_file() else run_dir / "checkpoints" / "latest.pt"
     tree = load_checkpoint(checkpoint) if checkpoint.is_file() else None
     config = TrainConfig(**tree["config"]) if tree else load_config(run_dir / "config.yaml")
+    if env is not None:
+        env_id_for(env, known_as=str(config.env_id))
     _check_algo(checkpoint, config.algo, expected_algo)
     _check_overrides(overrides, config)
     config = bind(merge(config.to_plain(), overrides), TrainConfig)[0]
