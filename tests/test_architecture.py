@@ -35,10 +35,7 @@ ALLOWED = {
     "runtime": {"algorithms", "models", "data", "envs", *BASE},
     "experiment": {"runtime", "algorithms", "importing", *BASE},
     "api": {"experiment", "runtime", "envs", *BASE},
-    "console": {"experiment", "runtime"},
-    "cli_config": {"console", "experiment", "importing", "runtime", *BASE},
-    "cli_data": {"cli_config", "console", "runtime", "types"},
-    "cli": {"api", "cli_config", "cli_data", "console", "experiment", "importing", "runtime", *BASE},
+    "cli": {"api", "envs", "experiment", "importing", "runtime", *BASE},
     "__main__": {"cli"},
     "__init__": {"config", "runtime", "api", "types"},
 }
@@ -50,8 +47,8 @@ THIRD_PARTY_HOMES = {
     "minari": {"data/readers.py", "data/writers.py"},
     "matplotlib": {"experiment/report.py"},
     "yaml": {"config.py"},
-    "typer": {"cli.py", "cli_config.py", "cli_data.py"},
-    "rich": {"console.py", "runtime/progress.py"},
+    "typer": {"cli"},
+    "rich": {"cli/console.py", "runtime/progress.py"},
 }
 """Third-party packages that are used in one place only."""
 

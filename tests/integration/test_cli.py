@@ -18,6 +18,7 @@ import pytest
 from command_line import TINY, Answer, Command, call_main
 
 from rl_training import cli
+from rl_training.cli.train import parse_seeds
 from rl_training.config import TrainConfig, load_config
 from rl_training.runtime import loop, predict, resume, train
 from rl_training.runtime import options as run_options
@@ -466,13 +467,13 @@ def test_report_refuses_what_it_cannot_do(command: Command, run_dir: Path, optio
     ("text", "seeds"), [("3", [3]), ("0-2", [0, 1, 2]), ("0,3,7", [0, 3, 7]), ("1-2,9", [1, 2, 9]), ("4-4", [4])]
 )
 def test_seeds_are_numbers_and_ranges(text: str, seeds: list[int]) -> None:
-    assert cli.parse_seeds(text) == seeds
+    assert parse_seeds(text) == seeds
 
 
 @pytest.mark.parametrize("text", ["", "a", "1-", "-1", "0-2-4", "1.5", "3-1"])
 def test_seeds_that_make_no_sense_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="--seeds"):
-        cli.parse_seeds(text)
+        parse_seeds(text)
 
 
 @pytest.mark.parametrize(

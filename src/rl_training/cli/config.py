@@ -1,4 +1,4 @@
-"""The commands `rl-training config ...`."""
+"""The commands `list` and `config ...`."""
 
 from __future__ import annotations
 
@@ -6,26 +6,24 @@ from typing import Annotated
 
 import typer
 
-from rl_training.console import cell, print_json, print_table
-from rl_training.importing import import_modules
+from rl_training.cli.console import cell, print_json, print_table
+from rl_training.cli.options import ImportOption, JsonOption, MoreSets, SetOption
 from rl_training.types import ConfigError, UserError
 
 config_app = typer.Typer(help="Look at configurations.", no_args_is_help=True)
-SetOption = Annotated[
-    list[str] | None, typer.Option("--set", "-s", help="Override, as dotted.key=YAML value; repeatable.")
-]
-MoreSets = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="More overrides, after --set.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")]
-ImportOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--import",
-        metavar="FILE|MODULE",
-        callback=import_modules,
-        help="Import a .py file or a module first, for an algorithm of your own; repeatable.",
-    ),
-]
-"""Imported while the arguments are read: a command that has the option need not do anything with it."""
+
+
+def list_(import_: ImportOption = None, as_json: JsonOption = False) -> None:
+    """Algorithms, what they do, and the configurations shipped for them."""
+    from rl_training.experiment import list_algorithms
+
+    rows = [
+        {"name": spec.name, "mode": spec.mode, "idea": spec.idea, "configs": spec.configs} for spec in list_algorithms()
+    ]
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(["algorithm", "mode", "idea", "configs"], [[*map(cell, row.values())] for row in rows])
 
 
 @config_app.command("show")

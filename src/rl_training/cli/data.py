@@ -1,4 +1,4 @@
-"""The commands `rl-training data ...`."""
+"""The commands `data ...`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from rl_training.cli_config import ImportOption, JsonOption
-from rl_training.console import print_json
+from rl_training.cli.console import print_json
+from rl_training.cli.options import ImportOption, JsonOption
 from rl_training.types import ConfigError
 
 data_app = typer.Typer(help="Make datasets.", no_args_is_help=True)

@@ -1,0 +1,76 @@
+"""The command `rl-training`.
+
+Everything that imports torch is imported inside the command that needs it, so that --help answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import rl_training
+from rl_training.cli import policies, report, train
+from rl_training.cli.config import config_app, list_
+from rl_training.cli.data import data_app
+from rl_training.types import UserError
+
+SPINS = "2000"
+"""How many turns of OpenMP's loop a waiting thread spins before it gives up its core. With OpenMP's own default, two
+threads beside a busy core made a fiftieth of the updates of one thread. With this value they make half of them, and
+as many as before where all cores are free."""
+
+app = typer.Typer(
+    name="rl-training",
+    help="Train policies on logged data, and know how good they are.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.command()(train.train)
+app.command()(train.resume)
+app.command("eval")(policies.evaluate)
+app.command()(policies.predict)
+app.command("list")(list_)
+app.command()(report.report)
+app.add_typer(config_app, name="config")
+app.add_typer(data_app, name="data")
+
+
+def print_version(asked: bool) -> None:
+    """Print the version and end, if that is asked for."""
+    if asked:
+        print(rl_training.__version__)
+        raise typer.Exit
+
+
+VersionOption = Annotated[
+    bool, typer.Option("--version", is_eager=True, callback=print_version, help="Print the version.")
+]
+
+
+@app.callback()
+def options(version: VersionOption = False) -> None:
+    """Train policies on logged data, and know how good they are."""
+
+
+def main() -> None:
+    """Run the command; mistakes that the user can mend end with a message and status 2, without a traceback."""
+    # The line of code that raised a warning does not help the user of a command.
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
+    # Modules in the working folder are found, such as that of an environment, but hide no other.
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+    if "OMP_WAIT_POLICY" not in os.environ:
+        # Read when torch is loaded, which is why it cannot be an option of a run.
+        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
+    try:
+        app()
+    except (UserError, OSError) as error:
+        # OSError: a traceback would not explain a missing folder or a full disk.
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

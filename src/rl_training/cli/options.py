@@ -1,0 +1,30 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rl_training.importing import import_modules
+
+ConfigOption = Annotated[
+    str | None, typer.Option("--config", "-c", help="Path of a YAML file, a packaged name, or an algorithm.")
+]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="Run directory or checkpoint.")]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", "-s", help="Override, as dotted.key=YAML value; repeatable.")
+]
+MoreSets = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="More overrides, after --set.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")]
+ImportOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import",
+        metavar="FILE|MODULE",
+        callback=import_modules,
+        help="Import a .py file or a module first, for an algorithm of your own; repeatable.",
+    ),
+]
+"""Imported while the arguments are read: a command that has the option need not do anything with it."""

@@ -1,0 +1,180 @@
+"""The commands `train` and `resume`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from rl_training.cli.console import SweepDisplay, print_json, summary
+from rl_training.cli.options import (
+    ConfigOption,
+    ImportOption,
+    JsonOption,
+    MoreSets,
+    QuietOption,
+    RunArgument,
+    SetOption,
+)
+from rl_training.importing import resume_command
+from rl_training.types import ConfigError, UserError
+
+if TYPE_CHECKING:
+    from rl_training.runtime import TrainResult
+    from rl_training.runtime.options import BoundConfig
+
+INTERRUPTED = 130
+
+
+def train(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="CONFIG|KEY=VALUE",
+            help="A YAML file, a packaged name, or an algorithm; then overrides, as with --set.",
+        ),
+    ] = None,
+    config: ConfigOption = None,
+    data: Annotated[str | None, typer.Option(help="A file of transitions, or the id of a Minari dataset.")] = None,
+    env: Annotated[str | None, typer.Option(help="Gymnasium environment, or module:Name-v0.")] = None,
+    total_timesteps: Annotated[int | None, typer.Option(help="Length of the run.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the run.")] = None,
+    out: Annotated[str | None, typer.Option(help="Folder in which the run directory is made.")] = None,
+    set_: SetOption = None,
+    from_: Annotated[
+        str | None, typer.Option("--from", help="Begin with the policy of this checkpoint or run, and go online.")
+    ] = None,
+    seeds: Annotated[str | None, typer.Option(help="Several seeds: 0-4, or 0,3,7.")] = None,
+    workers: Annotated[str, typer.Option(help="Seeds trained side by side: a number, or auto.")] = "1",
+    import_: ImportOption = None,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Train from a configuration, or an algorithm with its defaults: rl-training train td3_bc --data log.npz."""
+    from rl_training.runtime import read_options
+    from rl_training.runtime.fine_tuning import fine_tuning_config
+
+    more = list(words or [])
+    if more and "=" not in more[0]:
+        if config is not None:
+            raise ConfigError(f"{more[0]!r} and --config {config!r} both name a configuration: give one")
+        config = more.pop(0)
+    named = {"env_id": env, "total_timesteps": total_timesteps, "seed": seed, "output_dir": out}
+    overrides = [
+        *name_data(data),
+        *(f"{name}={json.dumps(value)}" for name, value in named.items() if value is not None),
+    ]
+    overrides += [*(set_ or []), *more]
+    if from_ is not None:
+        bound = fine_tuning_config(from_, config, overrides=overrides)
+    elif config is not None:
+        bound = read_options(config, overrides=overrides)
+    else:
+        raise ConfigError("--config is required: a path, a packaged name, or an algorithm; see `rl-training list`")
+    if seeds is None:
+        if workers != "1":
+            raise ConfigError("--workers goes with --seeds")
+        _train_one(bound, quiet=quiet, as_json=as_json)
+    else:
+        _train_seeds(bound, parse_seeds(seeds), workers, quiet=quiet, as_json=as_json)
+
+
+def resume(
+    run: RunArgument,
+    more: MoreSets = None,
+    set_: SetOption = None,
+    import_: ImportOption = None,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Continue a run that was stopped, killed or interrupted."""
+    from rl_training.config import parse_overrides
+    from rl_training.runtime import resume as resume_run
+
+    overrides = parse_overrides([*(set_ or []), *(more or [])])
+    _report_result(resume_run(run, callbacks=_progress(quiet or as_json), **overrides), as_json=as_json)
+
+
+def name_data(data: str | None) -> list[str]:
+    """The overrides that put a file, or the id of a Minari dataset, in place of the data that a configuration names."""
+    if data is None:
+        return []
+    is_file = bool(Path(data).suffix) or Path(data).exists()
+    named = {"dataset_path": data if is_file else None, "dataset_id": None if is_file else data}
+    named |= dict.fromkeys(("dataset_kind", "dataset_size"))
+    return [f"algo_kwargs.{name}={json.dumps(value)}" for name, value in named.items()]
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Seeds from '0-4', '0,3,7' or a mixture of both."""
+    seeds: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()):
+            raise ConfigError(f"--seeds expects numbers and ranges such as 0-4 or 0,3,7, got {text!r}")
+        seeds += range(int(first), int(last or first) + 1)
+    if not seeds:
+        raise ConfigError(f"--seeds {text!r} names no seed: a range goes from the smaller to the larger")
+    return seeds
+
+
+def _train_one(config: BoundConfig, *, quiet: bool, as_json: bool) -> None:
+    from rl_training.runtime import train as train_run
+
+    _report_result(train_run(config, callbacks=_progress(quiet or as_json)), as_json=as_json)
+
+
+def _train_seeds(config: BoundConfig, seeds: list[int], workers: str, *, quiet: bool, as_json: bool) -> None:
+    from rl_training.experiment import ExperimentManager
+    from rl_training.experiment.manager import default_workers
+
+    if workers != "auto" and not (workers.isdigit() and int(workers) > 0):
+        raise ConfigError(f"--workers must be a number >= 1 or auto, got {workers!r}")
+    count = default_workers() if workers == "auto" else int(workers)
+    display = SweepDisplay(seeds, quiet=quiet or as_json)
+    try:
+        with display:
+            results = ExperimentManager().sweep(config, seeds, workers=count, on_progress=display.update)
+    except KeyboardInterrupt:
+        _report_interrupt(display)
+    if as_json:
+        print_json([vars(result) for result in results])
+    elif not quiet and (runs := [result.run_dir for result in results if result.run_dir]):
+        print(f"report: rl-training report {' '.join(runs)}")
+    failed = [result for result in results if result.status == "failed"]
+    if failed:
+        raise UserError("\n".join(f"seed {result.seed}: {result.error}" for result in failed))
+    if any(result.status == "interrupted" for result in results):
+        _report_interrupt(display)
+
+
+def _report_interrupt(display: SweepDisplay) -> NoReturn:
+    """Say how to go on with each seed, and end as an interrupted command does."""
+    for seed, progress in display.rows.items():
+        if progress is None:
+            print(f"seed {seed} was not started", file=sys.stderr)
+        elif progress.status in ("running", "interrupted") and progress.run_dir:
+            print(f"resume seed {seed} with: {resume_command(progress.run_dir)}", file=sys.stderr)
+    raise typer.Exit(INTERRUPTED)
+
+
+def _report_result(result: TrainResult, *, as_json: bool) -> None:
+    """The outcome of a run: the policy's score, the data's, and where the files are."""
+    if as_json:
+        paths = {"run_dir": str(result.run_dir), "checkpoint": str(result.checkpoint_path)}
+        print_json({**paths, **result.to_plain()})
+    else:
+        for name, text in summary(result).items():
+            print(f"{name:<12}{text}")
+    if result.interrupted:
+        print(f"resume with: {resume_command(result.run_dir)}", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED)
+
+
+def _progress(quiet: bool) -> list[Any]:
+    from rl_training.runtime.progress import ProgressCallback
+
+    return [] if quiet else [ProgressCallback()]
