@@ -124,7 +124,8 @@ def test_training_with_json_prints_one_value_and_nothing_else(train_tiny: Comman
     answer = train_tiny("bc", "--json")
 
     result = json.loads(answer.out)
-    assert set(result) == {"run_dir", "checkpoint", "metrics", "best_metrics", "data_return", "stop_reason"}
+    ending = {"data_return", "stop_reason", "interrupted"}
+    assert set(result) == {"run_dir", "checkpoint", "metrics", "best_metrics", *ending}
     assert Path(result["checkpoint"]).is_file()
     assert result["metrics"]["length_mean"] == 200
     assert json.loads((Path(result["run_dir"]) / "metadata.json").read_text())["command"][:2] == [

@@ -403,7 +403,7 @@ def test_a_checkpoint_of_another_algorithm_is_refused(
 def test_a_folder_without_a_checkpoint_cannot_be_begun_with(command: Command, tmp_path: Path) -> None:
     answer = command("train", "--from", tmp_path)
     assert (answer.code, answer.out) == (2, "")
-    assert answer.err == f"error: '{tmp_path}' holds no checkpoint (looked for checkpoints/latest.pt)\n"
+    assert answer.err == f"error: '{tmp_path}' holds no run: no folder in it has a config.yaml and checkpoints\n"
 
 
 @pytest.mark.parametrize("algo", ["sac", "td3_bc"])

@@ -24,8 +24,8 @@ def evaluate(
 ) -> None:
     """Run a trained policy in its environment, on raw reward."""
     from rl_training.runtime import evaluate as evaluate_run
-    from rl_training.runtime.checkpointing import find_checkpoint
     from rl_training.runtime.evaluation import EVAL_SEED
+    from rl_training.runtime.finding import find_checkpoint
 
     path = find_checkpoint(run, name="best.pt" if best else "latest.pt")
     result = evaluate_run(path, episodes=episodes, seed=EVAL_SEED if seed is None else seed)

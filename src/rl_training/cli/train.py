@@ -90,12 +90,16 @@ def resume(
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Continue a run that was stopped, killed or interrupted."""
+    """Continue a run that was stopped, killed or interrupted; of a folder, the newest that has not ended."""
     from rl_training.config import parse_overrides
     from rl_training.runtime import resume as resume_run
+    from rl_training.runtime.finding import find_unfinished
 
     overrides = parse_overrides([*(set_ or []), *(more or [])])
-    _report_result(resume_run(run, callbacks=_progress(quiet or as_json), **overrides), as_json=as_json)
+    path = find_unfinished([run])
+    if str(path) != run:
+        print(f"resuming {path}", file=sys.stderr)
+    _report_result(resume_run(path, callbacks=_progress(quiet or as_json), **overrides), as_json=as_json)
 
 
 def name_data(data: str | None) -> list[str]:

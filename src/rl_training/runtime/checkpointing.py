@@ -214,18 +214,6 @@ def _whole(path: Path, tree: dict[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def find_checkpoint(path: Path | str, *, name: str = "latest.pt") -> Path:
-    """The checkpoint meant by a file, by a run directory (its latest), or by a folder of runs (that of the newest)."""
-    path = Path(path)
-    if not path.is_dir():
-        return path
-    place = Path("checkpoints", name)
-    found = [path / place] if (path / place).is_file() else list(path.glob(f"*/{place.as_posix()}"))
-    if not found:
-        raise CheckpointError(f"{str(path)!r} holds no checkpoint (looked for {place})")
-    return max(found, key=lambda file: file.stat().st_mtime)
-
-
 def _digest(tree: Any) -> str:
     digest = hashlib.blake2b(digest_size=16)
     _feed(digest, tree)

@@ -14,7 +14,8 @@ from rl_training.config import TrainConfig, parse_overrides
 from rl_training.data import DataOptions
 from rl_training.envs import reward_transform
 from rl_training.rewards import RewardTransformConfig
-from rl_training.runtime.checkpointing import find_checkpoint, load_checkpoint, load_networks
+from rl_training.runtime.checkpointing import load_checkpoint, load_networks
+from rl_training.runtime.finding import find_checkpoint
 from rl_training.runtime.option_groups import ControlOptions, LoopOptions
 from rl_training.runtime.options import BoundConfig, ConfigSource, RunOptions, merge, plain_config, read_options
 from rl_training.spaces import SpaceSpec

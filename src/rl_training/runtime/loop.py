@@ -25,6 +25,8 @@ def train_session(session: Session) -> TrainResult:
 def run_loop(session: Session) -> None:
     """The training loop: learn while updates are due, else act."""
     state, plan = session.state, session.plan
+    # A run that goes on has not ended, whatever it said before.
+    (session.run.path / "result.json").unlink(missing_ok=True)
     for callback in session.callbacks:
         callback.on_train_start(state)
     evaluate_initial_policy(session)

@@ -94,10 +94,10 @@ class TrainResult:
     """Of a run that went online: the offline score, the largest drop below it, and the regret."""
 
     def to_plain(self) -> dict[str, Any]:
-        """Metrics and the reason to stop, as `result.json` and `--json` have them."""
+        """Metrics and how the run ended, as `result.json` and `--json` have them."""
         plain = {"metrics": self.metrics, "best_metrics": self.best_metrics, "data_return": self.data_return}
         fine_tuning = {"fine_tuning": self.fine_tuning} if self.fine_tuning else {}
-        return {**plain, **fine_tuning, "stop_reason": self.stop_reason}
+        return {**plain, **fine_tuning, "stop_reason": self.stop_reason, "interrupted": self.interrupted}
 
 
 @dataclass

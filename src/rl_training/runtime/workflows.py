@@ -25,7 +25,6 @@ from rl_training.runtime.artifacts import RunDirectory
 from rl_training.runtime.assembly import open_session
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpointing import (
-    find_checkpoint,
     load_checkpoint,
     refusing_other_networks,
     save_checkpoint,
@@ -33,6 +32,7 @@ from rl_training.runtime.checkpointing import (
     saved_spaces,
 )
 from rl_training.runtime.evaluation import EVAL_SEED, EvaluationResult, evaluate_policy
+from rl_training.runtime.finding import find_checkpoint, find_unfinished
 from rl_training.runtime.loop import train_session
 from rl_training.runtime.options import (
     BoundConfig,
@@ -94,11 +94,13 @@ def resume(
 ) -> TrainResult:
     """Continue a run from its directory or one of its checkpoints; it ends as it would have without the stop.
 
-    `overrides` replace fields of the config, such as `total_timesteps`; a run of another algorithm than the expected
-    one is refused. A run that was given its `dataset` or its `env` as an object needs it again.
+    A folder of runs, or a pattern, stands for the newest run in it that has not ended. `overrides` replace fields of
+    the config, such as `total_timesteps`; a run of another algorithm than the expected one is refused. A run that was
+    given its `dataset` or its `env` as an object needs it again.
     """
-    run_dir = _run_dir(Path(path))
-    checkpoint = Path(path) if Path(path).is_file() else run_dir / "checkpoints" / "latest.pt"
+    path = find_unfinished([path])
+    run_dir = _run_dir(path)
+    checkpoint = path if path.is_file() else run_dir / "checkpoints" / "latest.pt"
     tree = load_checkpoint(checkpoint) if checkpoint.is_file() else None
     config = TrainConfig(**tree["config"]) if tree else load_config(run_dir / "config.yaml")
     if env is not None:
@@ -158,8 +160,6 @@ def _check_algo(checkpoint: Path, algo: str, expected: str | None) -> None:
 
 def _run_dir(path: Path) -> Path:
     """The directory of the run that a directory or a checkpoint belongs to."""
-    if not path.exists():
-        raise CheckpointError(f"{str(path)!r} does not exist; expected a run directory or a checkpoint")
     run_dir = path if path.is_dir() else path.resolve().parent.parent
     if not (run_dir / "config.yaml").is_file():
         raise CheckpointError(

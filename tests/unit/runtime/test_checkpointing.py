@@ -14,7 +14,7 @@ import torch
 
 from rl_training.config import TrainConfig
 from rl_training.runtime import train
-from rl_training.runtime.checkpointing import find_checkpoint, link_checkpoint, load_checkpoint, save_checkpoint
+from rl_training.runtime.checkpointing import link_checkpoint, load_checkpoint, save_checkpoint
 from rl_training.types import CheckpointError
 
 WEIGHTS = torch.linspace(0.1, 0.9, 64)
@@ -181,35 +181,6 @@ def test_a_link_left_over_from_a_crash_is_no_obstacle(tmp_path: Path) -> None:
     link_checkpoint(path, "latest.pt")
 
     assert load_checkpoint(tmp_path / "latest.pt")["number"] == 1
-
-
-def _latest(run_dir: Path, modified: int) -> Path:
-    path = run_dir / "checkpoints" / "latest.pt"
-    path.parent.mkdir(parents=True)
-    save_checkpoint(path, _tree())
-    os.utime(path, (modified, modified))
-    return path
-
-
-def test_a_run_directory_stands_for_its_latest_checkpoint(tmp_path: Path) -> None:
-    path = _latest(tmp_path / "run", 0)
-
-    assert find_checkpoint(tmp_path / "run") == path
-    assert find_checkpoint(str(path)) == path
-
-
-def test_a_folder_of_runs_stands_for_the_one_that_was_written_last(tmp_path: Path) -> None:
-    # Neither the first nor the last by name.
-    _, newest, _ = (_latest(tmp_path / name, modified) for name, modified in {"a": 1, "b": 3, "c": 2}.items())
-
-    assert find_checkpoint(tmp_path) == newest
-
-
-def test_a_directory_without_a_checkpoint_says_what_was_looked_for(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError) as caught:
-        find_checkpoint(tmp_path)
-
-    assert str(caught.value) == f"{str(tmp_path)!r} holds no checkpoint (looked for checkpoints/latest.pt)"
 
 
 def test_a_missing_checkpoint_is_named(tmp_path: Path) -> None:
