@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import probe as _probe  # noqa: F401  registers its environments
@@ -10,6 +11,7 @@ import torch
 from conftest import packaged
 
 from rl_training.config import TrainConfig, load_config
+from rl_training.runtime import TrainerState
 
 SMALL = (
     "total_timesteps=40",
@@ -37,6 +39,13 @@ PRIOR = (
 def online_config(output: Path, algo: str = "sac", *overrides: str) -> TrainConfig:
     """The packaged config of an algorithm, made small."""
     return load_config(packaged(algo), overrides=[*SMALL, f"output_dir={output}", *overrides])
+
+
+def blank_state(total: int = 100, *, run_dir: Path = Path(), **counters: Any) -> TrainerState:
+    """Where a run is that has only a name and counters."""
+    algorithm: Any = SimpleNamespace(name="td3_bc")
+    policy: Any = None
+    return TrainerState(algorithm, policy, run_dir, total, **counters)
 
 
 def differences(ours: Any, theirs: Any, where: str = "") -> list[str]:

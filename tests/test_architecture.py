@@ -34,6 +34,7 @@ ALLOWED = {
     "algorithms": {"models", *BASE},
     "runtime": {"algorithms", "models", "data", "envs", *BASE},
     "experiment": {"runtime", "algorithms", "importing", *BASE},
+    "callbacks": {"runtime"},
     "api": {"experiment", "runtime", "envs", *BASE},
     "cli": {"api", "envs", "experiment", "importing", "runtime", *BASE},
     "__main__": {"cli"},

@@ -101,11 +101,55 @@ def test_training_shows_progress_and_says_what_it_came_to(train_tiny: Command, t
 
     assert (answer.code, answer.err) == (0, "")
     (run,) = (tmp_path / "runs").iterdir()
-    assert answer.out.startswith(f"run {run}\n")
-    assert re.search(r"^10/20  .* updates/s", answer.out, re.MULTILINE)
+    assert answer.out.startswith(f"run         {run}\ndata        random: 400 transitions in 2 episodes")
+    assert re.search(r"^10/20  evaluation  return_mean", answer.out, re.MULTILINE)
+    assert re.search(
+        r"^meaning +the policy's mean return is \d+\.\d (above|below) the data's$", answer.out, re.MULTILINE
+    )
+    assert answer.out.endswith(f"Next: rl-training eval {run} --episodes 100\n")
     assert re.search(r"^policy +return -\d+\.\d ± \d+\.\d$", answer.out, re.MULTILINE)
     assert re.search(r"^data +return -\d+\.\d$", answer.out, re.MULTILINE)
     assert re.search(rf"^checkpoint +{run}/checkpoints/latest.pt$", answer.out, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train", "td3_bx"], "did you mean 'td3_bc'?"),
+        (["eval", "nowhere"], "'nowhere' does not exist"),
+        (["report"], "Missing argument"),
+        (["eval", "--episodes", "0", "x"], "greater than or equal to 1"),
+    ],
+)
+def test_where_json_was_asked_for_an_error_is_json_too(command: Command, arguments: list[str], words: str) -> None:
+    answer = command(*arguments, "--json")
+
+    assert (answer.code, answer.err) == (2, "")
+    assert words in json.loads(answer.out)["error"]
+
+
+def test_without_an_environment_the_end_says_what_is_not_known(command: Command, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    np.savez(
+        tmp_path / "log.npz",
+        observations=rng.normal(size=(200, 2)),
+        actions=rng.uniform(0, 1, (200, 1)),
+        rewards=np.ones(200),
+        terminals=np.zeros(200, bool),
+        timeouts=np.arange(1, 201) % 20 == 0,
+    )
+
+    with pytest.warns(UserWarning, match=r"taken to be in \[-1, 1\], but the logged ones are in \[0.00"):
+        answer = command("train", "td3_bc", "--data", tmp_path / "log.npz", "--total-timesteps=10", "--out", tmp_path)
+
+    assert "ends        0 episodes terminated, 10 ended otherwise (time limits)" in answer.out
+    assert "as is assumed where all logged ones are in [-1, 1]" in answer.out
+    assert "diagnostics on 1 episode held out (20 transitions)" in answer.out
+    # 20 rewards of 1, discounted by 0.99.
+    assert re.search(
+        r"Its critic guesses \S+ \(discounted, transformed rewards\); held-out episodes had 18.2", answer.out
+    )
+    assert re.search(r"^Next: rl-training predict \S+ --obs observations.npy$", answer.out, re.MULTILINE)
 
 
 def test_training_quietly_says_only_what_it_came_to(train_tiny: Command) -> None:
@@ -115,14 +159,18 @@ def test_training_quietly_says_only_what_it_came_to(train_tiny: Command) -> None
     assert [line.split()[0] for line in answer.out.splitlines() if not line.startswith("best")] == [
         "policy",
         "data",
+        "meaning",
         "run",
         "checkpoint",
+        "Next:",
     ]
 
 
-def test_training_with_json_prints_one_value_and_nothing_else(train_tiny: Command) -> None:
+def test_training_with_json_prints_one_value_and_progress_on_standard_error(train_tiny: Command) -> None:
     answer = train_tiny("bc", "--json")
 
+    assert "20/20  evaluation" in answer.err
+    assert train_tiny("bc", "--json", "--quiet").err == ""
     result = json.loads(answer.out)
     ending = {"data_return", "stop_reason", "interrupted"}
     assert set(result) == {"run_dir", "checkpoint", "metrics", "best_metrics", *ending}
@@ -515,7 +563,8 @@ def test_a_worker_that_dies_is_reported_and_does_not_take_the_other_seeds_along(
     assert results["done"]["metrics"]["length_mean"] == 5
     dead = results["failed"]
     assert dead["error"] == f"the process ended with status 7; resume it with: rl-training resume {dead['run_dir']}"
-    assert (answer.code, answer.err) == (2, f"error: seed {dead['seed']}: {dead['error']}\n")
+    assert answer.code == 2
+    assert f"seed {dead['seed']}  failed  {dead['error']}\n" in answer.err
     # What the message says can be done.
     assert resume(dead["run_dir"]).metrics["length_mean"] == 5
 

@@ -14,6 +14,7 @@ from gymnasium.spaces import Box
 
 from rl_training import BC, SAC, TD3BC, resume, train
 from rl_training.data import TransitionDataset, load_transition_dataset
+from rl_training.runtime.artifacts import read_metrics
 from rl_training.runtime.checkpointing import load_checkpoint
 from rl_training.types import ConfigError, DatasetError, UserError
 
@@ -106,7 +107,8 @@ def test_a_run_whose_environment_is_gone_says_what_it_needs(tmp_path: Path) -> N
     run = SAC(env=Walk, total_timesteps=20, learning_starts=10, output_dir=tmp_path, **SMALL).learn().run_dir
     gym.registry.pop(load_checkpoint(run / "checkpoints" / "latest.pt")["config"]["env_id"])
 
-    with pytest.raises(ConfigError, match=r"given/Walk\d*-v0 was passed as an object: pass it again, as env="):
+    words = r"given/Walk\d*-v0 was passed as an object \(\S*test_objects.Walk in \S+, .*\): pass it again"
+    with pytest.raises(ConfigError, match=words):
         resume(run, total_timesteps=40)
     # Under whatever name: it is the run's own that counts.
     assert resume(run, env=partial(Walk), total_timesteps=40).metrics["env_steps"] == 40
@@ -174,3 +176,64 @@ def test_a_dataset_is_saved_and_read_back(name: str, tmp_path: Path) -> None:
         assert torch.equal(again.fields[field], dataset.fields[field])
     with pytest.raises(ConfigError, match="did you mean"):
         dataset.save(tmp_path / "log.nzp")
+
+
+def _learned(run_dir: Path) -> dict[str, Any]:
+    state: dict[str, Any] = load_checkpoint(run_dir / "checkpoints" / "latest.pt")["trainer"]["state"]
+    return state
+
+
+def test_learning_again_goes_on_in_the_same_run_with_schedules_over_the_new_total(tmp_path: Path) -> None:
+    schedule = {"kind": "linear", "final_ratio": 0.0}
+    model = BC(dataset=_arrays(), output_dir=tmp_path, log_interval=5, learning_rate_schedule=schedule, **SMALL)
+
+    first = model.learn(total_timesteps=10)
+    rate = read_metrics(first.run_dir)[-1]["learning_rate_multiplier"]
+    again = model.learn(total_timesteps=30)
+
+    assert again.run_dir == first.run_dir
+    assert _learned(again.run_dir)["update_count"] == 40
+    rates = [row["learning_rate_multiplier"] for row in read_metrics(again.run_dir) if row["kind"] == "train"]
+    # The last of 10 updates, then the 15th of 40.
+    assert rate == pytest.approx(1 - 9 / 10)
+    assert rates[2] == pytest.approx(1 - 14 / 40)
+
+
+def test_a_new_run_starts_afresh(tmp_path: Path) -> None:
+    model = BC(dataset=_arrays(), output_dir=tmp_path, total_timesteps=10, **SMALL)
+    first, second = model.learn(), model.learn(new_run=True)
+
+    assert first.run_dir != second.run_dir
+    assert _learned(second.run_dir)["update_count"] == 10
+    assert first.metrics == second.metrics
+
+
+def test_updates_before_the_first_step_do_not_count_when_learning_again(tmp_path: Path) -> None:
+    options = {"mode": "offline_to_online", "offline_pretrain_updates": 15, "learning_starts": 5}
+    model = TD3BC(dataset=_arrays(), env=Walk, output_dir=tmp_path, **options, **SMALL)
+
+    model.learn(total_timesteps=20)
+    run = model.learn(total_timesteps=10).run_dir
+
+    assert _learned(run)["env_steps"] == 30
+
+
+def test_a_loaded_run_learns_on(tmp_path: Path) -> None:
+    run = SAC(env=Walk, total_timesteps=20, learning_starts=10, output_dir=tmp_path, **SMALL).learn().run_dir
+    gym.registry.pop(load_checkpoint(run / "checkpoints" / "latest.pt")["config"]["env_id"])
+
+    model = SAC.load(run, env=Walk)
+
+    assert model.learn(total_timesteps=30).run_dir == run
+    assert _learned(run)["env_steps"] == 50
+
+
+def test_a_file_outside_of_a_run_has_no_run_to_go_on_with(tmp_path: Path) -> None:
+    model = BC(dataset=_arrays(), output_dir=tmp_path / "runs", total_timesteps=10, **SMALL)
+    model.learn()
+    model.save(tmp_path / "saved.pt")
+    loaded = BC.load(tmp_path / "saved.pt", dataset=_arrays())
+
+    with pytest.raises(UserError, match=r"not in a run directory.*BC.load\(run directory\), or learn\(new_run=True\)"):
+        loaded.learn(total_timesteps=5)
+    assert loaded.learn(total_timesteps=5, new_run=True).run_dir.parent == tmp_path / "runs"

@@ -16,8 +16,18 @@ from typing_extensions import Self
 from rl_training.config import TrainConfig
 from rl_training.envs import env_id_for
 from rl_training.experiment.registry import AlgorithmSpec, list_algorithms
-from rl_training.runtime import Policy, SavedPolicy, TrainResult, check_algorithm, load_policy, read_options, train
+from rl_training.runtime import (
+    Policy,
+    SavedPolicy,
+    TrainResult,
+    check_algorithm,
+    load_policy,
+    read_options,
+    resume,
+    train,
+)
 from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.finding import find_checkpoint, is_run
 from rl_training.runtime.options import ConfigSource, merge, plain_config
 from rl_training.runtime.progress import ProgressCallback
 from rl_training.types import UserError, nearest
@@ -44,6 +54,8 @@ class ManagedAlgorithm:
         check_algorithm(self.config, self.algo)
         self.result: TrainResult | None = None
         self._saved: SavedPolicy | None = None
+        self._goes_on_from: Path | None = None
+        """The run directory or checkpoint from which `learn` goes on; None where there is none."""
 
     @property
     def config(self) -> TrainConfig:
@@ -51,14 +63,28 @@ class ManagedAlgorithm:
         return self._bound[0]
 
     def learn(
-        self, *, total_timesteps: int | None = None, callbacks: Sequence[Callback] = (), progress: bool | None = None
+        self,
+        *,
+        total_timesteps: int | None = None,
+        callbacks: Sequence[Callback] = (),
+        progress: bool | None = None,
+        new_run: bool = False,
     ) -> TrainResult:
-        """Train in a new run directory; progress is shown on a terminal unless told otherwise."""
+        """Train for this many timesteps, by default as many as the configuration says.
+
+        The first call makes a run directory. Further calls, and the first after `load`, go on with that run, with
+        schedules that stretch over the new total; a `new_run` starts afresh. Progress is shown on a terminal unless
+        told otherwise.
+        """
         if total_timesteps is not None:
             self._bound = replace(self.config, total_timesteps=total_timesteps), self._bound[1]
         if progress or (progress is None and sys.stdout.isatty()):
             callbacks = [*callbacks, ProgressCallback()]
-        self.result = train(self._bound, dataset=self._dataset, callbacks=callbacks)
+        if self._saved is None or new_run:
+            self.result = train(self._bound, dataset=self._dataset, callbacks=callbacks)
+        else:
+            self.result = self._go_on(self._saved, self.config.total_timesteps, callbacks)
+        self._goes_on_from = self.result.run_dir
         self._saved = load_policy(self.result.checkpoint_path)
         return self.result
 
@@ -85,12 +111,33 @@ class ManagedAlgorithm:
         self._trained().save(path)
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """The trained algorithm from a file or run directory; one of another algorithm is refused."""
-        saved = load_policy(path, algo=cls.algo)
-        managed = cls(saved.config)
+    def load(cls, path: str | Path, *, dataset: Any = None, env: Any = None) -> Self:
+        """The trained algorithm from a file or run directory; one of another algorithm is refused.
+
+        A run that was given its `dataset` or its `env` as an object needs it again if it is to learn on.
+        """
+        checkpoint = find_checkpoint(path)
+        saved = load_policy(checkpoint, algo=cls.algo)
+        if env is not None:
+            env_id_for(env, known_as=str(saved.config.env_id))
+        managed = cls(saved.config, dataset=dataset)
         managed._saved = saved
+        managed._goes_on_from = checkpoint if is_run(checkpoint.resolve().parent.parent) else None
         return managed
+
+    def _go_on(self, saved: SavedPolicy, timesteps: int, callbacks: Sequence[Callback]) -> TrainResult:
+        """Make the run longer by this many timesteps."""
+        if self._goes_on_from is None:
+            name = type(self).__name__
+            raise UserError(
+                f"this {name} was loaded from a file that is not in a run directory, so there is no run to go on with: "
+                f"use {name}.load(run directory), or learn(new_run=True)"
+            )
+        done = saved.tree["trainer"]["state"]["global_step"]
+        # Updates before the first step of the environment do not count in total_timesteps.
+        done -= min(done, saved.config.algo_kwargs.get("offline_pretrain_updates") or 0)
+        total = {"total_timesteps": done + timesteps}
+        return resume(self._goes_on_from, dataset=self._dataset, callbacks=callbacks, reschedule=True, **total)
 
     def _trained(self) -> SavedPolicy:
         if self._saved is None:

@@ -9,13 +9,14 @@ import os
 import sys
 import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 import rl_training
 from rl_training.cli import policies, report, train
 from rl_training.cli.config import config_app, list_
+from rl_training.cli.console import print_json
 from rl_training.cli.data import data_app
 from rl_training.types import UserError
 
@@ -23,6 +24,9 @@ SPINS = "2000"
 """How many turns of OpenMP's loop a waiting thread spins before it gives up its core. With OpenMP's own default, two
 threads beside a busy core made a fiftieth of the updates of one thread. With this value they make half of them, and
 as many as before where all cores are free."""
+
+ArgumentError: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
+"""What Typer raises for a mistake in the arguments. It is Click's class, which newer versions of Typer have inside."""
 
 app = typer.Typer(
     name="rl-training",
@@ -68,9 +72,21 @@ def main() -> None:
     if "OMP_WAIT_POLICY" not in os.environ:
         # Read when torch is loaded, which is why it cannot be an option of a run.
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
+    as_json = "--json" in sys.argv
     try:
-        app()
+        # Typer prints mistakes in the arguments itself, unless they are wanted as JSON.
+        sys.exit(app(standalone_mode=not as_json))
     except (UserError, OSError) as error:
         # OSError: a traceback would not explain a missing folder or a full disk.
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        _refuse(str(error), as_json=as_json)
+    except ArgumentError as error:
+        _refuse(error.format_message(), as_json=as_json)
+
+
+def _refuse(message: str, *, as_json: bool) -> NoReturn:
+    """End with a message: on standard error, or as a JSON value where results would be one."""
+    if as_json:
+        print_json({"error": message})
+    else:
+        print(f"error: {message}", file=sys.stderr)
+    sys.exit(2)

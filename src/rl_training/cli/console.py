@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +17,17 @@ if TYPE_CHECKING:
     from rl_training.runtime import TrainResult
 
 
-class SweepDisplay:
-    """One line per seed, live on a terminal, else a line per event."""
+LINE_SECONDS = 10.0
+"""Time between two lines of progress of one seed, where there is no terminal."""
 
-    def __init__(self, seeds: Sequence[int], *, quiet: bool) -> None:
-        self.console = Console(highlight=False, soft_wrap=True, quiet=quiet)
+
+class SweepDisplay:
+    """One line per seed, live on a terminal; else a line for every evaluation, and now and then one in between."""
+
+    def __init__(self, seeds: Sequence[int], *, quiet: bool, to_stderr: bool = False) -> None:
+        self.console = Console(highlight=False, soft_wrap=True, quiet=quiet, stderr=to_stderr)
         self.rows: dict[int, SeedProgress | None] = dict.fromkeys(seeds)
+        self.next_lines: dict[int, float] = {}
         self.live = Live(get_renderable=self.table, console=self.console) if self.console.is_terminal else None
 
     def __enter__(self) -> Self:
@@ -35,9 +41,11 @@ class SweepDisplay:
 
     def update(self, progress: SeedProgress) -> None:
         """Show how far a seed has come."""
-        self.rows[progress.seed] = progress
-        if self.live is None:
-            self.console.print("  ".join(self.cells(progress.seed, progress)), markup=False)
+        before, self.rows[progress.seed] = self.rows[progress.seed], progress
+        is_news = before is None or (before.status, before.metrics) != (progress.status, progress.metrics)
+        if self.live is None and (is_news or time.monotonic() >= self.next_lines.get(progress.seed, 0.0)):
+            self.next_lines[progress.seed] = time.monotonic() + LINE_SECONDS
+            self.console.print("  ".join(self.cells(progress.seed, progress)).rstrip(), markup=False)
 
     def table(self) -> Table:
         """The live display."""
@@ -58,7 +66,7 @@ class SweepDisplay:
 
 
 def summary(result: TrainResult) -> dict[str, str]:
-    """The outcome of a run, by name: the policy's score, the data's, and where the files are."""
+    """The outcome of a run, by name: the policy's score, the data's, what that means, and where the files are."""
     lines = {}
     if result.metrics:
         lines["policy"] = score_text(result.metrics)
@@ -69,9 +77,33 @@ def summary(result: TrainResult) -> dict[str, str]:
     if result.fine_tuning:
         offline, drop, regret = (result.fine_tuning[name] for name in ("offline_score", "largest_drop", "regret"))
         lines["online"] = f"offline score {offline:.1f}, largest drop below it {drop:.1f}, regret {regret:.3g}"
+    lines["meaning"] = meaning(result.metrics, result.data_return)
     lines["run"] = str(result.run_dir)
     lines["checkpoint"] = str(result.checkpoint_path)
-    return lines
+    return {name: text for name, text in lines.items() if text}
+
+
+def meaning(metrics: Mapping[str, float], data_return: float | None) -> str:
+    """What an evaluation says about the policy, and what it does not say."""
+    if "return_mean" in metrics and data_return is None:
+        return "the return is a mean over episodes in the environment, on its own reward"
+    if "return_mean" in metrics and data_return is not None:
+        gain = metrics["return_mean"] - data_return
+        return f"the policy's mean return is {abs(gain):.1f} {'above' if gain >= 0 else 'below'} the data's"
+    if "initial_value" in metrics:
+        guess = f"Its critic guesses {number_text(metrics['initial_value'])} (discounted, transformed rewards)"
+        logged = f"; held-out episodes had {number_text(metrics['initial_return'])}" * ("initial_return" in metrics)
+        return (
+            f"without an environment, the policy's return is not known. {guess}{logged}. Critics often guess too high"
+        )
+    return "without an environment, the policy's return is not known" if metrics else ""
+
+
+def next_command(result: TrainResult) -> str:
+    """The command that one would type after this run."""
+    if "return_mean" in result.metrics:
+        return f"rl-training eval {result.run_dir} --episodes 100"
+    return f"rl-training predict {result.run_dir} --obs observations.npy"
 
 
 def score_text(metrics: Mapping[str, float]) -> str:
@@ -81,7 +113,7 @@ def score_text(metrics: Mapping[str, float]) -> str:
         if "success_rate" in metrics:
             text += f", success {metrics['success_rate']:.2f}"
         return f"{text}, D4RL score {metrics['normalized_score']:.1f}" if "normalized_score" in metrics else text
-    names = ("td_error", "initial_value", "action_mse")
+    names = ("td_error", "initial_value", "initial_return", "action_mse", "action_agreement")
     return ", ".join(f"{name} {metrics[name]:.4g}" for name in names if name in metrics)
 
 

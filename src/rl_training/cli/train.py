@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from rl_training.cli.console import SweepDisplay, print_json, summary
+from rl_training.cli.console import SweepDisplay, next_command, print_json, summary
 from rl_training.cli.options import (
     ConfigOption,
     ImportOption,
@@ -99,7 +99,8 @@ def resume(
     path = find_unfinished([run])
     if str(path) != run:
         print(f"resuming {path}", file=sys.stderr)
-    _report_result(resume_run(path, callbacks=_progress(quiet or as_json), **overrides), as_json=as_json)
+    callbacks = _progress(quiet=quiet, as_json=as_json)
+    _report_result(resume_run(path, callbacks=callbacks, **overrides), as_json=as_json)
 
 
 def name_data(data: str | None) -> list[str]:
@@ -128,7 +129,8 @@ def parse_seeds(text: str) -> list[int]:
 def _train_one(config: BoundConfig, *, quiet: bool, as_json: bool) -> None:
     from rl_training.runtime import train as train_run
 
-    _report_result(train_run(config, callbacks=_progress(quiet or as_json)), as_json=as_json)
+    callbacks = _progress(quiet=quiet, as_json=as_json)
+    _report_result(train_run(config, callbacks=callbacks), as_json=as_json)
 
 
 def _train_seeds(config: BoundConfig, seeds: list[int], workers: str, *, quiet: bool, as_json: bool) -> None:
@@ -138,7 +140,7 @@ def _train_seeds(config: BoundConfig, seeds: list[int], workers: str, *, quiet: 
     if workers != "auto" and not (workers.isdigit() and int(workers) > 0):
         raise ConfigError(f"--workers must be a number >= 1 or auto, got {workers!r}")
     count = default_workers() if workers == "auto" else int(workers)
-    display = SweepDisplay(seeds, quiet=quiet or as_json)
+    display = SweepDisplay(seeds, quiet=quiet, to_stderr=as_json)
     try:
         with display:
             results = ExperimentManager().sweep(config, seeds, workers=count, on_progress=display.update)
@@ -149,6 +151,9 @@ def _train_seeds(config: BoundConfig, seeds: list[int], workers: str, *, quiet: 
     elif not quiet and (runs := [result.run_dir for result in results if result.run_dir]):
         print(f"report: rl-training report {' '.join(runs)}")
     failed = [result for result in results if result.status == "failed"]
+    if failed and as_json:
+        # The errors are part of what was printed.
+        raise typer.Exit(2)
     if failed:
         raise UserError("\n".join(f"seed {result.seed}: {result.error}" for result in failed))
     if any(result.status == "interrupted" for result in results):
@@ -173,12 +178,14 @@ def _report_result(result: TrainResult, *, as_json: bool) -> None:
     else:
         for name, text in summary(result).items():
             print(f"{name:<12}{text}")
+        if not result.interrupted:
+            print(f"Next: {next_command(result)}")
     if result.interrupted:
         print(f"resume with: {resume_command(result.run_dir)}", file=sys.stderr)
         raise typer.Exit(INTERRUPTED)
 
 
-def _progress(quiet: bool) -> list[Any]:
+def _progress(*, quiet: bool, as_json: bool) -> list[Any]:
     from rl_training.runtime.progress import ProgressCallback
 
-    return [] if quiet else [ProgressCallback()]
+    return [] if quiet else [ProgressCallback(to_stderr=as_json)]

@@ -17,7 +17,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-from gymnasium.wrappers import FlattenObservation, RescaleAction, TransformAction, TransformObservation
+from gymnasium.wrappers import FlattenObservation, RescaleAction, TimeLimit, TransformAction, TransformObservation
 
 from rl_training.config import RewardTransformConfig
 from rl_training.envs.goals import FlattenGoal, has_goal
@@ -79,6 +79,11 @@ def env_id_for(env: str | gym.Env[Any, Any] | Callable[..., gym.Env[Any, Any]], 
     return env_id
 
 
+def is_known(env_id: str) -> bool:
+    """Whether an environment is registered under this name."""
+    return env_id in gym.registry
+
+
 def _copied(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
     try:
         return copy.deepcopy(env)
@@ -114,6 +119,26 @@ def make_env(
     elif isinstance(actions, Discrete) and actions.start and not native:
         env = TransformAction(env, partial(operator.add, int(actions.start)), Discrete(int(actions.n)))
     return Snapshot(env)
+
+
+def describe_env(env: gym.Env[Any, Any]) -> dict[str, Any]:
+    """The class of an environment, the wrappers around it, from the outermost on, and its spaces, as text."""
+    spaces = {"observation_space": str(env.observation_space), "action_space": str(env.action_space)}
+    wrappers, inner = [], env
+    while isinstance(inner, gym.Wrapper):
+        wrappers.append(type(inner).__name__)
+        inner = inner.env
+    return {"class": f"{type(inner).__module__}.{type(inner).__qualname__}", "wrappers": wrappers, **spaces}
+
+
+def time_limit(env: gym.Env[Any, Any]) -> int | None:
+    """The number of steps after which Gymnasium cuts an episode; None if it does not."""
+    inner = env
+    while isinstance(inner, gym.Wrapper):
+        if isinstance(inner, TimeLimit):
+            return int(inner._max_episode_steps)
+        inner = inner.env
+    return None
 
 
 def make_vector_env(
@@ -176,7 +201,7 @@ def try_out(env: gym.Env[Any, Any], env_id: str, env_kwargs: Mapping[str, Any]) 
 
 
 def _make(env_id: str, kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
-    if env_id.startswith(GIVEN) and env_id not in gym.registry:
+    if env_id.startswith(GIVEN) and not is_known(env_id):
         raise ConfigError(f"{env_id} was passed as an object: pass it again, as env=")
     if env_id.startswith(ROBOTICS):
         # Nothing but the import of Gymnasium-Robotics makes its tasks known.

@@ -6,6 +6,7 @@ import multiprocessing as mp
 import os
 import signal
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from rl_training.importing import IMPORTED, import_modules, resume_command
 from rl_training.runtime import TrainerState, TrainResult, read_options, resume, train
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.options import BoundConfig, ConfigSource
-from rl_training.types import ConfigError, UserError
+from rl_training.types import ConfigError, Metrics, UserError
 
 
 @dataclass(frozen=True)
@@ -89,18 +90,30 @@ class ExperimentManager:
         return [results[seed] for seed in dict.fromkeys(seeds)]
 
 
+REPORT_SECONDS = 1.0
+"""How often a worker tells how far it has come."""
+
+
 class _Reporter(Callback):
     """Sends a worker's events to the process that started it."""
 
     def __init__(self, seed: int, connection: Connection) -> None:
-        self.connection = connection
+        self.connection, self.next_report = connection, 0.0
         self.progress = SeedProgress(seed, "running")
 
     def on_train_start(self, state: TrainerState) -> None:
         self.send(state)
 
-    def on_update_end(self, state: TrainerState, metrics: Mapping[str, float]) -> None:
-        self.send(state)
+    def on_each_update(self, state: TrainerState, metrics: Metrics) -> None:
+        self.send_if_due(state)
+
+    def on_collect_end(self, state: TrainerState) -> None:
+        self.send_if_due(state)
+
+    def send_if_due(self, state: TrainerState) -> None:
+        if time.monotonic() >= self.next_report:
+            self.next_report = time.monotonic() + REPORT_SECONDS
+            self.send(state)
 
     def on_eval_end(self, state: TrainerState, metrics: Mapping[str, float]) -> None:
         self.send(state, metrics=dict(metrics))

@@ -163,6 +163,15 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """The mapping in a JSON file; empty where there is no file, or none that is whole."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
     """Write a file that is either the old one or the new one, never half of it."""
     write_text(path, json.dumps(values, indent=2) + "\n")

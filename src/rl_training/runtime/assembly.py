@@ -26,18 +26,20 @@ from rl_training.reading import Rollout
 from rl_training.rewards import RewardTransformConfig
 from rl_training.runtime.artifacts import RunDirectory
 from rl_training.runtime.callbacks import Callback, EarlyStoppingCallback
-from rl_training.runtime.checkpointing import load_session
+from rl_training.runtime.checkpointing import load_session, save_checkpoint, session_tree
 from rl_training.runtime.collecting import Collector, LocalCollector, Stepper
-from rl_training.runtime.datasets import Data, find_spaces, load_data
+from rl_training.runtime.datasets import Data, Task, find_task, load_data
 from rl_training.runtime.diagnostics import diagnose
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
 from rl_training.runtime.fine_tuning import FineTuning, begin_with_checkpoint
+from rl_training.runtime.introduction import introduce
 from rl_training.runtime.options import RunOptions, check_action_kind
 from rl_training.runtime.performance import can_compile, default_device, should_compile
 from rl_training.runtime.plan import make_plan, rollout_rows
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.replay_store import ReplayStore
 from rl_training.runtime.trainer import Session, TrainerState
+from rl_training.spaces import SpaceSpec
 from rl_training.types import CheckpointError, ConfigError, DatasetError, nearest
 
 PRIOR_STREAM = 0x9E3779B9
@@ -59,11 +61,12 @@ def open_session(
     A `dataset` that is given takes the place of one that options name.
     """
     device, resources = default_device(config.device), ExitStack()
-    data = None if options.mode == "online" else load_data(config, options, dataset)
+    task = find_task(config)
+    data = None if options.mode == "online" else load_data(config, options, task, dataset)
     fingerprint = "" if data is None else data.fingerprint
     if tree is not None and tree["trainer"]["fingerprint"] != fingerprint:
         raise CheckpointError("the data is not what the run was trained on: its fingerprint differs; start a new run")
-    spaces = find_spaces(config) if data is None else data.spaces
+    spaces = _spaces(task, data)
     check_action_kind(options.algorithm, spaces, config.env_id or "the data")
     torch.manual_seed(config.seed)
     algorithm = options.algorithm.build(spaces, options.hyper).to(device)
@@ -90,8 +93,8 @@ def open_session(
     config = options.resolve(config)
     if run is None:
         about: dict[str, Any] = {"compiled": compiled, "threads": torch.get_num_threads()}
-        if data is not None and drawn is not None:
-            about["data"] = data.describe(drawn)
+        about |= {} if data is None or drawn is None else {"data": data.describe(drawn)}
+        about |= {} if task is None else {"env": task.about}
         run = RunDirectory.create(config, subject=config.env_id or options.data.name(), metadata=about)
     resources.callback(run.close)
     if not plan.updates:
@@ -103,7 +106,15 @@ def open_session(
         algorithm=algorithm,
         source=source,
         plan=plan,
-        state=TrainerState(config.algo, run.path, plan.total, notes=notes, compiled=compiled),
+        state=TrainerState(
+            algorithm,
+            policy,
+            run.path,
+            plan.total,
+            introduction=introduce(config, options, plan, data=data, task=task),
+            notes=notes,
+            compiled=compiled,
+        ),
         run=run,
         evaluate=partial(_evaluate, algorithm, policy, config, held_out),
         rewards=rewards,
@@ -116,9 +127,18 @@ def open_session(
         callbacks=callbacks,
         resources=resources,
     )
+    session.state.write = lambda path: save_checkpoint(path, session_tree(session))
     if tree is not None:
         load_session(session, tree)
     return session
+
+
+def _spaces(task: Task | None, data: Data | None) -> SpaceSpec:
+    if data is not None:
+        return data.spaces
+    if task is None:
+        raise ConfigError("env_id is required where there is no data")
+    return task.spaces
 
 
 def _make_source(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from rl_training.runtime.option_groups import EarlyStoppingConfig
-from rl_training.types import ConfigError, nearest
+from rl_training.types import ConfigError, Metrics, nearest
 
 if TYPE_CHECKING:
     from rl_training.runtime.trainer import TrainerState
@@ -20,7 +22,10 @@ class Callback:
         """Before the first update."""
 
     def on_collect_end(self, state: TrainerState) -> None:
-        """After a step of all environments, in runs that act."""
+        """After each step of all environments, in runs that act; `state.last_step` has the transitions."""
+
+    def on_each_update(self, state: TrainerState, metrics: Metrics) -> None:
+        """After each update, with its metrics as tensors; reading a number from one waits for the device."""
 
     def on_update_end(self, state: TrainerState, metrics: Mapping[str, float]) -> None:
         """After the updates between two log lines; metrics are averages over them."""
@@ -40,6 +45,12 @@ class Callback:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""
+
+
+def overriding(callbacks: Sequence[Callback], event: str) -> list[Callback]:
+    """The callbacks that do something at an event."""
+    idle = getattr(Callback, event)
+    return [each for each in callbacks if getattr(getattr(each, event), "__func__", None) is not idle]
 
 
 class EarlyStoppingCallback(Callback):
@@ -74,3 +85,63 @@ class EarlyStoppingCallback(Callback):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on waiting where the run was stopped."""
         self.best, self.waited = state["best"], state["waited"]
+
+
+class ThresholdCallback(EarlyStoppingCallback):
+    """Stop when a metric has reached a threshold: at least as much, or with mode "min" at most as much."""
+
+    def __init__(self, metric: str, threshold: float, *, mode: Literal["max", "min"] = "max") -> None:
+        super().__init__(EarlyStoppingConfig(metric=metric, threshold=threshold, mode=mode))
+
+
+class TimeBudgetCallback(Callback):
+    """Interrupt the run after some time, with a checkpoint; a resumed run goes on, and has as much time again."""
+
+    def __init__(self, *, hours: float = 0.0, minutes: float = 0.0, seconds: float = 0.0) -> None:
+        self.seconds = 3600 * hours + 60 * minutes + seconds
+        if self.seconds <= 0:
+            raise ConfigError("a time budget needs hours, minutes or seconds above 0")
+        self.deadline = math.inf
+
+    def on_train_start(self, state: TrainerState) -> None:
+        """Begin to count."""
+        self.deadline = time.monotonic() + self.seconds
+
+    def on_each_update(self, state: TrainerState, metrics: Metrics) -> None:
+        """Look at the clock."""
+        self.on_collect_end(state)
+
+    def on_collect_end(self, state: TrainerState) -> None:
+        """Look at the clock."""
+        if time.monotonic() >= self.deadline:
+            state.interrupt(f"the time budget of {self.seconds:g} seconds is used up")
+
+
+class CheckpointCallback(Callback):
+    """Write the policy to a folder of your own after every evaluation, and keep the last few, or all of them.
+
+    Each file is a checkpoint for `predict` and `eval`. The run's own checkpoints are written in any case.
+    """
+
+    def __init__(self, folder: str | Path, *, keep: int | None = None) -> None:
+        if keep is not None and keep < 1:
+            raise ConfigError(f"keep must be >= 1, got {keep}")
+        self.folder, self.keep = Path(folder), keep
+        self.written: list[str] = []
+
+    def on_eval_end(self, state: TrainerState, metrics: Mapping[str, float]) -> None:
+        """Write one file, and remove those that are too many."""
+        name = f"{state.algorithm.name}_{state.global_step:09d}.pt"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        state.save(self.folder / name)
+        self.written = [*(other for other in self.written if other != name), name]
+        while self.keep is not None and len(self.written) > self.keep:
+            (self.folder / self.written.pop(0)).unlink(missing_ok=True)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The files there are."""
+        return {"written": list(self.written)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with the files that there were."""
+        self.written = list(state["written"])

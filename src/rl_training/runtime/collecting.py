@@ -20,8 +20,10 @@ from rl_training.types import Acted, TrainingError
 
 @dataclass(frozen=True)
 class StepResult:
-    """What one step of all environments led to; rows outside `valid` are resets, which belong to no episode."""
+    """One step of all environments, in native units; rows outside `valid` are resets, which belong to no episode."""
 
+    obs: NDArray[Any]
+    actions: NDArray[Any]
     next_obs: NDArray[Any]
     rewards: NDArray[Any]
     terminations: NDArray[np.bool_]
@@ -58,6 +60,7 @@ class Stepper:
 
     def step(self, actions: NDArray[Any]) -> StepResult:
         """All environments, by one step."""
+        before = self.obs
         obs, rewards, terminations, truncations, infos = self.envs.step(actions)
         over, valid = terminations | truncations, np.ones_like(terminations)
         next_obs, ended = np.array(obs), infos
@@ -70,7 +73,14 @@ class Stepper:
             obs, _ = self.envs.reset(options={"reset_mask": over.copy()})
         self.obs = np.array(obs)
         return StepResult(
-            next_obs, rewards.copy(), terminations.copy(), truncations.copy(), valid, read_successes(ended, len(over))
+            obs=before,
+            actions=actions,
+            next_obs=next_obs,
+            rewards=rewards.copy(),
+            terminations=terminations.copy(),
+            truncations=truncations.copy(),
+            valid=valid,
+            successes=read_successes(ended, len(over)),
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -162,6 +172,8 @@ class Collector(Protocol):
     """Acts in a run: takes steps of the task and adds the transitions to a buffer."""
 
     buffer: ReplayBuffer
+    last_step: StepResult | None
+    """The last step of all environments, for callbacks."""
 
     def collect(self, *, random: bool, noise: float = 0.0) -> int:
         """Act, by uniform actions or by the policy with noise; the number of steps of the task that were taken."""
@@ -184,6 +196,7 @@ class LocalCollector:
 
     def __init__(self, policy: Policy, stepper: Stepper, buffer: ReplayBuffer, *, normalize: bool = False) -> None:
         self.policy, self.stepper, self.buffer = policy, stepper, buffer
+        self.last_step: StepResult | None = None
         self.obs_dim, self.num_envs = policy.spaces.obs_dim, stepper.envs.num_envs
         self.statistics = RunningStatistics(self.obs_dim) if normalize else None
         scales = "scaled_rewards" in buffer.fields
@@ -196,7 +209,7 @@ class LocalCollector:
         """Step every environment once, by uniform actions or by the policy's, and count the steps of the task."""
         obs = self.stepper.obs
         acted = self.policy.sample(self.num_envs) if random else self._explore(obs, noise)
-        result = self.stepper.step(acted.actions.numpy(force=True))
+        result = self.last_step = self.stepper.step(acted.actions.numpy(force=True))
         _refuse_broken(result)
         extras: dict[str, Any] = dict(acted.extras)
         if self.scaler is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -12,12 +14,27 @@ from numpy.typing import NDArray
 
 from rl_training.config import TrainConfig
 from rl_training.data import DataOptions, TransitionDataset, load_transition_dataset
-from rl_training.envs import make_native_env, reward_transform, space_spec, try_out
+from rl_training.envs import describe_env, make_native_env, reward_transform, space_spec, time_limit, try_out
 from rl_training.runtime.options import RunOptions
 from rl_training.spaces import BoxActions, DiscreteActions, SpaceSpec
 from rl_training.types import ConfigError, DatasetError
 
 DEFAULT_VALIDATION = 0.1
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is known of a run's environment before the run begins."""
+
+    spaces: SpaceSpec
+    about: Mapping[str, Any]
+    """Class, wrappers and spaces of the environment, for the run's metadata."""
+    time_limit: int | None
+
+    def describe(self) -> str:
+        """Observations and time limit in a few words."""
+        limit = "no time limit of its own" if self.time_limit is None else f"time limit {self.time_limit}"
+        return f"observations of {self.spaces.obs_dim} numbers, {limit}"
 
 
 @dataclass(frozen=True)
@@ -27,6 +44,8 @@ class Data:
     dataset: TransitionDataset
     spaces: SpaceSpec
     fingerprint: str
+    origin: str = "the data has them"
+    """Who says what the actions are, for the start of a run."""
 
     @property
     def mean_return(self) -> float | None:
@@ -50,17 +69,21 @@ class Data:
         return about | {"episodes": len(returns), "return_mean": self.mean_return, **spread}
 
 
-def find_spaces(config: TrainConfig) -> SpaceSpec:
-    """The spaces of the environment that a config names."""
-    with closing(make_native_env(str(config.env_id), config.env_kwargs, raw_rewards=True)) as env:
-        try_out(env, str(config.env_id), config.env_kwargs)
-        return space_spec(env)
+def find_task(config: TrainConfig) -> Task | None:
+    """The environment that a config names, looked at; None where it names none."""
+    if config.env_id is None:
+        return None
+    with closing(make_native_env(config.env_id, config.env_kwargs, raw_rewards=True)) as env:
+        try_out(env, config.env_id, config.env_kwargs)
+        return Task(space_spec(env), describe_env(env), time_limit(env))
 
 
-def load_data(config: TrainConfig, options: RunOptions, given: TransitionDataset | None = None) -> Data:
+def load_data(
+    config: TrainConfig, options: RunOptions, task: Task | None, given: TransitionDataset | None = None
+) -> Data:
     """The dataset with actions as networks see them, checked against the environment it is said to come from."""
     env_id, data_options = config.env_id, options.data
-    spaces = None if env_id is None else find_spaces(config)
+    spaces = None if task is None else task.spaces
     env = None if env_id is None else partial(make_native_env, env_id, config.env_kwargs, raw_rewards=True)
     _check_reward_wrappers(config, data_options)
     dataset = load_transition_dataset(
@@ -71,9 +94,11 @@ def load_data(config: TrainConfig, options: RunOptions, given: TransitionDataset
         returns=_returns(options),
         dataset=given,
     )
+    says = "the data has them"
     if spaces is None:
-        origin = "the data" if data_options.action_low is None and data_options.num_actions is None else "the config"
-        dataset, spaces = _with_spaces_of_data(dataset, data_options)
+        is_stated = data_options.action_low is not None or data_options.num_actions is not None
+        origin = "the config" if is_stated else "the data"
+        dataset, spaces, says = _with_spaces_of_data(dataset, data_options)
     else:
         origin = str(env_id)
         _refuse_stated_spaces(data_options)
@@ -85,7 +110,7 @@ def load_data(config: TrainConfig, options: RunOptions, given: TransitionDataset
     fingerprint = encoded.fingerprint()
     if encoded.validation is not None:
         fingerprint += encoded.validation.fingerprint()
-    return Data(encoded, spaces, fingerprint)
+    return Data(encoded, spaces, fingerprint, says)
 
 
 def _returns(options: RunOptions) -> dict[str, Any] | None:
@@ -128,8 +153,8 @@ def _fitted(dataset: TransitionDataset, spaces: SpaceSpec, env_id: str) -> Trans
     return dataset
 
 
-def _with_spaces_of_data(dataset: TransitionDataset, options: DataOptions) -> tuple[TransitionDataset, SpaceSpec]:
-    """The spaces that the options or the data imply, where there is no environment to ask."""
+def _with_spaces_of_data(dataset: TransitionDataset, options: DataOptions) -> tuple[TransitionDataset, SpaceSpec, str]:
+    """The spaces that the options or the data imply, where there is no environment to ask, and who says so."""
     parts = [part.actions for part in (dataset, dataset.validation) if part is not None]
     if dataset.is_discrete:
         if options.action_low is not None:
@@ -137,29 +162,35 @@ def _with_spaces_of_data(dataset: TransitionDataset, options: DataOptions) -> tu
         count = options.num_actions or 1 + max(int(part.max()) for part in parts)
         if options.num_actions is None:
             dataset = dataset.with_notes(f"taken to be all there are: {count} choices; set num_actions if more exist")
-        return dataset, SpaceSpec.vector(dataset.obs_dim, DiscreteActions(count))
+        says = "the config says" if options.num_actions is not None else "the largest logged one suggests"
+        return dataset, SpaceSpec.vector(dataset.obs_dim, DiscreteActions(count)), says
     if options.num_actions is not None:
         raise ConfigError("num_actions does not go with continuous actions; set action_low and action_high")
-    low, high = options.action_low, options.action_high
+    low, high, says = options.action_low, options.action_high, "the config says"
     if low is None or high is None:
-        low, high = _logged_bounds([part.numpy(force=True) for part in parts])
+        low, high, says = _logged_bounds([part.numpy(force=True) for part in parts])
     if not len(low) == len(high) == dataset.action_dim:
         raise ConfigError(
             f"action_low and action_high must have {dataset.action_dim} numbers, got {len(low)} and {len(high)}"
         )
-    return dataset, SpaceSpec.vector(dataset.obs_dim, BoxActions(low, high))
+    return dataset, SpaceSpec.vector(dataset.obs_dim, BoxActions(low, high)), says
 
 
-def _logged_bounds(parts: list[NDArray[np.float32]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """[-1, 1] where it holds all logged actions, else the smallest and the largest of them."""
+def _logged_bounds(parts: list[NDArray[np.float32]]) -> tuple[tuple[float, ...], tuple[float, ...], str]:
+    """[-1, 1] where it holds all logged actions, else the smallest and the largest of them; and which it is."""
     bottom = np.min([part.min(axis=0) for part in parts], axis=0)
     top = np.max([part.max(axis=0) for part in parts], axis=0)
+    says = "the smallest and largest logged ones suggest: set action_low and action_high if others are possible"
     if (bottom >= -1).all() and (top <= 1).all():
-        bottom, top = -np.ones_like(bottom), np.ones_like(top)
+        if (bottom >= 0).all():
+            logged = f"the logged ones are in [{bottom.min():.3g}, {top.max():.3g}]"
+            advice = "set action_low and action_high to the bounds that they really have"
+            warnings.warn(f"actions are taken to be in [-1, 1], but {logged}: {advice}", stacklevel=2)
+        bottom, top, says = -np.ones_like(bottom), np.ones_like(top), "is assumed where all logged ones are in [-1, 1]"
     flat = np.flatnonzero(bottom == top)
     if len(flat):
         raise DatasetError(f"action column {flat[0]} is {bottom[flat[0]]:g} throughout; set action_low and action_high")
-    return tuple(map(float, bottom)), tuple(map(float, top))
+    return tuple(map(float, bottom)), tuple(map(float, top)), says
 
 
 def _check_actions(dataset: TransitionDataset, spaces: SpaceSpec, origin: str) -> None:

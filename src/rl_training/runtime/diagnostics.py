@@ -9,6 +9,7 @@ import torch
 
 from rl_training.algorithms import Algorithm
 from rl_training.data import TransitionDataset, with_annotations
+from rl_training.returns import returns_to_go
 from rl_training.runtime.randomness import forked
 from rl_training.types import Batch, Metrics
 
@@ -20,7 +21,8 @@ def diagnose(algorithm: Algorithm, dataset: TransitionDataset, *, seed: int = 0)
     """Held-out losses, action distance and, for algorithms with critics, TD error and predicted values.
 
     Values are the smallest of the critics at the policy's own action; `td_error` is the mean square of their
-    one-step inconsistency. They predict discounted return of transformed rewards and are no substitute for a rollout.
+    one-step inconsistency. `initial_value` is what they predict of the discounted return, on transformed rewards;
+    `initial_return` is what the logged episodes had of it. Neither is a substitute for a rollout.
     """
     dataset = dataset.to(algorithm.obs_mean.device)
     if algorithm.annotates:
@@ -30,7 +32,12 @@ def diagnose(algorithm: Algorithm, dataset: TransitionDataset, *, seed: int = 0)
         metrics = _average(algorithm.losses, dataset.requiring(*algorithm.needs))
         metrics |= _average(partial(_measure, algorithm), dataset)
     if hasattr(algorithm.model, "critic"):
-        metrics["initial_value"] = float(_values(algorithm, dataset.obs[dataset.episode_bounds()[:, 0]]).mean())
+        starts = dataset.episode_bounds()[:, 0]
+        metrics["initial_value"] = float(_values(algorithm, dataset.obs[starts]).mean())
+        if dataset.has_episodes:
+            tails, gamma = dataset.tail_rewards, algorithm.hyper.gamma
+            returns = returns_to_go(dataset.rewards, dataset.episode_ends, gamma=gamma, tails=tails)
+            metrics["initial_return"] = float(returns[starts].mean())
     return metrics
 
 

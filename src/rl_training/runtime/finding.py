@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import glob
-import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from rl_training.runtime.artifacts import read_json
 from rl_training.types import CheckpointError, nearest
 
 
@@ -53,11 +53,8 @@ def find_unfinished(names: Iterable[str | Path]) -> Path:
 
 def is_finished(run: Path) -> bool:
     """Whether a run has come to its end; one that was interrupted or killed has not."""
-    try:
-        result = json.loads((run / "result.json").read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError):
-        return False
-    return not result.get("interrupted", False)
+    result = read_json(run / "result.json")
+    return bool(result) and not result.get("interrupted", False)
 
 
 def _last_saved(run: Path) -> float:

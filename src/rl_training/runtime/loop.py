@@ -92,6 +92,7 @@ def log(session: Session) -> None:
             rollout["exploration_noise"] = session.plan.exploration_at(state)
         if rollout:
             session.run.write_metrics("rollout", {**session.counters(), **rollout})
+    metrics |= state.drain_log(metrics)
     session.mark_time()
     session.run.write_metrics("train", metrics)
     raise_if_diverged(session, broken)
@@ -112,11 +113,22 @@ def evaluate_now(session: Session) -> None:
     if session.fine_tuning is not None and state.global_step >= session.plan.pretrain:
         session.fine_tuning.add(session.last_metrics)
     is_best = _keep_best(session)
-    for callback in session.callbacks:
-        callback.on_eval_end(state, session.last_metrics)
+    _tell_of_evaluation(session)
     if is_best:
         save(session, "best.pt")
     session.clock += time.perf_counter() - started
+
+
+def _tell_of_evaluation(session: Session) -> None:
+    """Call the callbacks; what they log belongs to this evaluation, not to the updates since the last row."""
+    state = session.state
+    since_last_row, state.logged = state.logged, {}
+    for callback in session.callbacks:
+        callback.on_eval_end(state, session.last_metrics)
+    own = state.drain_log(session.last_metrics)
+    if own:
+        session.run.write_metrics("callback", {**session.counters(), **own})
+    state.logged = since_last_row
 
 
 def evaluate_initial_policy(session: Session) -> None:
@@ -142,8 +154,10 @@ def _keep_best(session: Session) -> bool:
 
 
 def finish(session: Session) -> TrainResult:
-    """Write the result, and the buffer as a dataset if asked for."""
+    """Write the result, what callbacks logged last, and the buffer as a dataset if asked for."""
     state, run = session.state, session.run
+    if state.logged and not state.interrupted:
+        run.write_metrics("callback", {**session.counters(), **state.drain_log(())})
     result = TrainResult(
         run_dir=run.path,
         checkpoint_path=run.checkpoints / "latest.pt",

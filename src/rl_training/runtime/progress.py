@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.table import Table
 
 from rl_training.runtime.callbacks import Callback
+from rl_training.types import Metrics
 
 if TYPE_CHECKING:
     from rl_training.runtime.trainer import TrainerState
@@ -22,10 +23,16 @@ SCORES = ("success_rate", "normalized_score", "return_mean", "td_error", "action
 
 
 class ProgressCallback(Callback):
-    """Updates done, speed, time left, last losses, last and best evaluation; plain lines where there is no terminal."""
+    """Updates done, speed, time left, last losses, last and best evaluation.
 
-    def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(file=sys.stdout, highlight=False, soft_wrap=True)
+    On a terminal one picture is kept up to date. Elsewhere there is a line for every evaluation, and in between one
+    `every` so many seconds. It goes to standard output, or to standard error.
+    """
+
+    def __init__(self, console: Console | None = None, *, every: float = 10.0, to_stderr: bool = False) -> None:
+        file = sys.stderr if to_stderr else sys.stdout
+        self.console = console or Console(file=file, highlight=False, soft_wrap=True)
+        self.every, self.next_line = every, 0.0
         self.live: Live | None = None
         self.losses = ""
         self.evaluation = ""
@@ -33,9 +40,11 @@ class ProgressCallback(Callback):
         self.started = 0.0
 
     def on_train_start(self, state: TrainerState) -> None:
-        """Say where the run is and what was noticed about its data."""
+        """Say where the run is, what it learns from, and what was noticed about its data."""
         self.started, self.started_at = time.monotonic(), state.global_step
-        self.console.print(f"run {state.run_dir}", markup=False)
+        self.next_line = self.started + self.every
+        for line in (f"{'run':<12}{state.run_dir}", *state.introduction):
+            self.console.print(line, markup=False)
         if state.global_step >= state.total:
             self.console.print(f"all {state.total} {self.unit(state)} are done; a larger total_timesteps would go on")
         for note in state.notes:
@@ -47,11 +56,23 @@ class ProgressCallback(Callback):
             self.live.start()
 
     def on_update_end(self, state: TrainerState, metrics: Mapping[str, float]) -> None:
-        """Keep the losses; without a terminal, print a line."""
-        self.losses = _join({name: metrics[name] for name in LOSSES if name in metrics})
-        if self.live is None:
+        """Keep the losses, and what callbacks logged."""
+        self.losses = _join({name: metrics[name] for name in (*LOSSES, *state.own_metrics) if name in metrics})
+
+    def on_each_update(self, state: TrainerState, metrics: Metrics) -> None:
+        """Without a terminal, print a line if it is time for one."""
+        self.print_if_due(state)
+
+    def on_collect_end(self, state: TrainerState) -> None:
+        """Without a terminal, print a line if it is time for one."""
+        self.print_if_due(state)
+
+    def print_if_due(self, state: TrainerState) -> None:
+        """A line of progress, unless there was one not long ago."""
+        if self.live is None and time.monotonic() >= self.next_line:
+            self.next_line = time.monotonic() + self.every
             pace = f"{self.speed(state):.0f} {self.unit(state)}/s, {self.time_left(state)} left"
-            self.console.print(f"{self.count(state)}  {pace}  {self.losses}", markup=False)
+            self.console.print(f"{self.count(state)}  {pace}  {self.losses}".rstrip(), markup=False)
 
     def on_eval_end(self, state: TrainerState, metrics: Mapping[str, float]) -> None:
         """Keep the evaluation; without a terminal, print a line."""
@@ -79,7 +100,7 @@ class ProgressCallback(Callback):
         done = min(state.global_step / state.total, 1.0)
         bar = "━" * int(30 * done) + "╺" + "─" * (29 - int(30 * done)) if done < 1 else "━" * 30
         pace = f"{self.speed(state):.0f} {self.unit(state)}/s  {self.time_left(state)} left"
-        table.add_row(state.algorithm, f"{bar}  {self.count(state)}  {pace}")
+        table.add_row(state.algorithm.name, f"{bar}  {self.count(state)}  {pace}")
         table.add_row("losses", self.losses or "-")
         table.add_row("evaluation", self.evaluation or "-")
         return table

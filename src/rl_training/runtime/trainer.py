@@ -3,37 +3,48 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from rl_training.algorithms import Algorithm
 from rl_training.config import TrainConfig
 from rl_training.data import Source
 from rl_training.runtime.artifacts import MetricWindow, RunDirectory
-from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.collecting import Collector
+from rl_training.runtime.callbacks import Callback, overriding
+from rl_training.runtime.collecting import Collector, StepResult
 from rl_training.runtime.fine_tuning import FineTuning
 from rl_training.runtime.option_groups import LoopOptions as LoopOptions
 from rl_training.runtime.options import RunOptions
 from rl_training.runtime.plan import Plan
+from rl_training.runtime.policy import Policy
 from rl_training.runtime.replay_store import ReplayStore
 from rl_training.runtime.schedules import resolve_schedule_value
 from rl_training.spaces import SpaceSpec
+from rl_training.types import ConfigError
 
-NOT_SAVED = ("algorithm", "run_dir", "total", "interrupted", "notes", "compiled")
-"""Fields of the state that a resumed run gets from its own options."""
+PARTS = ("algorithm", "policy", "run_dir", "total", "last_step", "introduction", "notes", "compiled", "own_metrics")
+NOT_SAVED = (*PARTS, "interrupted", "write")
+"""Fields of the state that a resumed run gets from its own options and parts."""
+
+
+def _not_under_way(path: Path) -> None:
+    raise RuntimeError(f"{path}: only a run that is under way can be saved")
 
 
 @dataclass
 class TrainerState:
-    """Where a run is. Callbacks read it, and end the run with `request_stop`."""
+    """Where a run is. Callbacks read it, report numbers with `log`, and end the run with `request_stop`."""
 
-    algorithm: str = ""
-    run_dir: Path = Path()
-    total: int = 0
+    algorithm: Algorithm
+    policy: Policy
+    """The policy that is being trained, from native observations to native actions."""
+    run_dir: Path
+    total: int
     global_step: int = 0
     """Timesteps: updates as long as the run only learns, and then steps of the environments."""
     epoch: int = 0
@@ -53,10 +64,43 @@ class TrainerState:
     stop_reason: str | None = None
     interrupted: bool = False
     """Stopped from outside: a resumed run goes on, where one that stopped itself has ended."""
+    last_step: StepResult | None = None
+    """The last step of all environments: observations, native actions, rewards and what came of them; None offline."""
+    introduction: tuple[str, ...] = ()
+    """What the run says at its start."""
     notes: tuple[str, ...] = ()
     best_score: float | None = None
     best_step: int | None = None
     compiled: bool = False
+    logged: dict[str, tuple[float, int]] = field(default_factory=dict)
+    """Sums and counts of the values that callbacks logged since the last row of metrics."""
+    own_metrics: tuple[str, ...] = ()
+    """Names that callbacks logged so far."""
+    write: Callable[[Path], None] = _not_under_way
+    """Writes a checkpoint of the run to a file."""
+
+    def log(self, name: str, value: float | Tensor) -> None:
+        """Report a number: the mean of those under one name is part of the next row of metrics.
+
+        Numbers that are logged in `on_eval_end` belong to that evaluation and get a row of their own at once.
+        """
+        total, count = self.logged.get(name, (0.0, 0))
+        number = float(value.detach() if isinstance(value, Tensor) else value)
+        self.logged[name] = total + number, count + 1
+
+    def drain_log(self, reported: Iterable[str]) -> dict[str, float]:
+        """The means of what was logged since the last call; names that the run reports itself are refused."""
+        for name in self.logged:
+            if name in reported:
+                raise ConfigError(f"state.log({name!r}, ...): the run reports a metric of this name; choose another")
+        means = {name: total / count for name, (total, count) in self.logged.items()}
+        self.own_metrics = tuple(dict.fromkeys((*self.own_metrics, *means)))
+        self.logged = {}
+        return means
+
+    def save(self, path: str | Path) -> None:
+        """Write a checkpoint to a file of your own, for `predict` and `eval`."""
+        self.write(Path(path))
 
     def request_stop(self, reason: str) -> None:
         """Ask the loop to end after the current update; the first reason wins."""
@@ -134,6 +178,9 @@ class Session:
         self.schedules = self.options.controls.schedules(ramp=self.collector is None)
         self.horizon = self.plan.updates
         """Updates that the learning-rate schedule was planned for; a resumed run keeps it."""
+        # Callbacks that do not watch single steps and updates cost nothing there.
+        self.step_watchers = overriding(self.callbacks, "on_collect_end")
+        self.update_watchers = overriding(self.callbacks, "on_each_update")
         self.saved: tuple[int, int] | None = None
         """Updates and steps of the environments in the last checkpoint."""
         self.mark_time()
@@ -172,7 +219,8 @@ class Session:
         state.stored = collector.buffer.added
         if not self.plan.is_learning(state):
             state.idle_vector_steps = state.vector_steps
-        for callback in self.callbacks:
+        state.last_step = collector.last_step
+        for callback in self.step_watchers:
             callback.on_collect_end(state)
 
     def learn(self, updates: int) -> None:
@@ -183,13 +231,15 @@ class Session:
             algorithm.set_learning_rate_multiplier(**self.learning_rate_multipliers(state.update_count))
             if is_online:
                 algorithm.set_online_share(self.online_share(state.online_updates + done + 1))
-            window.add(algorithm.update(source.sample(batch_size)).metrics)
+            metrics = algorithm.update(source.sample(batch_size)).metrics
+            window.add(metrics)
             state.update_count += 1
+            state.global_step += not is_online
             done += 1
+            for callback in self.update_watchers:
+                callback.on_each_update(state, metrics)
         if is_online:
             state.online_updates += done
-        else:
-            state.global_step += done
 
     def online_share(self, updates: int) -> float:
         """The share of the online phase that this many online updates are."""

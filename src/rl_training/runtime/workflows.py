@@ -20,8 +20,8 @@ from rl_training.algorithms import ALGORITHMS
 from rl_training.binding import bind, options_with
 from rl_training.config import TrainConfig, load_config
 from rl_training.data import TransitionDataset, as_dataset, check_destination, collect_dataset, write_dataset
-from rl_training.envs import env_id_for, make_native_env, space_spec
-from rl_training.runtime.artifacts import RunDirectory
+from rl_training.envs import GIVEN, env_id_for, is_known, make_native_env, space_spec
+from rl_training.runtime.artifacts import RunDirectory, read_json
 from rl_training.runtime.assembly import open_session
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpointing import (
@@ -90,13 +90,15 @@ def resume(
     callbacks: Sequence[Callback] = (),
     threads: int | None = None,
     expected_algo: str | None = None,
+    reschedule: bool = False,
     **overrides: Any,
 ) -> TrainResult:
     """Continue a run from its directory or one of its checkpoints; it ends as it would have without the stop.
 
     A folder of runs, or a pattern, stands for the newest run in it that has not ended. `overrides` replace fields of
     the config, such as `total_timesteps`; a run of another algorithm than the expected one is refused. A run that was
-    given its `dataset` or its `env` as an object needs it again.
+    given its `dataset` or its `env` as an object needs it again. Schedules keep the length they were planned for, or,
+    with `reschedule`, stretch over the new total.
     """
     path = find_unfinished([path])
     run_dir = _run_dir(path)
@@ -105,6 +107,8 @@ def resume(
     config = TrainConfig(**tree["config"]) if tree else load_config(run_dir / "config.yaml")
     if env is not None:
         env_id_for(env, known_as=str(config.env_id))
+    elif config.env_id is not None and config.env_id.startswith(GIVEN):
+        _require_env(config.env_id, run_dir)
     _check_algo(checkpoint, config.algo, expected_algo)
     _check_overrides(overrides, config)
     config = bind(merge(config.to_plain(), overrides), TrainConfig)[0]
@@ -119,6 +123,8 @@ def resume(
         )
     given, run = _given(dataset, options), RunDirectory(run_dir)
     session = open_session(config, options, callbacks, dataset=given, run=run, tree=tree)
+    if reschedule:
+        session.horizon = session.plan.updates
     # Before the first timestep there is only the evaluation of an initial policy, which is made again.
     session.run.rewind_metrics(session.state.event_step if session.state.global_step else -1)
     if overrides:
@@ -137,6 +143,16 @@ def _given(dataset: Any, options: RunOptions) -> TransitionDataset | None:
     if options.mode == "online":
         raise ConfigError("a dataset does not go with mode: online; set mode: offline_to_online or offline")
     return as_dataset(dataset)
+
+
+def _require_env(env_id: str, run_dir: Path) -> None:
+    """Say which environment a run was given as an object, where it is not known any more."""
+    if is_known(env_id):
+        return
+    about = read_json(run_dir / "metadata.json").get("env", {})
+    wrappers = f" in {', '.join(about['wrappers'])}" if about.get("wrappers") else ""
+    made = f" ({about['class']}{wrappers})" if "class" in about else ""
+    raise ConfigError(f"{env_id} was passed as an object{made}: pass it again, as env=")
 
 
 def _check_overrides(overrides: Mapping[str, Any], config: TrainConfig) -> None:

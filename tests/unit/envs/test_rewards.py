@@ -24,7 +24,7 @@ from rl_training.envs import (
 )
 from rl_training.envs.rewards import RewardSignWrapper
 from rl_training.runtime import evaluate_policy
-from rl_training.runtime.datasets import load_data
+from rl_training.runtime.datasets import find_task, load_data
 from rl_training.runtime.options import bind_options
 from rl_training.types import ConfigError
 
@@ -171,7 +171,7 @@ def test_data_collected_on_the_spot_has_transformed_rewards(
 ) -> None:
     config = tiny_config("td3_bc", f"env_id={script_id}", "env_kwargs.wrappers.reward.scale=10.0")
 
-    data = load_data(config, bind_options(config))
+    data = load_data(config, bind_options(config), find_task(config))
 
     assert sorted(set(data.dataset.rewards.tolist())) == pytest.approx([10 * reward for reward in REWARDS])
 
@@ -186,7 +186,7 @@ def test_wrappers_are_refused_where_they_could_not_reach_the_rewards(tiny_config
     )
 
     with pytest.raises(ConfigError, match="does not change rewards in a file; use reward_preset"):
-        load_data(config, bind_options(config))
+        load_data(config, bind_options(config), find_task(config))
 
 
 def test_a_transform_is_resolved_once_and_its_values_are_its_own() -> None:

@@ -66,6 +66,8 @@ def test_constant_critics_have_the_errors_worked_out_by_hand(monkeypatch: pytest
     assert report["td_error"] == pytest.approx((0.9**2 + 1.9**2 + 2.9**2 + 3.0**2) / 4)
     assert report["value_mean"] == pytest.approx(1.0)
     assert report["initial_value"] == pytest.approx(1.0)
+    # On the same scale: 1 + 0.9 * 2 and 3 + 0.9 * 4.
+    assert report["initial_return"] == pytest.approx((2.8 + 6.6) / 2)
     # The policy always does nothing.
     assert report["action_mse"] == pytest.approx((0.25 + 0.25 + 0.01 + 0.01) / 4)
 

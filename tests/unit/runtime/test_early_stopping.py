@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
+from small_runs import blank_state
 
 from rl_training.config import TrainConfig
-from rl_training.runtime import EarlyStoppingCallback, EarlyStoppingConfig, TrainerState, resume, train
+from rl_training.runtime import EarlyStoppingCallback, EarlyStoppingConfig, resume, train
 from rl_training.runtime.checkpointing import load_checkpoint
 from rl_training.types import ConfigError
 
 MakeConfig = Callable[..., TrainConfig]
 
 
-def _state() -> TrainerState:
-    return TrainerState("td3_bc", Path(), 100)
-
-
 def _stopped_at(callback: EarlyStoppingCallback, values: Sequence[float]) -> tuple[int | None, str | None]:
     """Number of the evaluation, from 1, that ends the run, and the reason it gives."""
-    state = _state()
+    state = blank_state()
     for number, value in enumerate(values, start=1):
         callback.on_eval_end(state, {"return_mean": value, "length_mean": 1.0})
         if state.should_stop:
@@ -89,7 +85,7 @@ def test_a_metric_that_is_not_reported_is_answered_with_the_nearest_one() -> Non
     callback = EarlyStoppingCallback(EarlyStoppingConfig(metric="return_men", patience=1))
 
     with pytest.raises(ConfigError) as caught:
-        callback.on_eval_end(_state(), {"return_mean": 1.0, "length_mean": 1.0})
+        callback.on_eval_end(blank_state(), {"return_mean": 1.0, "length_mean": 1.0})
 
     assert str(caught.value) == "early_stopping.metric 'return_men' is not reported; did you mean 'return_mean'?"
 
@@ -98,11 +94,11 @@ def test_a_metric_that_is_like_no_other_is_answered_with_all_of_them() -> None:
     callback = EarlyStoppingCallback(EarlyStoppingConfig(metric="zzz", patience=1))
 
     with pytest.raises(ConfigError, match="; there are return_mean, length_mean"):
-        callback.on_eval_end(_state(), {"return_mean": 1.0, "length_mean": 1.0})
+        callback.on_eval_end(blank_state(), {"return_mean": 1.0, "length_mean": 1.0})
 
 
 def test_the_first_reason_to_stop_is_kept() -> None:
-    state = _state()
+    state = blank_state()
 
     state.request_stop("first")
     state.request_stop("second")

@@ -11,7 +11,7 @@ import pytest
 import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from probe import LENGTHS, Probe
-from small_runs import PRIOR, PROBE, differences, online_config
+from small_runs import PRIOR, PROBE, blank_state, differences, online_config
 
 from rl_training.algorithms import Algorithm
 from rl_training.config import TrainConfig
@@ -21,7 +21,6 @@ from rl_training.runtime.artifacts import read_metrics
 from rl_training.runtime.checkpointing import load_checkpoint
 from rl_training.runtime.plan import Plan
 from rl_training.runtime.rollout import LocalCollector
-from rl_training.runtime.trainer import TrainerState
 from rl_training.types import ConfigError
 
 
@@ -393,12 +392,12 @@ def test_a_resolved_config_is_a_config(run: Run) -> None:
 def test_a_ratio_that_no_float_holds_exactly_loses_no_update() -> None:
     plan = Plan(total=100, pretrain=0, update_to_data=0.29)
     # 0.29 * 100 is 28.999999999999996.
-    assert plan.updates_due(TrainerState(stored=100)) == plan.updates == 29
+    assert plan.updates_due(blank_state(stored=100)) == plan.updates == 29
 
 
 def test_a_plan_is_over_only_when_the_last_step_has_its_updates() -> None:
     plan = Plan(total=10, pretrain=0, update_to_data=1.0)
-    assert not plan.is_over(TrainerState(global_step=10, stored=10, online_updates=9))
-    assert plan.is_over(TrainerState(global_step=10, stored=10, online_updates=10))
+    assert not plan.is_over(blank_state(global_step=10, stored=10, online_updates=9))
+    assert plan.is_over(blank_state(global_step=10, stored=10, online_updates=10))
     # Updates that a lower ratio would not have earned are not taken back, nor owed.
-    assert plan.updates_due(TrainerState(global_step=10, stored=10, online_updates=15)) == 0
+    assert plan.updates_due(blank_state(global_step=10, stored=10, online_updates=15)) == 0

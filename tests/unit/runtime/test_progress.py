@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from small_runs import blank_state
 
 from rl_training.config import TrainConfig
-from rl_training.runtime import TrainerState, progress, train
+from rl_training.runtime import progress, train
 from rl_training.runtime.progress import ProgressCallback
 
 MakeConfig = Callable[..., TrainConfig]
@@ -35,19 +36,42 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_without_a_terminal_every_event_is_a_plain_line(tiny_config: MakeConfig) -> None:
+def test_without_a_terminal_progress_is_plain_lines(tiny_config: MakeConfig) -> None:
     console, file = _console(terminal=False)
 
-    result = train(tiny_config("td3_bc", "algo_kwargs.max_updates=15"), callbacks=[ProgressCallback(console)])
+    result = train(tiny_config("td3_bc", "algo_kwargs.max_updates=15"), callbacks=[ProgressCallback(console, every=0)])
 
     lines = file.getvalue().splitlines()
     assert "\x1b" not in file.getvalue()
-    assert lines[0] == f"run {result.run_dir}"
+    assert lines[:5] == [
+        f"run         {result.run_dir}",
+        f"data        random: 400 transitions in 2 episodes, mean return {result.data_return:.4g}",
+        "ends        0 episodes terminated, 2 ended otherwise (time limits)",
+        "actions     continuous actions in 1 dimension within [-2, 2], as Pendulum-v1 has them",
+        "evaluation  1 episode in Pendulum-v1, every 10 updates, and at the end",
+    ]
+    assert re.fullmatch(r" 1/15  \d+ updates/s, \S+ left", lines[5])
+    assert re.fullmatch(r"10/15  evaluation  return_mean \S+  best \S+ at 10", lines[15])
     assert re.fullmatch(
-        r"10/15  \d+ updates/s, \d:\d\d:\d\d left  critic_loss \S+  actor_loss \S+  q_mean \S+", lines[1]
+        r"11/15  \d+ updates/s, \d:\d\d:\d\d left  critic_loss \S+  actor_loss \S+  q_mean \S+", lines[16]
     )
-    assert re.fullmatch(r"10/15  evaluation  return_mean \S+  best \S+ at 10", lines[2])
     assert lines[-1] == "stopped after 15 updates: reached max_updates (15)"
+
+
+def test_lines_of_progress_come_by_time_not_by_the_log_interval(clock: list[float]) -> None:
+    console, file = _console(terminal=False)
+    shown, state = ProgressCallback(console, every=10), blank_state(100)
+    shown.on_train_start(state)
+
+    for step in range(1, 26):
+        clock[0] += 1
+        state.global_step = state.update_count = step
+        shown.on_each_update(state, {})
+        if step % 5 == 0:
+            shown.on_update_end(state, {"critic_loss": 1.0})
+
+    lines = file.getvalue().splitlines()[1:]
+    assert [line.split("/")[0].strip() for line in lines] == ["10", "20"]
 
 
 def test_remarks_on_the_data_are_shown_first(tiny_config: MakeConfig) -> None:
@@ -55,13 +79,13 @@ def test_remarks_on_the_data_are_shown_first(tiny_config: MakeConfig) -> None:
 
     train(tiny_config("bc"), callbacks=[ProgressCallback(console)])
 
-    assert file.getvalue().splitlines()[1] == "note: kept the best 1 of 2 episodes"
+    assert "note: kept the best 1 of 2 episodes" in file.getvalue().splitlines()[1:7]
 
 
 def test_on_a_terminal_one_picture_shows_how_far_the_run_has_come(clock: list[float]) -> None:
     console, file = _console(terminal=True)
     shown = ProgressCallback(console)
-    state = TrainerState("td3_bc", Path("runs/one"), 1000)
+    state = blank_state(1000, run_dir=Path("runs/one"))
 
     shown.on_train_start(state)
     clock[0] += 2.0
@@ -72,7 +96,7 @@ def test_on_a_terminal_one_picture_shows_how_far_the_run_has_come(clock: list[fl
     shown.on_train_end(state)
 
     text = _plain(file.getvalue())
-    assert "run runs/one" in text
+    assert "run         runs/one" in text
     assert "400/1000" in text
     # 400 updates in 2 seconds, so the 600 that are left take 3.
     assert "200 updates/s  0:00:03 left" in text
@@ -85,7 +109,7 @@ def test_on_a_terminal_one_picture_shows_how_far_the_run_has_come(clock: list[fl
 def test_the_bar_always_has_the_same_length(clock: list[float], done: int) -> None:
     console, file = _console(terminal=True)
     shown = ProgressCallback(console)
-    state = TrainerState("td3_bc", Path("runs/one"), 1000, global_step=done)
+    state = blank_state(1000, run_dir=Path("runs/one"), global_step=done)
 
     console.print(shown.table(state))
 
@@ -122,7 +146,7 @@ def test_a_run_that_fails_gives_the_cursor_back_too(tiny_config: MakeConfig, mon
 
 def test_before_the_first_update_the_time_left_is_not_known(clock: list[float]) -> None:
     shown = ProgressCallback(_console(terminal=False)[0])
-    state = TrainerState("td3_bc", Path("runs/one"), 10)
+    state = blank_state(10, run_dir=Path("runs/one"))
     shown.on_train_start(state)
 
     assert shown.time_left(state) == "?"
@@ -130,7 +154,7 @@ def test_before_the_first_update_the_time_left_is_not_known(clock: list[float]) 
 
 def test_speed_counts_from_where_a_resumed_run_went_on(clock: list[float]) -> None:
     shown = ProgressCallback(_console(terminal=False)[0])
-    state = TrainerState("td3_bc", Path("runs/one"), 1000, global_step=500)
+    state = blank_state(1000, run_dir=Path("runs/one"), global_step=500)
     shown.on_train_start(state)
     clock[0] += 10
     state.global_step = 600
@@ -142,7 +166,7 @@ def test_speed_counts_from_where_a_resumed_run_went_on(clock: list[float]) -> No
 def test_a_compiled_run_says_why_its_start_is_slow(clock: list[float]) -> None:
     console, file = _console(terminal=False)
 
-    ProgressCallback(console).on_train_start(TrainerState("td3_bc", Path("runs/one"), 10, compiled=True))
+    ProgressCallback(console).on_train_start(blank_state(10, run_dir=Path("runs/one"), compiled=True))
 
     assert "compiling the update" in file.getvalue()
 
@@ -150,6 +174,6 @@ def test_a_compiled_run_says_why_its_start_is_slow(clock: list[float]) -> None:
 def test_square_brackets_in_a_path_are_shown_as_they_are(clock: list[float]) -> None:
     console, file = _console(terminal=False)
 
-    ProgressCallback(console).on_train_start(TrainerState("td3_bc", Path("runs/[red]x"), 10))
+    ProgressCallback(console).on_train_start(blank_state(10, run_dir=Path("runs/[red]x")))
 
-    assert file.getvalue() == "run runs/[red]x\n"
+    assert file.getvalue() == "run         runs/[red]x\n"

@@ -471,6 +471,7 @@ class InBursts:
 
     def __init__(self, inner: Collector) -> None:
         self.inner, self.buffer, self.bursts = inner, inner.buffer, 0
+        self.last_step = inner.last_step
 
     def collect(self, *, random: bool, noise: float = 0.0) -> int:
         self.bursts += 1
