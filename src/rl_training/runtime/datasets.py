@@ -44,7 +44,7 @@ class Data:
     dataset: TransitionDataset
     spaces: SpaceSpec
     fingerprint: str
-    origin: str = "the data has them"
+    origin: str = "as the data has them"
     """Who says what the actions are, for the start of a run."""
 
     @property
@@ -94,7 +94,7 @@ def load_data(
         returns=_returns(options),
         dataset=given,
     )
-    says = "the data has them"
+    says = "as the data has them"
     if spaces is None:
         is_stated = data_options.action_low is not None or data_options.num_actions is not None
         origin = "the config" if is_stated else "the data"
@@ -162,11 +162,11 @@ def _with_spaces_of_data(dataset: TransitionDataset, options: DataOptions) -> tu
         count = options.num_actions or 1 + max(int(part.max()) for part in parts)
         if options.num_actions is None:
             dataset = dataset.with_notes(f"taken to be all there are: {count} choices; set num_actions if more exist")
-        says = "the config says" if options.num_actions is not None else "the largest logged one suggests"
+        says = "as the config says" if options.num_actions is not None else "as the largest logged one suggests"
         return dataset, SpaceSpec.vector(dataset.obs_dim, DiscreteActions(count)), says
     if options.num_actions is not None:
         raise ConfigError("num_actions does not go with continuous actions; set action_low and action_high")
-    low, high, says = options.action_low, options.action_high, "the config says"
+    low, high, says = options.action_low, options.action_high, "as the config says"
     if low is None or high is None:
         low, high, says = _logged_bounds([part.numpy(force=True) for part in parts])
     if not len(low) == len(high) == dataset.action_dim:
@@ -180,13 +180,13 @@ def _logged_bounds(parts: list[NDArray[np.float32]]) -> tuple[tuple[float, ...],
     """[-1, 1] where it holds all logged actions, else the smallest and the largest of them; and which it is."""
     bottom = np.min([part.min(axis=0) for part in parts], axis=0)
     top = np.max([part.max(axis=0) for part in parts], axis=0)
-    says = "the smallest and largest logged ones suggest: set action_low and action_high if others are possible"
+    says = "as the smallest and largest logged ones suggest: set action_low and action_high if others are possible"
     if (bottom >= -1).all() and (top <= 1).all():
         if (bottom >= 0).all():
             logged = f"the logged ones are in [{bottom.min():.3g}, {top.max():.3g}]"
             advice = "set action_low and action_high to the bounds that they really have"
             warnings.warn(f"actions are taken to be in [-1, 1], but {logged}: {advice}", stacklevel=2)
-        bottom, top, says = -np.ones_like(bottom), np.ones_like(top), "is assumed where all logged ones are in [-1, 1]"
+        bottom, top, says = -np.ones_like(bottom), np.ones_like(top), "assumed since all logged ones are"
     flat = np.flatnonzero(bottom == top)
     if len(flat):
         raise DatasetError(f"action column {flat[0]} is {bottom[flat[0]]:g} throughout; set action_low and action_high")

@@ -22,7 +22,7 @@ def introduce(
         lines.append(("environment", f"{config.env_id}: {task.describe()}"))
     spaces = data.spaces if data is not None else task.spaces if task is not None else None
     if spaces is not None:
-        lines.append(("actions", f"{bounds_text(spaces.action)}, as {_origin(config, data)}"))
+        lines.append(("actions", f"{bounds_text(spaces.action)}, {_origin(config, data)}"))
     if options.mode != "offline":
         lines.append(("learning", _learning(plan)))
     lines.append(("evaluation", _evaluation(config, options, data)))
@@ -61,7 +61,7 @@ def bounds_text(actions: ActionSpace) -> str:
 
 def _origin(config: TrainConfig, data: Data | None) -> str:
     if data is None or config.env_id is not None:
-        return f"{config.env_id} has them"
+        return f"as {config.env_id} has them"
     return data.origin
 
 
