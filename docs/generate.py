@@ -1,7 +1,8 @@
-"""Write the tables that follow from the code into the documentation; `--check` only names what is out of date."""
+"""Write what follows from the code: tables in the documentation, and the index of options; `--check` only compares."""
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from rl_training.binding import describe
 from rl_training.config import TrainConfig
 from rl_training.data import DataOptions
 from rl_training.experiment import list_algorithms
+from rl_training.experiment.registry import build_index
 from rl_training.runtime.option_groups import ControlOptions, LoopOptions, OnlineOptions
 from rl_training.runtime.options import mode_defaults
 
@@ -81,6 +83,7 @@ def insert(text: str, name: str, content: str) -> str:
 def pages() -> dict[Path, str]:
     """Every generated page with what it should contain."""
     result = {ROOT / "docs" / "options.md": options()}
+    result[ROOT / "src" / "rl_training" / "assets" / "index.json"] = json.dumps(build_index(), indent=1) + "\n"
     for path in (ROOT / "README.md", ROOT / "docs" / "algorithms.md"):
         result[path] = insert(path.read_text(encoding="utf-8"), "algorithms", algorithms())
     return result

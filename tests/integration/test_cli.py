@@ -18,8 +18,13 @@ import pytest
 from command_line import TINY, Answer, Command, call_main
 
 from rl_training import cli
+from rl_training.algorithms import ALGORITHMS
+from rl_training.cli import index
 from rl_training.cli.train import parse_seeds
 from rl_training.config import TrainConfig, load_config
+from rl_training.experiment import list_algorithms
+from rl_training.experiment.registry import describe_options
+from rl_training.importing import IMPORTED
 from rl_training.runtime import loop, predict, resume, train
 from rl_training.runtime import options as run_options
 from rl_training.runtime.artifacts import read_metrics
@@ -650,3 +655,62 @@ def test_a_start_checks_its_options_once(train_tiny: Command, monkeypatch: pytes
 
     assert train_tiny("bc", "--quiet").code == 0
     assert bound == ["bc"]
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["config", "explain", "td3_bc"], ["--version"]])
+def test_looking_things_up_does_not_wait_for_torch(arguments: list[str]) -> None:
+    script = (
+        "import sys, rl_training.cli\n"
+        f"sys.argv = {['rl-training', *arguments]!r}\n"
+        "try: rl_training.cli.main()\n"
+        "except SystemExit as stop: assert not stop.code, stop.code\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_index_says_what_the_registry_says() -> None:
+    assert index.is_complete()
+    assert index.list_rows() == [spec.row() for spec in list_algorithms()]
+    for name in (None, *(spec.name for spec in list_algorithms())):
+        said = json.loads(json.dumps(describe_options(name), default=list))
+        assert index.option_rows(name) == said
+
+
+def test_algorithms_that_were_imported_are_listed_too(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        '"""Mine: clones, under another name."""\n'
+        "from rl_training.algorithms import BC, register\n\n\n"
+        '@register("mine_listed", mode="offline")\n'
+        "class MineListed(BC):\n"
+        '    """Clones."""\n'
+    )
+    try:
+        answer = command("list", "--json", "--import", tmp_path / "mine.py")
+        explained = command("config", "explain", "mine_listed")
+    finally:
+        ALGORITHMS.pop("mine_listed", None)
+        IMPORTED.clear()
+
+    assert {"name": "mine_listed", "mode": "offline", "idea": "clones, under another name.", "configs": []} in (
+        json.loads(answer.out)
+    )
+    assert explained.code == 0
+
+
+def test_words_are_completed_with_algorithms_and_configurations() -> None:
+    assert index.names_beginning("td3_bc/p") == ["td3_bc/pendulum", "td3_bc/pendulum_fine_tuning"]
+    assert "iql" in index.names_beginning("iq")
+
+
+def test_validation_names_files_that_are_missing_and_takes_overrides(command: Command, tmp_path: Path) -> None:
+    wrong = command("config", "validate", "td3_bc", "bc", f"algo_kwargs.dataset_path={tmp_path}/log.npz", "--json")
+    (tmp_path / "log.npz").touch()
+    right = command("config", "validate", "td3_bc", f"algo_kwargs.dataset_path={tmp_path}/log.npz")
+
+    problem = f"algo_kwargs: dataset_path '{tmp_path}/log.npz' does not exist"
+    assert (wrong.code, json.loads(wrong.out)) == (2, {"td3_bc": [problem], "bc": [problem]})
+    assert (right.code, right.out) == (0, "td3_bc: ok\n")

@@ -33,7 +33,6 @@ app = typer.Typer(
     help="Train policies on logged data, and know how good they are.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
 app.command()(train.train)
 app.command()(train.resume)

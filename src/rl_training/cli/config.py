@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from rl_training.cli.console import cell, print_json, print_table
+from rl_training.cli.index import list_rows, names_beginning, option_rows
 from rl_training.cli.options import ImportOption, JsonOption, MoreSets, SetOption
 from rl_training.types import ConfigError, UserError
 
@@ -15,11 +16,7 @@ config_app = typer.Typer(help="Look at configurations.", no_args_is_help=True)
 
 def list_(import_: ImportOption = None, as_json: JsonOption = False) -> None:
     """Algorithms, what they do, and the configurations shipped for them."""
-    from rl_training.experiment import list_algorithms
-
-    rows = [
-        {"name": spec.name, "mode": spec.mode, "idea": spec.idea, "configs": spec.configs} for spec in list_algorithms()
-    ]
+    rows = list_rows()
     if as_json:
         print_json(rows)
     else:
@@ -47,19 +44,14 @@ def config_show(
 
 @config_app.command("explain")
 def config_explain(
-    algorithm: Annotated[str | None, typer.Argument(help="An algorithm; without one, the outer record.")] = None,
+    algorithm: Annotated[
+        str | None, typer.Argument(help="An algorithm; without one, the outer record.", autocompletion=names_beginning)
+    ] = None,
     import_: ImportOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Every option: type, bound, default, meaning."""
-    from rl_training.binding import describe
-    from rl_training.config import TrainConfig
-
-    groups = {"TrainConfig": describe(TrainConfig)}
-    if algorithm is not None:
-        from rl_training.experiment import get_algorithm_spec
-
-        groups |= get_algorithm_spec(algorithm).options()
+    groups = option_rows(algorithm)
     if as_json:
         print_json(groups)
         return
@@ -70,19 +62,24 @@ def config_explain(
 
 @config_app.command("validate")
 def config_validate(
-    configs: Annotated[list[str], typer.Argument(metavar="CONFIG")],
+    words: Annotated[
+        list[str], typer.Argument(metavar="CONFIG|KEY=VALUE", help="Configurations; then overrides, as with --set.")
+    ],
     set_: SetOption = None,
     import_: ImportOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check configurations without running them."""
-    from rl_training.runtime import read_options
+    """Check configurations, and that the files they name exist, without running them."""
+    from rl_training.runtime.options import missing_files, read_options
 
+    configs = [word for word in words if "=" not in word]
+    overrides = [*(set_ or []), *(word for word in words if "=" in word)]
+    if not configs:
+        raise ConfigError("name a configuration: a path, a packaged name, or an algorithm")
     problems: dict[str, list[str]] = {}
     for config in configs:
         try:
-            read_options(config, overrides=set_ or [])
-            problems[config] = []
+            problems[config] = missing_files(read_options(config, overrides=overrides)[1])
         except ConfigError as error:
             problems[config] = list(error.problems)
     if as_json:

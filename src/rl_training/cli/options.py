@@ -6,10 +6,17 @@ from typing import Annotated
 
 import typer
 
+from rl_training.cli.index import names_beginning
 from rl_training.importing import import_modules
 
 ConfigOption = Annotated[
-    str | None, typer.Option("--config", "-c", help="Path of a YAML file, a packaged name, or an algorithm.")
+    str | None,
+    typer.Option(
+        "--config",
+        "-c",
+        help="Path of a YAML file, a packaged name, or an algorithm.",
+        autocompletion=names_beginning,
+    ),
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="Run directory or checkpoint.")]

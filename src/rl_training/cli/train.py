@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from rl_training.cli.console import SweepDisplay, next_command, print_json, summary
+from rl_training.cli.index import names_beginning
 from rl_training.cli.options import (
     ConfigOption,
     ImportOption,
@@ -35,6 +36,7 @@ def train(
         typer.Argument(
             metavar="CONFIG|KEY=VALUE",
             help="A YAML file, a packaged name, or an algorithm; then overrides, as with --set.",
+            autocompletion=names_beginning,
         ),
     ] = None,
     config: ConfigOption = None,

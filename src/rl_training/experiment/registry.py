@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rl_training.algorithms import ALGORITHMS, Algorithm
 from rl_training.binding import describe
-from rl_training.config import packaged_configs
+from rl_training.config import TrainConfig, packaged_configs
 from rl_training.runtime import TrainResult, check_algorithm, load_policy, read_options, resume, train
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.options import ConfigSource, find_algorithm, mode_defaults, option_groups
@@ -41,6 +42,10 @@ class AlgorithmSpec:
     def configs(self) -> list[str]:
         """Names of the configurations shipped for it."""
         return [name for name in packaged_configs() if name.split("/")[0] == self.name]
+
+    def row(self) -> dict[str, Any]:
+        """Name, mode, idea and configurations, as `rl-training list` shows them."""
+        return {"name": self.name, "mode": self.mode, "idea": self.idea, "configs": self.configs}
 
     def options(self) -> dict[str, list[dict[str, Any]]]:
         """Every option by group, with the defaults that hold for this algorithm."""
@@ -74,3 +79,23 @@ def get_algorithm_spec(name: str) -> AlgorithmSpec:
 def list_algorithms() -> list[AlgorithmSpec]:
     """All rows, by name."""
     return [AlgorithmSpec(name, ALGORITHMS[name]) for name in sorted(ALGORITHMS)]
+
+
+def describe_options(name: str | None = None) -> dict[str, list[dict[str, Any]]]:
+    """The options of a run and, where one is named, of an algorithm, by group."""
+    groups = {"TrainConfig": describe(TrainConfig)}
+    return groups if name is None else groups | get_algorithm_spec(name).options()
+
+
+def build_index() -> dict[str, Any]:
+    """Algorithms and options as `rl-training list` and `config explain` read them; each row of options stands once."""
+    rows: dict[str, int] = {}
+
+    def numbers(group: list[dict[str, Any]]) -> list[int]:
+        return [rows.setdefault(json.dumps(row, default=list), len(rows)) for row in group]
+
+    run = numbers(describe(TrainConfig))
+    specs = list_algorithms()
+    options = {spec.name: {group: numbers(found) for group, found in spec.options().items()} for spec in specs}
+    algorithms = [spec.row() for spec in specs]
+    return {"algorithms": algorithms, "run": run, "options": options, "rows": [json.loads(row) for row in rows]}

@@ -122,6 +122,17 @@ def option_modes(*groups: type[Any]) -> dict[str, Sequence[str]]:
     return usual | online | options_with("modes", *groups)
 
 
+def missing_files(options: RunOptions) -> list[str]:
+    """Files that options name and that are not there."""
+    named = {"dataset_path": options.data.dataset_path, "initial_checkpoint": options.online.initial_checkpoint}
+    named |= {f"dataset_mix.{k}.dataset_path": part.dataset_path for k, part in enumerate(options.data.dataset_mix)}
+    return [
+        f"algo_kwargs: {name} {path!r} does not exist"
+        for name, path in named.items()
+        if path is not None and not Path(path).exists()
+    ]
+
+
 def mode_defaults(algorithm: type[Algorithm], mode: Mode) -> dict[str, Any]:
     """The algorithm's own defaults: for all modes, and those under the name of this one (`{"offline": {...}}`)."""
     shared = {name: value for name, value in algorithm.defaults.items() if name not in MODES}
