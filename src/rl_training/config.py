@@ -26,6 +26,9 @@ PathText = Annotated[str, BeforeValidator(lambda path: os.fspath(path) if isinst
 DEVICES = r"^(auto|cpu|cuda(:\d+)?|mps)$"
 
 
+_RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+
+
 @options
 class TrainConfig:
     """One run: what to train, on what, for how long, and where the result goes."""
@@ -35,6 +38,12 @@ class TrainConfig:
     seed: int = option(0, "seed of initialisation, sampling and noise", ge=0, resume="fixed", incidental=True)
     total_timesteps: int = option(1_000_000, "length of the run; offline, gradient updates", ge=1)
     output_dir: PathText = option("runs", "folder in which the run directory is made", resume="fixed", incidental=True)
+    run_name: str | None = option(
+        None,
+        "name of the run directory; default made of algorithm, task, seed and time",
+        resume="fixed",
+        incidental=True,
+    )
     device: str = option("auto", "auto, cpu, cuda, cuda:<n> or mps", pattern=DEVICES, incidental=True)
     num_envs: int | None = option(
         None,
@@ -49,6 +58,11 @@ class TrainConfig:
     tags: tuple[str, ...] = option((), "free labels, kept with the run", incidental=True)
     algo_kwargs: dict[str, Any] = option({}, "options of the algorithm, its data and the loop")
     env_kwargs: dict[str, Any] = option({}, "arguments of the environment, and `wrappers`", resume="fixed")
+
+    def __post_init__(self) -> None:
+        if self.run_name is not None and not _RUN_NAME.fullmatch(self.run_name):
+            allowed = "letters, digits and . _ + -, the first a letter or a digit"
+            raise ConfigError(f"run_name must consist of {allowed}, got {self.run_name!r}")
 
     def to_plain(self) -> dict[str, Any]:
         """Lists, mappings, numbers and text only, as YAML and checkpoints store them."""

@@ -45,6 +45,11 @@ def train(
     total_timesteps: Annotated[int | None, typer.Option(help="Length of the run.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the run.")] = None,
     out: Annotated[str | None, typer.Option(help="Folder in which the run directory is made.")] = None,
+    run_name: Annotated[str | None, typer.Option(help="Name of the run directory.")] = None,
+    resume_: Annotated[
+        str | None,
+        typer.Option("--resume", metavar="auto", help="auto: go on with the run of this name, if there is one."),
+    ] = None,
     set_: SetOption = None,
     from_: Annotated[
         str | None, typer.Option("--from", help="Begin with the policy of this checkpoint or run, and go online.")
@@ -64,7 +69,7 @@ def train(
         if config is not None:
             raise ConfigError(f"{more[0]!r} and --config {config!r} both name a configuration: give one")
         config = more.pop(0)
-    named = {"env_id": env, "total_timesteps": total_timesteps, "seed": seed, "output_dir": out}
+    named = {"env_id": env, "total_timesteps": total_timesteps, "seed": seed, "output_dir": out, "run_name": run_name}
     overrides = [
         *name_data(data),
         *(f"{name}={json.dumps(value)}" for name, value in named.items() if value is not None),
@@ -76,12 +81,13 @@ def train(
         bound = read_options(config, overrides=overrides)
     else:
         raise ConfigError("--config is required: a path, a packaged name, or an algorithm; see `rl-training list`")
+    goes_on = _goes_on(resume_, bound)
     if seeds is None:
         if workers != "1":
             raise ConfigError("--workers goes with --seeds")
-        _train_one(bound, quiet=quiet, as_json=as_json)
+        _train_one(bound, goes_on=goes_on, quiet=quiet, as_json=as_json)
     else:
-        _train_seeds(bound, parse_seeds(seeds), workers, quiet=quiet, as_json=as_json)
+        _train_seeds(bound, parse_seeds(seeds), workers, goes_on=goes_on, quiet=quiet, as_json=as_json)
 
 
 def resume(
@@ -128,14 +134,27 @@ def parse_seeds(text: str) -> list[int]:
     return seeds
 
 
-def _train_one(config: BoundConfig, *, quiet: bool, as_json: bool) -> None:
-    from rl_training.runtime import train as train_run
+def _goes_on(resume: str | None, config: BoundConfig) -> bool:
+    """Whether the run is to be gone on with if there is one of its name."""
+    if resume not in (None, "auto"):
+        raise ConfigError(f"--resume expects auto, got {resume!r}; rl-training resume goes on with a run by its path")
+    if resume == "auto" and config[0].run_name is None:
+        raise ConfigError("--resume auto needs --run-name: the run to go on with is found by its name")
+    return resume == "auto"
 
+
+def _train_one(config: BoundConfig, *, goes_on: bool, quiet: bool, as_json: bool) -> None:
+    from rl_training.runtime import train as start
+    from rl_training.runtime.named_runs import train_or_resume
+
+    train_run = train_or_resume if goes_on else start
     callbacks = _progress(quiet=quiet, as_json=as_json)
     _report_result(train_run(config, callbacks=callbacks), as_json=as_json)
 
 
-def _train_seeds(config: BoundConfig, seeds: list[int], workers: str, *, quiet: bool, as_json: bool) -> None:
+def _train_seeds(
+    config: BoundConfig, seeds: list[int], workers: str, *, goes_on: bool, quiet: bool, as_json: bool
+) -> None:
     from rl_training.experiment import ExperimentManager
     from rl_training.experiment.manager import default_workers
 
@@ -145,7 +164,9 @@ def _train_seeds(config: BoundConfig, seeds: list[int], workers: str, *, quiet: 
     display = SweepDisplay(seeds, quiet=quiet, to_stderr=as_json)
     try:
         with display:
-            results = ExperimentManager().sweep(config, seeds, workers=count, on_progress=display.update)
+            results = ExperimentManager().sweep(
+                config, seeds, workers=count, resume=goes_on, on_progress=display.update
+            )
     except KeyboardInterrupt:
         _report_interrupt(display)
     if as_json:

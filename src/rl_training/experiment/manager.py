@@ -22,6 +22,7 @@ from rl_training.config import TrainConfig
 from rl_training.importing import IMPORTED, import_modules, resume_command
 from rl_training.runtime import TrainerState, TrainResult, read_options, resume, train
 from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.named_runs import train_or_resume
 from rl_training.runtime.options import BoundConfig, ConfigSource
 from rl_training.types import ConfigError, Metrics, UserError
 
@@ -71,11 +72,13 @@ class ExperimentManager:
         seeds: Sequence[int],
         *,
         workers: int = 1,
+        resume: bool = False,
         on_progress: Callable[[SeedProgress], None] | None = None,
     ) -> list[SeedProgress]:
         """Train several seeds in processes, `workers` at a time; a seed that fails does not stop the others.
 
-        Side by side, each process uses one thread; a single worker uses the whole machine.
+        Side by side, each process uses one thread; a single worker uses the whole machine. A `run_name` gets the seed
+        added to it; with `resume`, runs of these names that exist are gone on with.
         """
         config, options = read_options(config)
         if workers < 1 or not seeds:
@@ -83,7 +86,7 @@ class ExperimentManager:
         results = {}
         # A new process knows neither what --import named nor what the calling program imported.
         modules = [*IMPORTED, options.algorithm.__module__]
-        for progress in _sweep(config, modules, list(dict.fromkeys(seeds)), workers):
+        for progress in _sweep(config, modules, list(dict.fromkeys(seeds)), workers, resume=resume):
             results[progress.seed] = progress
             if on_progress is not None:
                 on_progress(progress)
@@ -126,12 +129,14 @@ class _Reporter(Callback):
         self.connection.send(self.progress)
 
 
-def _work(config: TrainConfig, modules: Sequence[str], threads: int | None, connection: Connection) -> None:
+def _work(
+    config: TrainConfig, modules: Sequence[str], threads: int | None, connection: Connection, *, resume: bool
+) -> None:
     """The body of a worker process, which imports these modules first."""
     reporter = _Reporter(config.seed, connection)
     try:
         import_modules(modules)
-        result = train(config, callbacks=[reporter], threads=threads)
+        result = (train_or_resume if resume else train)(config, callbacks=[reporter], threads=threads)
     except UserError as error:
         reporter.report(status="failed", error=str(error))
     except Exception:
@@ -141,7 +146,14 @@ def _work(config: TrainConfig, modules: Sequence[str], threads: int | None, conn
         reporter.report(status=status, metrics=result.metrics or None)
 
 
-def _sweep(config: TrainConfig, modules: Sequence[str], seeds: list[int], workers: int) -> Iterator[SeedProgress]:
+def _with_seed(config: TrainConfig, seed: int) -> TrainConfig:
+    name = None if config.run_name is None else f"{config.run_name}__seed{seed}"
+    return replace(config, seed=seed, run_name=name)
+
+
+def _sweep(
+    config: TrainConfig, modules: Sequence[str], seeds: list[int], workers: int, *, resume: bool
+) -> Iterator[SeedProgress]:
     context = mp.get_context("spawn")
     threads = 1 if workers > 1 else None
     waiting = list(seeds)
@@ -151,7 +163,8 @@ def _sweep(config: TrainConfig, modules: Sequence[str], seeds: list[int], worker
             while waiting and len(running) < workers:
                 seed = waiting.pop(0)
                 receiver, sender = context.Pipe(duplex=False)
-                process = context.Process(target=_work, args=(replace(config, seed=seed), modules, threads, sender))
+                arguments = (_with_seed(config, seed), modules, threads, sender)
+                process = context.Process(target=_work, args=arguments, kwargs={"resume": resume})
                 with _ignored_interrupt():
                     process.start()
                 sender.close()

@@ -83,16 +83,18 @@ class RunDirectory:
     @classmethod
     def create(cls, config: TrainConfig, *, subject: str, metadata: Mapping[str, Any]) -> RunDirectory:
         """Make a directory that no other run has; it appears under its name only when it is complete."""
+        refuse_taken(config)
         parent, text = Path(config.output_dir), config.to_yaml()
         stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
         # Some file systems refuse characters that names of environments may have, such as ':'.
-        name = f"{config.algo}__{re.sub(r'[^a-zA-Z0-9_.+-]', '-', subject)}__seed{config.seed}__{stamp}"
+        subject = re.sub(r"[^a-zA-Z0-9_.+-]", "-", subject)
+        name = config.run_name or f"{config.algo}__{subject}__seed{config.seed}__{stamp}"
         draft = parent / f".{name}.{os.getpid()}.{time.monotonic_ns()}"
         try:
             (draft / "checkpoints").mkdir(parents=True)
             (draft / "config.yaml").write_text(text, encoding="utf-8")
             write_json(draft / "metadata.json", {**describe_machine(), **metadata})
-            return cls(_claim(draft, name))
+            return cls(_claim(draft, name, numbered=config.run_name is None))
         except OSError as error:
             shutil.rmtree(draft, ignore_errors=True)
             raise ConfigError(f"output_dir {str(parent)!r} cannot be written: {error.strerror}") from None
@@ -137,15 +139,22 @@ class RunDirectory:
         return self._writer or None
 
 
-def _claim(draft: Path, name: str) -> Path:
-    """Give a complete directory its name, or the name with a number where another run has it."""
+def refuse_taken(config: TrainConfig) -> None:
+    """Refuse a `run_name` that another run has."""
+    if config.run_name is not None and (taken := Path(config.output_dir, config.run_name)).exists():
+        advice = f"--resume auto goes on with it, as does rl-training resume {taken}; or choose another run_name"
+        raise ConfigError(f"there is a run {config.run_name!r} in {config.output_dir!r} already: {advice}")
+
+
+def _claim(draft: Path, name: str, *, numbered: bool = True) -> Path:
+    """Give a complete directory its name, or, if it may be `numbered`, a numbered one where another run has it."""
     path, number = draft.with_name(name), 1
     while True:
         try:
             # Renaming onto a directory that holds something fails, so two runs never share one.
             return draft.rename(path)
         except OSError:
-            if not path.exists():
+            if not (numbered and path.exists()):
                 raise
         number += 1
         path = draft.with_name(f"{name}-{number}")

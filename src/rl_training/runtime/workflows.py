@@ -21,7 +21,7 @@ from rl_training.binding import bind, options_with
 from rl_training.config import TrainConfig, load_config
 from rl_training.data import TransitionDataset, as_dataset, check_destination, collect_dataset, write_dataset
 from rl_training.envs import GIVEN, env_id_for, is_known, make_native_env, space_spec
-from rl_training.runtime.artifacts import RunDirectory, read_json
+from rl_training.runtime.artifacts import RunDirectory, read_json, refuse_taken
 from rl_training.runtime.assembly import open_session
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpointing import (
@@ -75,6 +75,7 @@ def train(
         source = config[0] if isinstance(config, tuple) else config
         config = {**plain_config(source), "env_id": env_id_for(env)}
     config, options = read_options(config)
+    refuse_taken(config)
     configure_machine(threads)
     session = open_session(config, options, callbacks, dataset=_given(dataset, options))
     # From here on there is something to resume from, whatever happens.

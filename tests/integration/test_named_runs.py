@@ -1,0 +1,87 @@
+"""Runs by name: one command for a job that may be started again."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+from command_line import TINY, Command, call_main
+
+from rl_training.runtime.checkpointing import load_checkpoint
+from rl_training.types import ConfigError
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return partial(call_main, monkeypatch, capsys)
+
+
+def _arguments(output: Path, *more: str) -> list[str]:
+    return ["train", "bc/pendulum", *TINY, "--out", str(output), "--run-name", "nightly", *more]
+
+
+def _updates(run_dir: Path) -> int:
+    count: int = load_checkpoint(run_dir / "checkpoints" / "latest.pt")["trainer"]["state"]["update_count"]
+    return count
+
+
+def test_a_run_has_the_name_it_is_given_and_no_other_run_gets_it(command: Command, tmp_path: Path) -> None:
+    first, second = (command(*_arguments(tmp_path, "--quiet")) for _ in range(2))
+
+    assert first.code == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["nightly"]
+    assert (second.code, second.out) == (2, "")
+    assert f"there is a run 'nightly' in {str(tmp_path)!r} already: --resume auto goes on with it" in second.err
+
+
+def test_the_same_command_starts_a_run_and_goes_on_with_it(command: Command, tmp_path: Path) -> None:
+    started = command(*_arguments(tmp_path, "--resume", "auto", "--quiet"))
+    longer = command(*_arguments(tmp_path, "--resume", "auto", "--quiet", "total_timesteps=30"))
+    again = command(*_arguments(tmp_path, "--resume", "auto", "total_timesteps=30"))
+
+    assert started.code == longer.code == again.code == 0
+    assert _updates(tmp_path / "nightly") == 30
+    assert "all 30 updates are done" in again.out
+
+
+def test_a_run_with_other_options_is_not_gone_on_with(command: Command, tmp_path: Path) -> None:
+    command(*_arguments(tmp_path, "--quiet"))
+
+    answer = command(*_arguments(tmp_path, "--resume", "auto", "algo_kwargs.batch_size=8", "seed=3"))
+
+    assert (answer.code, answer.out) == (2, "")
+    assert "has other options (seed: 0, not 3; batch_size: 16, not 8): choose another run_name" in answer.err
+    assert _updates(tmp_path / "nightly") == 20
+
+
+def test_seeds_of_a_named_run_have_names_and_are_gone_on_with(command: Command, tmp_path: Path) -> None:
+    first = command(*_arguments(tmp_path, "--seeds", "0,1", "--quiet"))
+    again = command(*_arguments(tmp_path, "--seeds", "0,1", "--resume", "auto", "total_timesteps=30", "--json"))
+
+    assert first.code == again.code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["nightly__seed0", "nightly__seed1"]
+    assert [result["global_step"] for result in json.loads(again.out)] == [30, 30]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train", "bc/pendulum", "--resume", "auto"], "--resume auto needs --run-name"),
+        (["train", "bc/pendulum", "--resume", "runs/x"], "--resume expects auto, got 'runs/x'; rl-training resume"),
+        (["train", "bc/pendulum", "--run-name", "a/b"], "run_name must consist of letters, digits and . _ + -"),
+    ],
+)
+def test_mistakes_are_answered_in_a_sentence(command: Command, arguments: list[str], words: str) -> None:
+    answer = command(*arguments)
+
+    assert (answer.code, answer.out) == (2, "")
+    assert words in answer.err
+
+
+def test_a_name_is_needed_in_python_too() -> None:
+    from rl_training.runtime.named_runs import train_or_resume
+
+    with pytest.raises(ConfigError, match="run_name is required"):
+        train_or_resume("bc/pendulum")
