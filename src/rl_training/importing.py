@@ -17,6 +17,11 @@ IMPORTED: list[str] = []
 """Modules that were imported, files by their whole path. A process that this one starts has to import them too."""
 
 
+def has_imported() -> bool:
+    """Whether any module was imported."""
+    return bool(IMPORTED)
+
+
 def import_modules(names: Iterable[str] | None) -> None:
     """Import .py files and modules. An error is reported in one sentence, without a traceback."""
     for given in names or ():

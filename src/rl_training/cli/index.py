@@ -11,7 +11,7 @@ from importlib.metadata import entry_points
 from importlib.resources import files
 from typing import Any
 
-from rl_training import importing
+from rl_training.importing import has_imported
 from rl_training.types import ConfigError, nearest
 
 Rows = list[dict[str, Any]]
@@ -26,7 +26,7 @@ def read_index() -> dict[str, Any]:
 
 def is_complete() -> bool:
     """Whether the index has all algorithms: none was imported, and no installed package brings any."""
-    return not importing.IMPORTED and not entry_points(group="rl_training.algorithms")
+    return not has_imported() and not entry_points(group="rl_training.algorithms")
 
 
 def list_rows() -> Rows:
