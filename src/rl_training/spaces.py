@@ -47,6 +47,8 @@ class BoxActions:
     low: tuple[float, ...]
     high: tuple[float, ...]
     kind = "continuous"
+    kept = "actions keep their units, and are clipped to its bounds"
+    """What becomes of the actions of a policy for other bounds."""
 
     @classmethod
     def between(cls, low: ArrayLike, high: ArrayLike, size: int) -> Self:
@@ -89,6 +91,14 @@ class BoxActions:
         """Actions of a network brought into [-1, 1]."""
         return actions.clamp(-1, 1)
 
+    def confine(self, native: Tensor) -> Tensor:
+        """Actions in the environment's units brought within the bounds."""
+        return torch.clamp(native, native.new_tensor(self.low), native.new_tensor(self.high))
+
+    def can_act_in(self, other: ActionSpace) -> bool:
+        """Whether actions of this space are understood by an environment with another one; bounds may differ."""
+        return isinstance(other, BoxActions) and self.size == other.size
+
     def sample(self, count: int) -> Tensor:
         """Uniform actions, as networks see them."""
         return 2 * torch.rand(count, self.size) - 1
@@ -124,6 +134,14 @@ class BoxActions:
     def __str__(self) -> str:
         return f"continuous actions in {self.size} dimension{'s' if self.size > 1 else ''}"
 
+    def describe(self) -> str:
+        """The actions with their bounds, in words."""
+        ends = [[f"{end:g}" for end in dict.fromkeys(bound)] for bound in (self.low, self.high)]
+        if all(len(end) == 1 for end in ends):
+            return f"{self} from {ends[0][0]} to {ends[1][0]}"
+        low, high = (", ".join(f"{end:g}" for end in bound) for bound in (self.low, self.high))
+        return f"{self} from [{low}] to [{high}]"
+
     @property
     def _is_unit(self) -> bool:
         return {*self.low} == {-1} and {*self.high} == {1}
@@ -136,6 +154,8 @@ class DiscreteActions:
     count: int
     start: int = 0
     kind = "discrete"
+    kept = "actions keep their numbers"
+    """What becomes of the actions of a policy for fewer choices."""
 
     @property
     def size(self) -> int:
@@ -158,6 +178,18 @@ class DiscreteActions:
     def clip(self, actions: Tensor) -> Tensor:
         """The choices unchanged: a network cannot choose anything else."""
         return actions
+
+    def confine(self, native: Tensor) -> Tensor:
+        """The choices unchanged: a space that can act in another one has no choice that the other lacks."""
+        return native
+
+    def can_act_in(self, other: ActionSpace) -> bool:
+        """Whether an environment with another space knows all of these choices, by their own numbers."""
+        return (
+            isinstance(other, DiscreteActions)
+            and other.start <= self.start
+            and self.start + self.count <= other.start + other.count
+        )
 
     def sample(self, count: int) -> Tensor:
         """Uniform choices."""
@@ -193,6 +225,10 @@ class DiscreteActions:
     def __str__(self) -> str:
         return f"{self.count} choices"
 
+    def describe(self) -> str:
+        """The choices with their numbers, in words."""
+        return f"{self} from {self.start} to {self.start + self.count - 1}"
+
 
 ActionSpace: TypeAlias = "BoxActions | DiscreteActions"
 
@@ -219,6 +255,31 @@ class SpaceSpec:
     def action_dim(self) -> int:
         """Dimensions of an action, or how many choices there are."""
         return self.action.size
+
+    def check_env(self, env: SpaceSpec, env_id: str) -> str | None:
+        """Refuse an environment in which a policy for these spaces cannot act; else, how their actions differ, if so.
+
+        Observations must have the same parts of the same shapes; a policy that was trained on vectors alone takes any
+        parts that make up as many numbers. Actions must be of the same kind and size. Bounds may differ, and an
+        environment may have more choices: actions keep their units.
+        """
+        problems = []
+        parts, others = list(self.obs.items()), list(env.obs.items())
+        if parts != others and (self.obs_dim != env.obs_dim or "obs" not in (*self.obs, *env.obs)):
+            problems.append(f"the policy was trained for {self.describe_obs()}, {env_id} has {env.describe_obs()}")
+        actions = f"the policy was trained for {self.action.describe()}, {env_id} has {env.action.describe()}"
+        if not self.action.can_act_in(env.action):
+            problems.append(actions)
+        if problems:
+            raise ConfigError(*problems)
+        return None if self.action == env.action else actions
+
+    def describe_obs(self) -> str:
+        """The parts of an observation with their sizes, in words."""
+        numbers = f"observations of {self.obs_dim} number{'s' if self.obs_dim > 1 else ''}"
+        if list(self.obs) == ["obs"]:
+            return numbers
+        return f"{numbers} ({', '.join(f'{name} {part.size}' for name, part in self.obs.items())})"
 
     def flatten(self, obs: ArrayLike | Mapping[str, ArrayLike]) -> NDArray[np.float32]:
         """One observation or a batch, as the environment gives it, as vectors: (obs_dim,) or (batch, obs_dim)."""

@@ -224,7 +224,20 @@ def test_both_a_checkpoint_and_chance_are_refused(run: Path, command: Command) -
 def test_a_policy_is_not_taken_to_an_environment_that_it_does_not_fit(run: Path, command: Command) -> None:
     where = ("--env", "MountainCarContinuous-v0")
     answer = command("data", "collect", "--checkpoint", run, *where, "--steps", "5", "--out", "log.npz")
-    _refused(answer, "the policy was trained for other observations or actions than those of MountainCarContinuous-v0")
+    sizes = "observations of 3 numbers, MountainCarContinuous-v0 has observations of 2 numbers"
+    _refused(answer, f"the policy was trained for {sizes}")
+
+
+def test_the_best_checkpoint_collects_where_it_is_asked_for(run: Path, command: Command) -> None:
+    collect, how = ("data", "collect", "--deterministic", "--steps", "5"), ("--out", "best.npz")
+    (run / "checkpoints" / "latest.pt").unlink()
+
+    answer = command(*collect, "--checkpoint", run, "--best", *how)
+
+    assert answer.code == 0
+    best = predict(run / "checkpoints" / "best.pt", _read("best.npz").obs.numpy())
+    assert np.allclose(_read("best.npz").actions.numpy(), best, atol=1e-5)
+    assert "--best needs --checkpoint" in command(*RANDOM, "--best", "--steps", "5", "--out", "c.npz").err
 
 
 @pytest.mark.parametrize("option", [("--steps", "0"), ("--episodes", "0"), ("--seed", "-1")])

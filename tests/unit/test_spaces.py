@@ -94,3 +94,53 @@ def test_an_observation_that_is_not_what_the_policy_sees_is_refused() -> None:
         spec.flatten({"place": [1, 2], "sped": 3})
     with pytest.raises(ConfigError, match=r"obs must have shape \(3,\) or \(batch, 3\), got \(2,\)"):
         spec.flatten(np.zeros(2))
+
+
+PARTS = {"place": Column((2,)), "goal": Column((1,))}
+UNIT, WIDE = BoxActions((-1.0,), (1.0,)), BoxActions((-2.0,), (2.0,))
+
+
+@pytest.mark.parametrize(
+    ("policy", "env", "difference"),
+    [
+        (SpaceSpec.vector(3, UNIT), SpaceSpec.vector(3, UNIT), None),
+        (SpaceSpec.vector(3, WIDE), SpaceSpec.vector(3, UNIT), "from -2 to 2, Task-v0 has continuous actions in 1"),
+        # A policy that was trained on a file knows no names, and perhaps not all choices.
+        (SpaceSpec.vector(3, UNIT), SpaceSpec(PARTS, UNIT), None),
+        (SpaceSpec(PARTS, DiscreteActions(2)), SpaceSpec(PARTS, DiscreteActions(3)), "2 choices from 0 to 1, Task-v0"),
+        (SpaceSpec.vector(3, DiscreteActions(2, 1)), SpaceSpec.vector(3, DiscreteActions(3)), "2 choices from 1 to 2"),
+    ],
+)
+def test_a_policy_fits_where_sizes_and_kinds_agree(policy: SpaceSpec, env: SpaceSpec, difference: str | None) -> None:
+    found = policy.check_env(env, "Task-v0")
+
+    assert (found is None) == (difference is None)
+    assert (difference or "") in (found or "")
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        (SpaceSpec.vector(4, DiscreteActions(3)), ["observations of 3 numbers (place 2, goal 1), Task-v0 has"]),
+        (SpaceSpec({"goal": Column((1,)), "place": Column((2,))}, DiscreteActions(3)), ["(goal 1, place 2)"]),
+        (SpaceSpec(PARTS, DiscreteActions(2)), ["for 3 choices from 0 to 2, Task-v0 has 2 choices from 0 to 1"]),
+        (SpaceSpec(PARTS, DiscreteActions(3, 1)), ["Task-v0 has 3 choices from 1 to 3"]),
+        (SpaceSpec.vector(2, UNIT), ["Task-v0 has observations of 2 numbers", "Task-v0 has continuous actions in 1"]),
+    ],
+)
+def test_a_policy_does_not_fit_other_sizes_kinds_or_numbers(env: SpaceSpec, words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        SpaceSpec(PARTS, DiscreteActions(3)).check_env(env, "Task-v0")
+
+    assert len(caught.value.problems) == len(words)
+    for problem, word in zip(caught.value.problems, words, strict=True):
+        assert word in problem
+
+
+def test_actions_are_confined_to_bounds_in_native_units() -> None:
+    native = torch.tensor([[-3.0, 0.5], [1.0, 9.0]])
+
+    confined = BoxActions((-2.0, 0.0), (2.0, 1.0)).confine(native)
+
+    assert confined.tolist() == [[-2.0, 0.5], [1.0, 1.0]]
+    assert BoxActions((-2.0, 0.0), (2.0, 1.0)).describe() == "continuous actions in 2 dimensions from [-2, 0] to [2, 1]"

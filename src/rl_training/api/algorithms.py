@@ -27,6 +27,7 @@ from rl_training.runtime import (
     train,
 )
 from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.evaluation import EVAL_SEED
 from rl_training.runtime.finding import find_checkpoint, is_run
 from rl_training.runtime.options import ConfigSource, merge, plain_config
 from rl_training.runtime.progress import ProgressCallback
@@ -90,9 +91,36 @@ class ManagedAlgorithm:
 
     fit = learn
 
-    def evaluate(self, *, num_episodes: int | None = None, num_envs: int | None = None) -> dict[str, Any]:
-        """Raw returns and lengths of episodes with fixed seeds, with the mean and the standard deviation of returns."""
-        return self._trained().evaluate(episodes=num_episodes, num_envs=num_envs).to_dict()
+    def evaluate(
+        self,
+        *,
+        env: Any = None,
+        num_episodes: int | None = None,
+        num_envs: int | None = None,
+        seed: int = EVAL_SEED,
+        deterministic: bool = True,
+    ) -> dict[str, Any]:
+        """Raw returns and lengths of episodes with fixed seeds, with the mean and the standard deviation of returns.
+
+        `env` is another environment than the run's own: a name, an environment, or a function that makes one.
+        """
+        result = self._trained().evaluate(
+            env=env, episodes=num_episodes, num_envs=num_envs, seed=seed, deterministic=deterministic
+        )
+        return result.to_dict()
+
+    def record(
+        self,
+        path: str | Path,
+        *,
+        env: Any = None,
+        num_episodes: int = 1,
+        seed: int = EVAL_SEED,
+        deterministic: bool = True,
+    ) -> dict[str, Any]:
+        """Write a video (.mp4 or .gif) of the episodes that `evaluate` has, and return what it returns."""
+        result = self._trained().record(path, env=env, episodes=num_episodes, seed=seed, deterministic=deterministic)
+        return result.to_dict()
 
     def predict(self, obs: ArrayLike, *, deterministic: bool = True) -> NDArray[Any]:
         """Actions in native units for one observation or a batch, from memory."""

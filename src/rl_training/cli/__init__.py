@@ -37,6 +37,8 @@ app = typer.Typer(
 app.command()(train.train)
 app.command()(train.resume)
 app.command("eval")(policies.evaluate)
+app.command()(policies.record)
+app.command()(policies.play)
 app.command()(policies.predict)
 app.command("list")(list_)
 app.command()(report.report)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -117,6 +118,17 @@ def score_text(metrics: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {metrics[name]:.4g}" for name in names if name in metrics)
 
 
+@contextmanager
+def working(*, quiet: bool = False) -> Iterator[Callable[[str], None]]:
+    """Show on a terminal what is being worked on, by the function that is given; nothing stays behind."""
+    console = Console(stderr=True, highlight=False)
+    if quiet or not console.is_terminal:
+        yield lambda text: None
+        return
+    with console.status("") as status:
+        yield lambda text: status.update(text.replace("[", r"\["))
+
+
 def number_text(value: float) -> str:
     """A number with as many digits as one compares by."""
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.4g}"
@@ -138,7 +150,10 @@ def cell(value: Any) -> str:
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table on standard output; as wide as its cells if that is no terminal."""
-    table = Table(*head, box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in head:
+        # A path that is too long for its column goes on in the next line; it would be useless without its end.
+        table.add_column(name, overflow="fold")
     for row in rows:
         table.add_row(*(cell.replace("[", r"\[") for cell in row))
     console = Console(highlight=False)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from rl_training.cli.console import print_json
-from rl_training.cli.options import ImportOption, JsonOption
+from rl_training.cli.options import BestOption, ImportOption, JsonOption
 from rl_training.types import ConfigError
 
 data_app = typer.Typer(help="Make datasets.", no_args_is_help=True)
@@ -23,6 +23,7 @@ def collect(
     out: Annotated[str, typer.Option(help="A .npz or .hdf5 file, or the id of a Minari dataset to make.")],
     checkpoint: Annotated[str | None, typer.Option(help="Run directory or checkpoint whose policy acts.")] = None,
     random: Annotated[bool, typer.Option("--random", help="Act at random.")] = False,
+    best: BestOption = False,
     env: Annotated[str | None, typer.Option(help="Environment; default the one of the checkpoint.")] = None,
     episodes: Annotated[int | None, typer.Option(min=1, help="Whole episodes to collect.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Transitions to collect.")] = None,
@@ -35,6 +36,7 @@ def collect(
 ) -> None:
     """Let a policy act, and write what happens as a dataset with raw rewards."""
     from rl_training.runtime import collect as collect_run
+    from rl_training.runtime.finding import find_checkpoint
 
     if random == (checkpoint is not None):
         raise ConfigError("give either --checkpoint or --random")
@@ -44,6 +46,10 @@ def collect(
         raise ConfigError("--random needs --env")
     if random and deterministic:
         raise ConfigError("--deterministic needs --checkpoint")
+    if random and best:
+        raise ConfigError("--best needs --checkpoint")
+    if checkpoint is not None and best:
+        checkpoint = str(find_checkpoint(checkpoint, name="best.pt"))
     dataset = collect_run(
         out,
         checkpoint=checkpoint,

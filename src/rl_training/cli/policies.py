@@ -1,51 +1,135 @@
-"""The commands that use a trained policy: `eval` and `predict`."""
+"""The commands that use a trained policy: `eval`, `record`, `play` and `predict`."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rl_training.cli.comparison import compare, count_text, result_row
 from rl_training.cli.console import print_json, score_text
-from rl_training.cli.options import ImportOption, JsonOption, RunArgument
+from rl_training.cli.options import (
+    BestOption,
+    EnvOption,
+    EpisodesOption,
+    ImportOption,
+    JsonOption,
+    MoreSets,
+    RunArgument,
+    SeedOption,
+    SetOption,
+    StochasticOption,
+)
 from rl_training.types import ConfigError
+
+if TYPE_CHECKING:
+    from rl_training.runtime import EvaluationResult, SavedPolicy
 
 
 def evaluate(
-    run: RunArgument,
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN|KEY=VALUE",
+            help="Runs, checkpoints, folders of runs, or patterns; then overrides of env_kwargs, as with --set.",
+        ),
+    ],
     episodes: Annotated[int | None, typer.Option(min=1, help="Episodes; default as in the run's config.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the first episode.")] = None,
-    best: Annotated[bool, typer.Option("--best", help="The best checkpoint of a run instead of its latest.")] = False,
+    seed: SeedOption = None,
+    env: EnvOption = None,
+    best: BestOption = False,
+    stochastic: StochasticOption = False,
+    num_envs: Annotated[int | None, typer.Option(min=1, help="Environments side by side.")] = None,
+    video: Annotated[Path | None, typer.Option(help="Write a video of the episodes: a .mp4 or .gif file.")] = None,
+    set_: SetOption = None,
     import_: ImportOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a trained policy in its environment, on raw reward."""
-    from rl_training.runtime import evaluate as evaluate_run
-    from rl_training.runtime.evaluation import EVAL_SEED
+    """Run trained policies in their environment, on raw reward; several are compared on the same seeds."""
+    from rl_training.runtime.finding import find_checkpoints
+
+    runs = [word for word in words if "=" not in word or Path(word).exists()]
+    overrides = _env_kwargs([*(set_ or []), *(word for word in words if word not in runs)])
+    if not runs:
+        raise ConfigError("no run is named: give a run directory, a checkpoint, a folder of runs, or a pattern")
+    paths = find_checkpoints(runs, name=_checkpoint_name(best), with_missing=True)
+    if video is not None and len(paths) > 1:
+        raise ConfigError(f"--video is for one policy, got {len(paths)}: name one, or use `rl-training record`")
+    if video is not None and num_envs is not None:
+        raise ConfigError("--video shows one episode after the other: leave out --num-envs")
+    how: dict[str, Any] = {
+        "env": env,
+        "env_kwargs": overrides,
+        "seed": _first_seed(seed),
+        "deterministic": not stochastic,
+    }
+    if len(paths) > 1:
+        compare(paths, runs, episodes, how, num_envs=num_envs, as_json=as_json)
+        return
+    saved = _load(paths[0])
+    if video is None:
+        result = saved.evaluate(episodes=episodes, num_envs=num_envs, **how)
+    else:
+        result = saved.record(video, episodes=episodes or saved.config.eval_episodes, **how)
+    _print_result(paths[0], saved, result, how["seed"], video=video, as_json=as_json)
+
+
+def record(
+    run: RunArgument,
+    out: Annotated[Path, typer.Option(help="The video: a .mp4 or .gif file.")],
+    more: MoreSets = None,
+    episodes: EpisodesOption = 1,
+    seed: SeedOption = None,
+    env: EnvOption = None,
+    best: BestOption = False,
+    stochastic: StochasticOption = False,
+    set_: SetOption = None,
+    import_: ImportOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a video of a trained policy; the episodes are those of an evaluation."""
     from rl_training.runtime.finding import find_checkpoint
 
-    path = find_checkpoint(run, name="best.pt" if best else "latest.pt")
-    result = evaluate_run(path, episodes=episodes, seed=EVAL_SEED if seed is None else seed)
-    if as_json:
-        print_json(result.to_dict())
-        return
-    metrics = result.metrics()
-    count = "1 episode" if len(result.returns) == 1 else f"{len(result.returns)} episodes"
-    print(path)
-    print(f"{result.env_id}: {score_text(metrics)} over {count}")
-    print(
-        f"  from {metrics['return_min']:.1f} to {metrics['return_max']:.1f}, mean length {metrics['length_mean']:.0f}"
+    overrides = _env_kwargs([*(set_ or []), *(more or [])])
+    path, first = find_checkpoint(run, name=_checkpoint_name(best)), _first_seed(seed)
+    saved = _load(path)
+    result = saved.record(
+        out, env=env, env_kwargs=overrides, episodes=episodes, seed=first, deterministic=not stochastic
     )
+    _print_result(path, saved, result, first, video=out, as_json=as_json)
+
+
+def play(
+    run: RunArgument,
+    more: MoreSets = None,
+    episodes: EpisodesOption = 1,
+    seed: SeedOption = None,
+    env: EnvOption = None,
+    best: BestOption = False,
+    stochastic: StochasticOption = False,
+    set_: SetOption = None,
+    import_: ImportOption = None,
+) -> None:
+    """Show a trained policy in a window; the episodes are those of an evaluation."""
+    from rl_training.runtime.finding import find_checkpoint
+
+    overrides = _env_kwargs([*(set_ or []), *(more or [])])
+    path, first = find_checkpoint(run, name=_checkpoint_name(best)), _first_seed(seed)
+    saved = _load(path)
+    result = saved.play(env=env, env_kwargs=overrides, episodes=episodes, seed=first, deterministic=not stochastic)
+    _print_result(path, saved, result, first)
 
 
 def predict(
     run: RunArgument,
     obs: Annotated[Path, typer.Option(help="Observations: a .npy or .json file, one row each.")],
     out: Annotated[Path | None, typer.Option(help="Write the actions to a .npy or .json file.")] = None,
-    stochastic: Annotated[bool, typer.Option("--stochastic", help="Sample, where the policy is stochastic.")] = False,
+    best: BestOption = False,
+    stochastic: StochasticOption = False,
     import_: ImportOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -53,10 +137,12 @@ def predict(
     import numpy as np
 
     from rl_training.runtime import predict as predict_run
+    from rl_training.runtime.finding import find_checkpoint
 
     if out is not None and out.suffix not in (".npy", ".json"):
         raise ConfigError(f"--out must end in .npy or .json, got {str(out)!r}")
-    actions = predict_run(run, _read_observations(obs), deterministic=not stochastic)
+    path = find_checkpoint(run, name=_checkpoint_name(best))
+    actions = predict_run(path, _read_observations(obs), deterministic=not stochastic)
     if out is not None and out.suffix == ".npy":
         np.save(out, actions)
     elif out is not None:
@@ -65,6 +151,61 @@ def predict(
         print_json(actions.tolist())
     elif out is None:
         print(np.array2string(actions, threshold=sys.maxsize))
+
+
+def _print_result(
+    path: Path,
+    saved: SavedPolicy,
+    result: EvaluationResult,
+    seed: int,
+    *,
+    video: Path | None = None,
+    as_json: bool = False,
+) -> None:
+    """The evaluation of one policy."""
+    if as_json:
+        print_json({**result_row(path, saved, result, seed), **({} if video is None else {"video": str(video)})})
+        return
+    metrics = result.metrics()
+    print(path)
+    print(f"{result.env_id}: {score_text(metrics)} over {count_text(len(result.returns))}")
+    print(
+        f"  from {metrics['return_min']:.1f} to {metrics['return_max']:.1f}, mean length {metrics['length_mean']:.0f}"
+    )
+    for note in result.notes:
+        print(f"note: {note}")
+    if video is not None:
+        print(f"video in {video}")
+
+
+def _load(path: Path) -> SavedPolicy:
+    from rl_training.runtime import load_policy
+
+    return load_policy(path)
+
+
+def _first_seed(seed: int | None) -> int:
+    from rl_training.runtime.evaluation import EVAL_SEED
+
+    return EVAL_SEED if seed is None else seed
+
+
+def _checkpoint_name(best: bool) -> str:
+    return "best.pt" if best else "latest.pt"
+
+
+def _env_kwargs(overrides: Sequence[str]) -> dict[str, Any]:
+    """The arguments of the environment that overrides name; a trained policy has nothing else to override."""
+    from rl_training.config import parse_overrides
+
+    for override in overrides:
+        key = override.partition("=")[0]
+        if not key.startswith("env_kwargs."):
+            raise ConfigError(
+                f"a trained policy takes overrides of env_kwargs, such as env_kwargs.g=5; got {override!r}"
+            )
+    found: dict[str, Any] = parse_overrides(overrides).get("env_kwargs", {})
+    return found
 
 
 def _read_observations(path: Path) -> Any:

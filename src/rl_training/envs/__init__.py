@@ -9,12 +9,14 @@ from rl_training.envs.factory import is_known as is_known
 from rl_training.envs.factory import make_env as make_env
 from rl_training.envs.factory import make_native_env as make_native_env
 from rl_training.envs.factory import make_vector_env as make_vector_env
+from rl_training.envs.factory import named_env as named_env
 from rl_training.envs.factory import reward_transform as reward_transform
 from rl_training.envs.factory import space_spec as space_spec
 from rl_training.envs.factory import time_limit as time_limit
 from rl_training.envs.factory import try_out as try_out
 from rl_training.envs.goals import GoalTask as GoalTask
 from rl_training.envs.goals import goal_task as goal_task
+from rl_training.envs.rendering import rendering_kwargs as rendering_kwargs
 from rl_training.envs.rewards import RewardClipWrapper as RewardClipWrapper
 from rl_training.envs.rewards import RewardScaleWrapper as RewardScaleWrapper
 from rl_training.envs.rewards import RewardShiftWrapper as RewardShiftWrapper

@@ -8,7 +8,8 @@ import os
 import re
 import signal
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from typing import Any, Literal
@@ -82,6 +83,17 @@ def env_id_for(env: str | gym.Env[Any, Any] | Callable[..., gym.Env[Any, Any]], 
 def is_known(env_id: str) -> bool:
     """Whether an environment is registered under this name."""
     return env_id in gym.registry
+
+
+@contextmanager
+def named_env(env: str | gym.Env[Any, Any] | Callable[..., gym.Env[Any, Any]]) -> Iterator[str]:
+    """The name of an environment, as `env_id_for` gives it; that of an object is forgotten after the block."""
+    env_id = env_id_for(env)
+    try:
+        yield env_id
+    finally:
+        if not isinstance(env, str):
+            gym.registry.pop(env_id, None)
 
 
 def _copied(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
@@ -202,7 +214,7 @@ def try_out(env: gym.Env[Any, Any], env_id: str, env_kwargs: Mapping[str, Any]) 
 
 def _make(env_id: str, kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
     if env_id.startswith(GIVEN) and not is_known(env_id):
-        raise ConfigError(f"{env_id} was passed as an object: pass it again, as env=")
+        raise ConfigError(f"{env_id} was passed as an object: pass it again, as env=, or name another one")
     if env_id.startswith(ROBOTICS):
         # Nothing but the import of Gymnasium-Robotics makes its tasks known.
         gym.register_envs(import_extra("gymnasium_robotics", "robotics", f"env_id {env_id!r}"))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.envs import make_vector_env
+from rl_training.envs import make_vector_env, space_spec
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.randomness import forked
 from rl_training.runtime.scores import normalized_score
@@ -28,6 +29,8 @@ class EvaluationResult:
     lengths: tuple[int, ...]
     successes: tuple[bool, ...] | None = None
     """Whether each episode ended in success, where the task says so."""
+    notes: tuple[str, ...] = ()
+    """What one should know about these numbers."""
 
     def metrics(self) -> dict[str, float]:
         """Mean and standard deviation of returns, the share of successes and the D4RL score where the task has them."""
@@ -48,6 +51,8 @@ class EvaluationResult:
         episodes: dict[str, Any] = {"returns": list(self.returns), "lengths": list(self.lengths)}
         if self.successes is not None:
             episodes["successes"] = list(self.successes)
+        if self.notes:
+            episodes["notes"] = list(self.notes)
         return {**self.metrics(), **episodes}
 
 
@@ -60,29 +65,37 @@ def evaluate_policy(
     num_envs: int | None = None,
     seed: int = EVAL_SEED,
     device: torch.device | str = "cpu",
+    deterministic: bool = True,
+    watch: Callable[[Any], None] = lambda envs: None,
 ) -> EvaluationResult:
     """Run episodes with fixed seeds in a vector environment, on raw reward; draws nothing from training's generator.
 
     A function in place of a policy gives actions as networks do: in [-1, 1], or choices from 0 on. It gets observations
-    on `device`, while a policy has a device of its own.
+    on `device`, while a policy has a device of its own. A policy that is not to be `deterministic` samples its actions.
+    `watch` is called with the vector environment before every step, and when an episode has ended.
     """
     count, is_native = min(num_envs or 10, episodes), isinstance(policy, Policy)
     device = policy.obs_mean.device if isinstance(policy, Policy) else device
     envs = make_vector_env(env_id, env_kwargs, num_envs=count, raw_rewards=True, native=is_native)
     returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=int)
     successes: Any = np.full(episodes, None)
+    notes: tuple[str, ...] = ()
     running = np.arange(count)
     started = count
     try:
+        if isinstance(policy, Policy):
+            policy, notes = _fitted(policy, envs, env_id, deterministic=deterministic)
         with forked(seed, device), torch.no_grad():
             obs, _ = envs.reset(seed=[seed + int(k) for k in running])
             while (running >= 0).any():
+                watch(envs)
                 actions = policy(torch.as_tensor(obs, dtype=torch.float32, device=device)).cpu().numpy()
                 obs, rewards, terminated, truncated, infos = envs.step(actions)
                 active, over = running >= 0, terminated | truncated
                 returns[running[active]] += rewards[active]
                 lengths[running[active]] += 1
                 if over.any():
+                    watch(envs)
                     successes[running[active & over]] = read_successes(infos, count)[active & over]
                     # Idle environments are reset too, so that stepping them stays allowed.
                     running, started = _next_episodes(running, over & active, started, episodes)
@@ -91,7 +104,19 @@ def evaluate_policy(
     finally:
         envs.close()
     known = None if None in successes else tuple(map(bool, successes))
-    return EvaluationResult(env_id, tuple(map(float, returns)), tuple(map(int, lengths)), known)
+    return EvaluationResult(env_id, tuple(map(float, returns)), tuple(map(int, lengths)), known, notes)
+
+
+def _fitted(
+    policy: Policy, envs: Any, env_id: str, *, deterministic: bool
+) -> tuple[Callable[[Tensor], Tensor], tuple[str, ...]]:
+    """A policy's actions as these environments take them, and what there is to say about them."""
+    spaces = space_spec(envs.envs[0])
+    differ = policy.spaces.check_env(spaces, env_id)
+    act = partial(policy.act, deterministic=deterministic)
+    if differ is None:
+        return act, ()
+    return lambda obs: spaces.action.confine(act(obs)), (f"{differ}: {spaces.action.kept}",)
 
 
 def read_successes(infos: Mapping[str, Any], count: int) -> Any:

@@ -22,15 +22,18 @@ def find_runs(names: Iterable[str | Path]) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def find_checkpoints(names: Iterable[str | Path], *, name: str = "latest.pt") -> list[Path]:
-    """The checkpoints that are meant: files, and of every run that `find_runs` would find the one of this name."""
+def find_checkpoints(names: Iterable[str | Path], *, name: str = "latest.pt", with_missing: bool = False) -> list[Path]:
+    """The checkpoints that are meant: files, and of every run that `find_runs` would find the one of this name.
+
+    Of several runs in a folder some may lack it. They are left out, or part of the answer `with_missing`.
+    """
     files = []
     for path in (path for given in names for path in _expand(given)):
         there = [path] if path.is_file() else [run / "checkpoints" / name for run in _runs_at(path)]
         found = [file for file in there if file.is_file()]
         if not found:
             raise CheckpointError(f"{str(path)!r} holds no checkpoint (looked for {Path('checkpoints', name)})")
-        files += found
+        files += there if with_missing else found
     return list(dict.fromkeys(files))
 
 

@@ -7,16 +7,13 @@ import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from rl_training.algorithms import ALGORITHMS
 from rl_training.binding import bind, options_with
 from rl_training.config import TrainConfig, load_config
 from rl_training.data import TransitionDataset, as_dataset, check_destination, collect_dataset, write_dataset
@@ -24,38 +21,28 @@ from rl_training.envs import GIVEN, env_id_for, is_known, make_native_env, space
 from rl_training.runtime.artifacts import RunDirectory, read_json, refuse_taken
 from rl_training.runtime.assembly import open_session
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.checkpointing import (
-    load_checkpoint,
-    refusing_other_networks,
-    save_checkpoint,
-    save_latest,
-    saved_spaces,
-)
-from rl_training.runtime.evaluation import EVAL_SEED, EvaluationResult, evaluate_policy
-from rl_training.runtime.finding import find_checkpoint, find_unfinished
+from rl_training.runtime.checkpointing import load_checkpoint, save_latest
+from rl_training.runtime.evaluation import EVAL_SEED, EvaluationResult
+from rl_training.runtime.finding import find_unfinished
 from rl_training.runtime.loop import train_session
 from rl_training.runtime.options import (
     BoundConfig,
     ConfigSource,
     RunOptions,
-    bind_hyper,
     bind_options,
     find_algorithm,
     merge,
     option_groups,
     plain_config,
     read_options,
-    read_saved_config,
 )
 from rl_training.runtime.performance import configure_machine
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.randomness import forked
+from rl_training.runtime.saved_policy import check_algo, load_policy
 from rl_training.runtime.trainer import Session, TrainResult
 from rl_training.spaces import SpaceSpec
 from rl_training.types import CheckpointError, ConfigError
-
-CHUNK = 1024
-"""Observations that a policy answers at a time; some look at a hundred actions for each."""
 
 
 def train(
@@ -110,7 +97,7 @@ def resume(
         env_id_for(env, known_as=str(config.env_id))
     elif config.env_id is not None and config.env_id.startswith(GIVEN):
         _require_env(config.env_id, run_dir)
-    _check_algo(checkpoint, config.algo, expected_algo)
+    check_algo(checkpoint, config.algo, expected_algo)
     _check_overrides(overrides, config)
     config = bind(merge(config.to_plain(), overrides), TrainConfig)[0]
     options = bind_options(config)
@@ -166,15 +153,6 @@ def _check_overrides(overrides: Mapping[str, Any], config: TrainConfig) -> None:
         raise ConfigError(f"a run keeps its {fixed[0]}: leave it out, or start a new run")
 
 
-def _check_algo(checkpoint: Path, algo: str, expected: str | None) -> None:
-    if expected is not None and algo != expected:
-        raise CheckpointError(f"{checkpoint} is a checkpoint of {algo!r}, not of {expected!r}")
-    if algo not in ALGORITHMS:
-        raise CheckpointError(
-            f"{checkpoint} is of {algo!r}, which is not registered: import its module, or use --import"
-        )
-
-
 def _run_dir(path: Path) -> Path:
     """The directory of the run that a directory or a checkpoint belongs to."""
     run_dir = path if path.is_dir() else path.resolve().parent.parent
@@ -212,83 +190,19 @@ def _stop_on_signals(session: Session) -> Iterator[None]:
             signal.signal(each, handler)
 
 
-@dataclass(frozen=True)
-class SavedPolicy:
-    """A trained policy with the config of its run, and the checkpoint that it comes from."""
-
-    policy: Policy
-    config: TrainConfig
-    tree: dict[str, Any]
-
-    @property
-    def spaces(self) -> SpaceSpec:
-        """What the policy was trained for."""
-        return self.policy.spaces
-
-    def save(self, path: str | Path) -> None:
-        """Write the checkpoint that this was loaded from."""
-        save_checkpoint(Path(path), self.tree)
-
-    def evaluate(
-        self, *, episodes: int | None = None, seed: int = EVAL_SEED, num_envs: int | None = None
-    ) -> EvaluationResult:
-        """Episodes in the run's own environment, on raw reward, with fixed seeds."""
-        config = self.config
-        if episodes is not None and episodes < 1:
-            raise ConfigError(f"an evaluation needs at least 1 episode, got {episodes}")
-        if config.env_id is None:
-            raise ConfigError("the run has no env_id, so its policy cannot be evaluated in an environment")
-        return evaluate_policy(
-            self.policy,
-            config.env_id,
-            config.env_kwargs,
-            episodes=episodes or config.eval_episodes,
-            num_envs=num_envs or config.num_envs,
-            seed=seed,
-        )
-
-    def predict(self, obs: ArrayLike | Mapping[str, ArrayLike], *, deterministic: bool = True) -> NDArray[Any]:
-        """Actions in native units for one observation or a batch; the same call gives the same actions.
-
-        Where the environment gives dictionaries, an observation may be such a dictionary.
-        """
-        rows = self.spaces.flatten(obs)
-        with forked(self.config.seed), torch.no_grad():
-            chunks = torch.split(torch.from_numpy(np.atleast_2d(rows)), CHUNK)
-            actions = torch.cat([self.policy.act(chunk, deterministic=deterministic) for chunk in chunks]).numpy()
-        found: NDArray[Any] = actions
-        return found if rows.ndim == 2 else found[0]
-
-    def predict_value(self, obs: ArrayLike | Mapping[str, ArrayLike], actions: ArrayLike) -> NDArray[Any]:
-        """Values of native actions by the critics: the discounted return that they predict, of transformed rewards."""
-        if not hasattr(self.policy.model, "critic"):
-            raise ConfigError(f"{self.config.algo} has no critic, so it cannot value actions")
-        rows, column = np.atleast_2d(self.spaces.flatten(obs)), self.spaces.action.column
-        native = torch.as_tensor(np.asarray(actions), dtype=column.torch_dtype).reshape(-1, *column.shape)
-        if len(native) != len(rows):
-            raise ConfigError(f"got {len(rows)} observations and {len(native)} actions")
-        with torch.no_grad():
-            values: NDArray[Any] = self.policy.values(torch.from_numpy(rows), native).numpy()
-        return values
-
-
-def load_policy(path: str | Path, *, algo: str | None = None) -> SavedPolicy:
-    """The policy in a checkpoint or run directory; `algo`, if given, is the algorithm it must be of."""
-    checkpoint = find_checkpoint(path)
-    tree = load_checkpoint(checkpoint, policy_only=True)
-    _check_algo(checkpoint, tree["config"]["algo"], algo)
-    config, spaces = read_saved_config(tree["config"]), saved_spaces(tree)
-    # Initial weights are drawn, and then replaced by those of the checkpoint.
-    with forked(config.seed), refusing_other_networks(str(checkpoint)):
-        policy = Policy.load(find_algorithm(config.algo), spaces, bind_hyper(config), tree["algorithm"])
-    return SavedPolicy(policy, config, tree)
-
-
 def evaluate(
-    path: str | Path, *, episodes: int | None = None, seed: int = EVAL_SEED, num_envs: int | None = None
+    path: str | Path,
+    *,
+    env: Any = None,
+    episodes: int | None = None,
+    seed: int = EVAL_SEED,
+    num_envs: int | None = None,
+    deterministic: bool = True,
 ) -> EvaluationResult:
-    """Raw returns of a checkpoint's policy over episodes with fixed seeds."""
-    return load_policy(path).evaluate(episodes=episodes, seed=seed, num_envs=num_envs)
+    """Raw returns of a checkpoint's policy over episodes with fixed seeds, in its own environment or in another."""
+    return load_policy(path).evaluate(
+        env=env, episodes=episodes, seed=seed, num_envs=num_envs, deterministic=deterministic
+    )
 
 
 def collect(
@@ -316,9 +230,10 @@ def collect(
         raise ConfigError("no environment is named, and the checkpoint has none")
     make = partial(make_native_env, env_id, env_kwargs, raw_rewards=True)
     env = make()
-    if saved is not None and space_spec(env) != saved.spaces:
-        raise ConfigError(f"the policy was trained for other observations or actions than those of {env_id}")
-    act = None if saved is None else partial(_act, saved.policy, deterministic=not stochastic)
+    spaces = space_spec(env)
+    if saved is not None:
+        saved.spaces.check_env(spaces, env_id)
+    act = None if saved is None else partial(_act, saved.policy, spaces, deterministic=not stochastic)
     with forked(seed), torch.no_grad():
         dataset = collect_dataset(make, act=act, size=steps, episodes=episodes, seed=seed)
     policy = "random" if saved is None else saved.config.algo
@@ -327,8 +242,11 @@ def collect(
     return dataset
 
 
-def _act(policy: Policy, obs: NDArray[Any], *, deterministic: bool) -> NDArray[Any]:
-    actions: NDArray[Any] = policy.act(torch.from_numpy(obs)[None], deterministic=deterministic)[0].numpy()
+def _act(policy: Policy, spaces: SpaceSpec, obs: NDArray[Any], *, deterministic: bool) -> NDArray[Any]:
+    """The action for one observation, as an environment with these spaces takes it."""
+    native = policy.act(torch.from_numpy(obs)[None], deterministic=deterministic)[0]
+    is_same = policy.spaces.action == spaces.action
+    actions: NDArray[Any] = (native if is_same else spaces.action.confine(native)).numpy()
     return actions
 
 

@@ -1,0 +1,163 @@
+"""A trained policy from a checkpoint: evaluate it, show it, ask it for actions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from rl_training.algorithms import ALGORITHMS
+from rl_training.config import TrainConfig
+from rl_training.envs import named_env
+from rl_training.runtime.checkpointing import load_checkpoint, refusing_other_networks, save_checkpoint, saved_spaces
+from rl_training.runtime.evaluation import EVAL_SEED, EvaluationResult, evaluate_policy
+from rl_training.runtime.finding import find_checkpoint
+from rl_training.runtime.options import bind_hyper, find_algorithm, merge, read_saved_config
+from rl_training.runtime.policy import Policy
+from rl_training.runtime.randomness import forked
+from rl_training.runtime.showing import play_policy, record_policy
+from rl_training.spaces import SpaceSpec
+from rl_training.types import CheckpointError, ConfigError
+
+CHUNK = 1024
+"""Observations that a policy answers at a time; some look at a hundred actions for each."""
+
+
+@dataclass(frozen=True)
+class SavedPolicy:
+    """A trained policy with the config of its run, and the checkpoint that it comes from."""
+
+    policy: Policy
+    config: TrainConfig
+    tree: dict[str, Any]
+
+    @property
+    def spaces(self) -> SpaceSpec:
+        """What the policy was trained for."""
+        return self.policy.spaces
+
+    def save(self, path: str | Path) -> None:
+        """Write the checkpoint that this was loaded from."""
+        save_checkpoint(Path(path), self.tree)
+
+    def evaluate(
+        self,
+        *,
+        env: Any = None,
+        env_kwargs: Mapping[str, Any] | None = None,
+        episodes: int | None = None,
+        seed: int = EVAL_SEED,
+        num_envs: int | None = None,
+        deterministic: bool = True,
+    ) -> EvaluationResult:
+        """Episodes on raw reward, with fixed seeds, in the run's own environment or in another that fits.
+
+        `env` is the name of an environment, an environment, or a function that makes one. `env_kwargs` are written into
+        those of the run, or given to the other environment.
+        """
+        count = self.config.eval_episodes if episodes is None else episodes
+        with self._environment(env, env_kwargs, count) as place:
+            return evaluate_policy(
+                self.policy,
+                *place,
+                episodes=count,
+                num_envs=num_envs or self.config.num_envs,
+                seed=seed,
+                deterministic=deterministic,
+            )
+
+    def record(
+        self,
+        path: str | Path,
+        *,
+        env: Any = None,
+        env_kwargs: Mapping[str, Any] | None = None,
+        episodes: int = 1,
+        seed: int = EVAL_SEED,
+        deterministic: bool = True,
+    ) -> EvaluationResult:
+        """Write a video (.mp4 or .gif) of the episodes that `evaluate` has, one after the other."""
+        with self._environment(env, env_kwargs, episodes) as place:
+            return record_policy(
+                Path(path), self.policy, *place, episodes=episodes, seed=seed, deterministic=deterministic
+            )
+
+    def play(
+        self,
+        *,
+        env: Any = None,
+        env_kwargs: Mapping[str, Any] | None = None,
+        episodes: int = 1,
+        seed: int = EVAL_SEED,
+        deterministic: bool = True,
+    ) -> EvaluationResult:
+        """Show the episodes that `evaluate` has in a window, one after the other."""
+        with self._environment(env, env_kwargs, episodes) as place:
+            return play_policy(self.policy, *place, episodes=episodes, seed=seed, deterministic=deterministic)
+
+    @contextmanager
+    def _environment(
+        self, env: Any, env_kwargs: Mapping[str, Any] | None, episodes: int
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The name and the arguments of the environment that is meant."""
+        config = self.config
+        if episodes < 1:
+            raise ConfigError(f"at least 1 episode is needed, got {episodes}")
+        env = config.env_id if env is None else env
+        if env is None:
+            raise ConfigError("the run has no env_id: name an environment, with --env or as env=")
+        is_own = isinstance(env, str) and env == config.env_id
+        with named_env(env) as env_id:
+            yield env_id, merge(dict(config.env_kwargs) if is_own else {}, env_kwargs or {})
+
+    def predict(self, obs: ArrayLike | Mapping[str, ArrayLike], *, deterministic: bool = True) -> NDArray[Any]:
+        """Actions in native units for one observation or a batch; the same call gives the same actions.
+
+        Where the environment gives dictionaries, an observation may be such a dictionary.
+        """
+        rows = self.spaces.flatten(obs)
+        with forked(self.config.seed), torch.no_grad():
+            chunks = torch.split(torch.from_numpy(np.atleast_2d(rows)), CHUNK)
+            actions = torch.cat([self.policy.act(chunk, deterministic=deterministic) for chunk in chunks]).numpy()
+        found: NDArray[Any] = actions
+        return found if rows.ndim == 2 else found[0]
+
+    def predict_value(self, obs: ArrayLike | Mapping[str, ArrayLike], actions: ArrayLike) -> NDArray[Any]:
+        """Values of native actions by the critics: the discounted return that they predict, of transformed rewards."""
+        if not hasattr(self.policy.model, "critic"):
+            raise ConfigError(f"{self.config.algo} has no critic, so it cannot value actions")
+        rows, column = np.atleast_2d(self.spaces.flatten(obs)), self.spaces.action.column
+        native = torch.as_tensor(np.asarray(actions), dtype=column.torch_dtype).reshape(-1, *column.shape)
+        if len(native) != len(rows):
+            raise ConfigError(f"got {len(rows)} observations and {len(native)} actions")
+        with torch.no_grad():
+            values: NDArray[Any] = self.policy.values(torch.from_numpy(rows), native).numpy()
+        return values
+
+
+def load_policy(path: str | Path, *, algo: str | None = None) -> SavedPolicy:
+    """The policy in a checkpoint or run directory; `algo`, if given, is the algorithm it must be of."""
+    checkpoint = find_checkpoint(path)
+    tree = load_checkpoint(checkpoint, policy_only=True)
+    check_algo(checkpoint, tree["config"]["algo"], algo)
+    config, spaces = read_saved_config(tree["config"]), saved_spaces(tree)
+    # Initial weights are drawn, and then replaced by those of the checkpoint.
+    with forked(config.seed), refusing_other_networks(str(checkpoint)):
+        policy = Policy.load(find_algorithm(config.algo), spaces, bind_hyper(config), tree["algorithm"])
+    return SavedPolicy(policy, config, tree)
+
+
+def check_algo(checkpoint: Path, algo: str, expected: str | None) -> None:
+    """Refuse a checkpoint of another algorithm than the expected one, or of one that is not known."""
+    if expected is not None and algo != expected:
+        raise CheckpointError(f"{checkpoint} is a checkpoint of {algo!r}, not of {expected!r}")
+    if algo not in ALGORITHMS:
+        raise CheckpointError(
+            f"{checkpoint} is of {algo!r}, which is not registered: import its module, or use --import"
+        )
