@@ -1,4 +1,4 @@
-"""The commands that use a trained policy: `eval` of one and of several, `record`, `play`."""
+"""The commands that use a policy or look at an environment: `eval` of one and of several, `record`, `play`, `env`."""
 
 from __future__ import annotations
 
@@ -316,3 +316,65 @@ def test_python_takes_an_environment_as_an_object_too(tmp_path: Path) -> None:
         model.record(tmp_path / "none.gif", env=Square())
     with pytest.raises(ConfigError, match="at least 1 episode is needed, got 0"):
         model.evaluate(num_episodes=0)
+
+
+OWN = """
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box
+
+
+class Own(gym.Env):
+    observation_space = Box(-1, 1, (2,), np.float32)
+    action_space = Box(-1, 1, (1,), np.float32)
+
+    def __init__(self, wrong=False):
+        self.wrong = wrong
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        obs = np.zeros(3, np.float32) if self.wrong else np.zeros(2, np.float32)
+        return (obs, 1.0, False, {}) if self.wrong else (obs, 1.0, False, False, {})
+
+
+gym.register("CheckedOwn-v0", Own, max_episode_steps=20)
+"""
+
+
+def test_env_check_says_what_is_wrong_and_what_is_seen(command: Command) -> None:
+    Path("own.py").write_text(OWN)
+    good = command("env", "check", "CheckedOwn-v0", "--import", "own.py")
+    bad = command("env", "check", "CheckedOwn-v0", "wrong=true", "--import", "own.py")
+    values = command("env", "check", "CheckedOwn-v0", "env_kwargs.wrong=true", "--json", "--import", "own.py")
+
+    assert (good.code, good.err) == (0, "")
+    assert "mistake" not in good.out
+    assert "observations  2 numbers\nactions       continuous actions in 1 dimension from -1 to 1\n" in good.out
+    assert "time limit    20 steps\nepisodes      10 of random actions, on average 20 steps long" in good.out
+    algorithms = good.out.splitlines()[-1].split(maxsplit=1)[1].split(", ")
+    assert {"sac", "bc"} <= set(algorithms)
+    assert not {"dqn", "her"} & set(algorithms)
+    assert (bad.code, bad.err) == (2, "error: CheckedOwn-v0 has 2 mistakes\n")
+    lines = [line for line in bad.out.splitlines() if line.startswith("mistake")]
+    assert [line.split()[1] for line in lines] == ["step", "the"]
+    assert values.code == 2
+    assert len(json.loads(values.out)["mistakes"]) == 2
+
+
+def test_train_refuses_an_environment_with_all_its_mistakes(command: Command) -> None:
+    Path("own.py").write_text(OWN)
+
+    answer = command("train", "sac", "--env", "own:CheckedOwn-v0", "env_kwargs.wrong=true", "--out", "runs")
+
+    assert (answer.code, answer.out) == (2, "")
+    assert "(rl-training env check own:CheckedOwn-v0 wrong=True says more): 2 problems\n" in answer.err
+    assert "step returns 4 values" in answer.err
+    assert "has shape (3,), its space (2,)" in answer.err
+    assert not Path("runs").exists()
+
+
+def test_an_algorithm_that_needs_goals_is_named_for_a_task_that_has_them(command: Command) -> None:
+    assert ", her, " in command("env", "check", "PointGoal-v0").out

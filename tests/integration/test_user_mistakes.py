@@ -95,7 +95,7 @@ def _with_row(array: NDArray[Any], row: int, value: float) -> NDArray[Any]:
         (["env_id=CartPole-v1"], "td3_bc is for continuous actions, CartPole-v1 has 2 choices: use bc, dqn or ppo"),
         (["env_kwargs.gravity=1"], "env_kwargs: "),
         (["algo_kwargs.replay=hindsight"], "Pendulum-v1 has no goals"),
-        (["env_kwargs.g=heavy"], "Pendulum-v1 with env_kwargs g='heavy' cannot take a step: "),
+        (["env_kwargs.g=heavy"], "Pendulum-v1 with env_kwargs g='heavy' cannot be used (rl-training env check"),
         (["env_kwargs.wrappers.reward=clip_1"], "env_kwargs.wrappers.reward must be a mapping"),
         (["env_id=null"], "dataset_kind 'random' needs an environment to act in: set env_id"),
         (["algo_kwargs.dataset_kind=null", "algo_kwargs.dataset_size=null"], "no dataset is named: set dataset_path"),

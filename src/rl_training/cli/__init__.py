@@ -18,6 +18,7 @@ from rl_training.cli import policies, report, train
 from rl_training.cli.config import config_app, list_
 from rl_training.cli.console import print_json
 from rl_training.cli.data import data_app
+from rl_training.cli.env import env_app
 from rl_training.types import UserError
 
 SPINS = "2000"
@@ -44,6 +45,7 @@ app.command("list")(list_)
 app.command()(report.report)
 app.add_typer(config_app, name="config")
 app.add_typer(data_app, name="data")
+app.add_typer(env_app, name="env")
 
 
 def print_version(asked: bool) -> None:

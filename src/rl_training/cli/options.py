@@ -36,7 +36,7 @@ ImportOption = Annotated[
         "--import",
         metavar="FILE|MODULE",
         callback=import_modules,
-        help="Import a .py file or a module first, for an algorithm of your own; repeatable.",
+        help="Import a .py file or a module first, for an algorithm or an environment of your own; repeatable.",
     ),
 ]
 """Imported while the arguments are read: a command that has the option need not do anything with it."""

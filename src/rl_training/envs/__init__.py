@@ -2,8 +2,11 @@
 
 from gymnasium.vector import AutoresetMode as AutoresetMode
 
+from rl_training.envs.checking import EnvReport as EnvReport
+from rl_training.envs.checking import Task as Task
+from rl_training.envs.checking import check_env as check_env
+from rl_training.envs.checking import try_out as try_out
 from rl_training.envs.factory import GIVEN as GIVEN
-from rl_training.envs.factory import describe_env as describe_env
 from rl_training.envs.factory import env_id_for as env_id_for
 from rl_training.envs.factory import is_known as is_known
 from rl_training.envs.factory import make_env as make_env
@@ -12,8 +15,6 @@ from rl_training.envs.factory import make_vector_env as make_vector_env
 from rl_training.envs.factory import named_env as named_env
 from rl_training.envs.factory import reward_transform as reward_transform
 from rl_training.envs.factory import space_spec as space_spec
-from rl_training.envs.factory import time_limit as time_limit
-from rl_training.envs.factory import try_out as try_out
 from rl_training.envs.goals import GoalTask as GoalTask
 from rl_training.envs.goals import goal_task as goal_task
 from rl_training.envs.rendering import rendering_kwargs as rendering_kwargs

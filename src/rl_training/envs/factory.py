@@ -18,14 +18,15 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-from gymnasium.wrappers import FlattenObservation, RescaleAction, TimeLimit, TransformAction, TransformObservation
+from gymnasium.wrappers import FlattenObservation, RescaleAction, TransformAction, TransformObservation
 
 from rl_training.config import RewardTransformConfig
 from rl_training.envs.goals import FlattenGoal, has_goal
 from rl_training.envs.rewards import apply_reward_wrappers, as_reward_transform
 from rl_training.envs.snapshots import Snapshot
+from rl_training.envs.trial import error_place
 from rl_training.spaces import BoxActions, Column, DiscreteActions, SpaceSpec
-from rl_training.types import ConfigError, MissingExtraError, import_extra, nearest
+from rl_training.types import ConfigError, MissingExtraError, UserError, import_extra, nearest
 
 WRAPPERS = ("reward",)
 ROBOTICS = ("PointMaze", "AntMaze", "Fetch", "HandReach", "HandManipulate", "AdroitHand", "FrankaKitchen")
@@ -41,16 +42,18 @@ def make_native_env(
     leaves that transform out, as evaluation does. In a task with goals an observation ends with the goal desired and,
     `with_achieved`, then the goal achieved.
     """
-    kwargs = {name: value for name, value in (env_kwargs or {}).items() if name != "wrappers"}
     transform = reward_transform(env_kwargs or {})
-    env = _make(env_id, kwargs)
-    _check_spaces(env_id, env)
+    env = make_bare_env(env_id, env_kwargs)
+    check_spaces(env_id, env)
     env = env if raw_rewards else apply_reward_wrappers(env, transform)
-    if has_goal(env):
-        return FlattenGoal(env, with_achieved=with_achieved)
-    if with_achieved:
+    if with_achieved and not has_goal(env):
         raise ConfigError(f"{env_id} has no goals (observation, desired_goal, achieved_goal): set replay: uniform")
-    return _flatten(env)
+    return as_native(env, with_achieved=with_achieved)
+
+
+def as_native(env: gym.Env[Any, Any], *, with_achieved: bool = False) -> gym.Env[Any, Any]:
+    """An environment of supported spaces with flat float32 observations."""
+    return FlattenGoal(env, with_achieved=with_achieved) if has_goal(env) else _flatten(env)
 
 
 GIVEN = "given/"
@@ -143,16 +146,6 @@ def describe_env(env: gym.Env[Any, Any]) -> dict[str, Any]:
     return {"class": f"{type(inner).__module__}.{type(inner).__qualname__}", "wrappers": wrappers, **spaces}
 
 
-def time_limit(env: gym.Env[Any, Any]) -> int | None:
-    """The number of steps after which Gymnasium cuts an episode; None if it does not."""
-    inner = env
-    while isinstance(inner, gym.Wrapper):
-        if isinstance(inner, TimeLimit):
-            return int(inner._max_episode_steps)
-        inner = inner.env
-    return None
-
-
 def make_vector_env(
     env_id: str,
     env_kwargs: Mapping[str, Any] | None = None,
@@ -200,29 +193,31 @@ def _obs_parts(env: gym.Env[Any, Any]) -> dict[str, Column]:
     return {"obs": Column(env.observation_space.shape or ())}
 
 
-def try_out(env: gym.Env[Any, Any], env_id: str, env_kwargs: Mapping[str, Any]) -> None:
-    """Take one step, so that arguments that the environment cannot use are refused before a run begins."""
-    try:
-        env.action_space.seed(0)
-        env.reset(seed=0)
-        env.step(env.action_space.sample())
-    except Exception as error:
-        kwargs = ", ".join(f"{name}={value!r}" for name, value in env_kwargs.items() if name != "wrappers")
-        made = f"{env_id} with env_kwargs {kwargs}" if kwargs else env_id
-        raise ConfigError(f"{made} cannot take a step: {type(error).__name__}: {error}") from None
-
-
-def _make(env_id: str, kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
+def make_bare_env(
+    env_id: str, env_kwargs: Mapping[str, Any] | None = None, *, checked: bool = True
+) -> gym.Env[Any, Any]:
+    """The environment as gymnasium.make gives it, or without Gymnasium's own checks."""
+    kwargs = {name: value for name, value in (env_kwargs or {}).items() if name != "wrappers"}
+    if not checked:
+        kwargs["disable_env_checker"] = True
     if env_id.startswith(GIVEN) and not is_known(env_id):
         raise ConfigError(f"{env_id} was passed as an object: pass it again, as env=, or name another one")
     if env_id.startswith(ROBOTICS):
         # Nothing but the import of Gymnasium-Robotics makes its tasks known.
         gym.register_envs(import_extra("gymnasium_robotics", "robotics", f"env_id {env_id!r}"))
+    with _explained(env_id), warnings.catch_warnings():
+        # Published data was made with old versions of tasks, so a hint at newer versions does not help.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return gym.make(env_id, **kwargs)
+
+
+@contextmanager
+def _explained(env_id: str) -> Iterator[None]:
+    """Say what is wrong with the name, the arguments or the code of an environment that cannot be made."""
     try:
-        with warnings.catch_warnings():
-            # Published data was made with old versions of tasks, so a hint at newer versions does not help.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            return gym.make(env_id, **kwargs)
+        yield
+    except UserError:
+        raise
     except (gym.error.DependencyNotInstalled, ModuleNotFoundError) as error:
         if "mujoco" in str(error).lower():
             raise MissingExtraError("mujoco", "mujoco", f"env_id {env_id!r}") from None
@@ -231,10 +226,17 @@ def _make(env_id: str, kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
         known = [name for name in gym.registry if "/" not in name]
         raise ConfigError(f"unknown env_id {env_id!r}{nearest(env_id, known) or f' ({error})'}") from None
     except TypeError as error:
+        if "gymnasium.Env" in str(error):
+            raise ConfigError(f"{env_id} is no Gymnasium environment: derive its class from gymnasium.Env") from None
         raise ConfigError(f"env_kwargs: {error}") from None
+    # Whatever the environment's own code raises.
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}{error_place(error)}"
+        raise ConfigError(f"{env_id} cannot be made: {reason}") from None
 
 
-def _check_spaces(env_id: str, env: gym.Env[Any, Any]) -> None:
+def check_spaces(env_id: str, env: gym.Env[Any, Any]) -> None:
+    """Refuse spaces that are not supported."""
     actions, observations = env.action_space, env.observation_space
     if not isinstance(actions, Discrete):
         if not isinstance(actions, Box) or len(actions.shape) != 1:

@@ -21,14 +21,14 @@ from rl_training.data import (
     source_for,
     with_n_step,
 )
-from rl_training.envs import goal_task, make_env, make_vector_env, reward_transform
+from rl_training.envs import Task, goal_task, make_env, make_vector_env, reward_transform
 from rl_training.reading import Rollout
 from rl_training.rewards import RewardTransformConfig
 from rl_training.runtime.artifacts import RunDirectory
 from rl_training.runtime.callbacks import Callback, EarlyStoppingCallback
 from rl_training.runtime.checkpointing import load_session, save_checkpoint, session_tree
 from rl_training.runtime.collecting import Collector, LocalCollector, Stepper
-from rl_training.runtime.datasets import Data, Task, find_task, load_data
+from rl_training.runtime.datasets import Data, find_task, load_data
 from rl_training.runtime.diagnostics import diagnose
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
 from rl_training.runtime.fine_tuning import FineTuning, begin_with_checkpoint

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,27 +12,12 @@ from numpy.typing import NDArray
 
 from rl_training.config import TrainConfig
 from rl_training.data import DataOptions, TransitionDataset, load_transition_dataset
-from rl_training.envs import describe_env, make_native_env, reward_transform, space_spec, time_limit, try_out
+from rl_training.envs import Task, make_native_env, reward_transform, try_out
 from rl_training.runtime.options import RunOptions
 from rl_training.spaces import BoxActions, DiscreteActions, SpaceSpec
 from rl_training.types import ConfigError, DatasetError
 
 DEFAULT_VALIDATION = 0.1
-
-
-@dataclass(frozen=True)
-class Task:
-    """What is known of a run's environment before the run begins."""
-
-    spaces: SpaceSpec
-    about: Mapping[str, Any]
-    """Class, wrappers and spaces of the environment, for the run's metadata."""
-    time_limit: int | None
-
-    def describe(self) -> str:
-        """Observations and time limit in a few words."""
-        limit = "no time limit of its own" if self.time_limit is None else f"time limit {self.time_limit}"
-        return f"observations of {self.spaces.obs_dim} numbers, {limit}"
 
 
 @dataclass(frozen=True)
@@ -70,12 +53,8 @@ class Data:
 
 
 def find_task(config: TrainConfig) -> Task | None:
-    """The environment that a config names, looked at; None where it names none."""
-    if config.env_id is None:
-        return None
-    with closing(make_native_env(config.env_id, config.env_kwargs, raw_rewards=True)) as env:
-        try_out(env, config.env_id, config.env_kwargs)
-        return Task(space_spec(env), describe_env(env), time_limit(env))
+    """The environment that a config names, which is tried out; None where it names none."""
+    return None if config.env_id is None else try_out(config.env_id, config.env_kwargs)
 
 
 def load_data(

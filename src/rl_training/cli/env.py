@@ -1,0 +1,83 @@
+"""The commands `env ...`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rl_training.cli.console import print_json
+from rl_training.cli.options import ImportOption, JsonOption
+from rl_training.types import UserError
+
+if TYPE_CHECKING:
+    from rl_training.envs import EnvReport
+
+env_app = typer.Typer(help="Look at environments.", no_args_is_help=True)
+
+
+@env_app.callback()
+def env() -> None:
+    """Look at environments."""
+
+
+@env_app.command("check")
+def check(
+    env_id: Annotated[str, typer.Argument(metavar="ENV", help="Gymnasium environment, or module:Name-v0.")],
+    more: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Arguments of the environment.")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="The most steps of random actions to take.")] = 1000,
+    import_: ImportOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Look for mistakes in an environment, and say how it looks to the algorithms."""
+    from rl_training.config import parse_overrides
+    from rl_training.envs import check_env
+
+    words = [word if word.startswith("env_kwargs.") else f"env_kwargs.{word}" for word in more or []]
+    kwargs = parse_overrides(words).get("env_kwargs", {})
+    report = check_env(env_id, kwargs, steps=steps)
+    if as_json:
+        print_json({**asdict(report), "spaces": None if report.spaces is None else report.spaces.to_plain()})
+        raise typer.Exit(2 if report.mistakes else 0)
+    for name, texts in (("ok", report.passed), ("mistake", report.mistakes), ("note", report.notes)):
+        for text in texts:
+            print(f"{name:<9}{text}")
+    for name, text in _view(report).items():
+        print(f"{name:<14}{text}")
+    if report.mistakes:
+        count = len(report.mistakes)
+        raise UserError(f"{env_id} has {'1 mistake' if count == 1 else f'{count} mistakes'}")
+
+
+def _view(report: EnvReport) -> dict[str, str]:
+    """The environment as algorithms see it, by name."""
+    from rl_training.experiment import list_algorithms
+    from rl_training.runtime.options import mode_defaults
+
+    def fits(algorithm: Any) -> bool:
+        needs_goals = mode_defaults(algorithm, algorithm.mode).get("replay") == "hindsight"
+        has_goals = report.spaces is not None and "desired_goal" in report.spaces.obs
+        return kind in algorithm.action_kinds and (has_goals or not needs_goals)
+
+    lines: dict[str, str] = {}
+    if report.spaces is not None:
+        kind = report.spaces.action.kind
+        lines["observations"] = report.spaces.describe_obs().removeprefix("observations of ")
+        lines["actions"] = report.spaces.action.describe()
+        lines["time limit"] = "none" if report.time_limit is None else f"{report.time_limit} steps"
+        lines["episodes"] = _episodes(report)
+        lines["algorithms"] = ", ".join(spec.name for spec in list_algorithms() if fits(spec.algorithm))
+    return lines
+
+
+def _episodes(report: EnvReport) -> str:
+    def mean(values: Any) -> float:
+        return float(sum(values) / len(values))
+
+    if not report.lengths:
+        return f"none ended in {report.steps} steps of random actions"
+    return (
+        f"{len(report.lengths)} of random actions, on average {mean(report.lengths):.0f} steps long, "
+        f"with return {mean(report.returns):.1f}"
+    )

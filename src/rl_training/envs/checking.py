@@ -1,0 +1,148 @@
+"""Looking for the mistakes that people make in environments of their own, each with what to change."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from rl_training.envs.factory import GIVEN, as_native, check_spaces, describe_env, make_bare_env, named_env, space_spec
+from rl_training.envs.snapshots import Snapshot
+from rl_training.envs.trial import Trial, without_own_wrappers
+from rl_training.spaces import SpaceSpec
+from rl_training.types import ConfigError
+
+STEPS = 1000
+EPISODES = 10
+BRIEF_STEPS = 3
+
+
+@dataclass(frozen=True)
+class EnvReport:
+    """What is wrong with an environment, what is right, and how it looks from inside."""
+
+    env_id: str
+    mistakes: tuple[str, ...]
+    notes: tuple[str, ...]
+    passed: tuple[str, ...]
+    spaces: SpaceSpec | None
+    """None where they are not supported."""
+    time_limit: int | None
+    steps: int
+    returns: tuple[float, ...]
+    """Of the episodes of random actions that came to an end."""
+    lengths: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is known of a run's environment before the run begins."""
+
+    spaces: SpaceSpec
+    about: Mapping[str, Any]
+    """Class, wrappers and spaces of the environment, for the run's metadata."""
+    time_limit: int | None
+
+    def describe(self) -> str:
+        """Observations and time limit in a few words."""
+        limit = "no time limit of its own" if self.time_limit is None else f"time limit {self.time_limit}"
+        return f"observations of {self.spaces.obs_dim} numbers, {limit}"
+
+
+def check_env(
+    env: str | gym.Env[Any, Any] | Callable[..., gym.Env[Any, Any]],
+    env_kwargs: Mapping[str, Any] | None = None,
+    *,
+    steps: int = STEPS,
+) -> EnvReport:
+    """Take a few episodes of random actions in an environment, and report what is wrong with it.
+
+    `env` is its name, an environment, or a function that makes one. One that cannot be made is an error.
+    """
+    with named_env(env) as env_id, closing(make_bare_env(env_id, env_kwargs, checked=False)) as made:
+        bare, limit = without_own_wrappers(made)
+        trial = Trial(bare, limit)
+        spaces = _spaces(made, env_id, trial)
+        if trial.has_spaces:
+            trial.compare_seeds()
+            trial.run(steps, episodes=EPISODES)
+        return EnvReport(
+            env_id,
+            mistakes=tuple(trial.mistakes.values()),
+            notes=tuple(_notes(bare, trial)),
+            passed=tuple(trial.passed()),
+            spaces=spaces,
+            time_limit=limit,
+            steps=trial.steps,
+            returns=tuple(trial.returns),
+            lengths=tuple(trial.lengths),
+        )
+
+
+def try_out(env_id: str, env_kwargs: Mapping[str, Any]) -> Task:
+    """What a run has to know of an environment, after a few steps in an instance of its own.
+
+    What would stop a run is refused before it begins, all of it at once. Other mistakes are left to `check_env`.
+    """
+    with _generators_kept(), closing(make_bare_env(env_id, env_kwargs, checked=False)) as made:
+        bare, limit = without_own_wrappers(made)
+        trial = Trial(bare, limit)
+        spaces = _spaces(made, env_id, trial)
+        if trial.has_spaces:
+            trial.run(BRIEF_STEPS, episodes=BRIEF_STEPS)
+        problems = [text for kind, text in trial.mistakes.items() if kind in trial.fatal]
+        if problems or spaces is None:
+            raise ConfigError(*problems, where=_described(env_id, env_kwargs))
+        return Task(spaces, describe_env(made), limit)
+
+
+def _spaces(env: gym.Env[Any, Any], env_id: str, trial: Trial) -> SpaceSpec | None:
+    """The spaces as networks see them; what is wrong with them is added to the mistakes."""
+    trial.check_presence()
+    if not trial.has_spaces:
+        return None
+    try:
+        check_spaces(env_id, env)
+    except ConfigError as error:
+        for problem in error.problems:
+            trial.mistake("spaces", problem)
+        return None
+    return space_spec(as_native(env))
+
+
+def _notes(env: gym.Env[Any, Any], trial: Trial) -> Iterator[str]:
+    """What is no mistake but good to know."""
+    if trial.has_run and trial.steps and not trial.lengths and trial.time_limit is None:
+        yield (
+            f"no episode ended within {trial.steps} steps and there is no time limit: register the environment with "
+            "max_episode_steps, since an evaluation waits for the end of its episodes"
+        )
+    if "rgb_array" not in (env.metadata.get("render_modes") or ()):
+        yield "there is no render mode 'rgb_array': `record` cannot make a video of it"
+    if trial.has_run and Snapshot(env).snapshot is None:
+        yield "its state cannot be saved: a resumed run begins new episodes; state_dict and load_state_dict change that"
+
+
+def _described(env_id: str, env_kwargs: Mapping[str, Any]) -> str:
+    """An environment with its arguments, and where to learn more about its mistakes."""
+    kwargs = {name: value for name, value in env_kwargs.items() if name != "wrappers"}
+    made = f"{env_id} with env_kwargs {', '.join(f'{name}={value!r}' for name, value in kwargs.items())}"
+    words = " ".join([f"rl-training env check {env_id}", *(f"{name}={value}" for name, value in kwargs.items())])
+    more = "rl_training.envs.check_env(env)" if env_id.startswith(GIVEN) else words
+    return f"{made if kwargs else env_id} cannot be used ({more} says more)"
+
+
+@contextmanager
+def _generators_kept() -> Iterator[None]:
+    """Leave the generators of the process as they were: some environments draw from them."""
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002 - the generator that such environments use
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
