@@ -21,7 +21,9 @@ ConfigOption = Annotated[
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="Run directory or checkpoint.")]
 EnvOption = Annotated[str | None, typer.Option(help="Another environment than the run's own, or module:Name-v0.")]
-SeedOption = Annotated[int | None, typer.Option(min=0, help="Seed of the first episode; default as in evaluation.")]
+SeedOption = Annotated[
+    int | None, typer.Option(min=0, help="Seed of the first episode; default 10000, as in training.")
+]
 EpisodesOption = Annotated[int, typer.Option(min=1, help="Episodes, one after the other.")]
 BestOption = Annotated[bool, typer.Option("--best", help="The best checkpoint of a run instead of its latest.")]
 StochasticOption = Annotated[bool, typer.Option("--stochastic", help="Sample, where the policy is stochastic.")]
