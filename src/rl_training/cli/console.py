@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 from typing_extensions import Self
 
 if TYPE_CHECKING:
     from rl_training.experiment import SeedProgress
     from rl_training.runtime import TrainResult
+
+GAP = 2
+"""Spaces between two columns of a table."""
+WORD = re.compile(r"\S+")
+PART = re.compile(r"[^\s_./=]*[_./=]|[^\s_./=]+")
+"""A piece of a name, such as `dataset_`, after which a line may break."""
 
 
 LINE_SECONDS = 10.0
@@ -149,15 +158,51 @@ def cell(value: Any) -> str:
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on standard output; as wide as its cells if that is no terminal."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in head:
-        # A path that is too long for its column goes on in the next line; it would be useless without its end.
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        table.add_row(*(cell.replace("[", r"\[") for cell in row))
+    """A table on standard output: on a terminal cells wrap so that it fits, and no name is ever cut."""
     console = Console(highlight=False)
-    if not console.is_terminal:
-        widths = [max(map(len, column)) + 2 for column in zip(head, *rows, strict=True)]
-        console = Console(highlight=False, width=max(console.width, sum(widths)))
-    console.print(table)
+    widths = column_widths([head, *rows], console.width if console.is_terminal else None)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name, width in zip(head, widths, strict=True):
+        table.add_column(wrap(name, width), width=width)
+    for row in rows:
+        table.add_row(*(Text(wrap(cell, width)) for cell, width in zip(row, widths, strict=True)))
+    # A terminal that is narrower than that breaks the lines itself.
+    Console(highlight=False, width=max(console.width, sum(widths) + GAP * (len(widths) - 1))).print(table)
+
+
+def column_widths(rows: Sequence[Sequence[str]], room: int | None) -> list[int]:
+    """The widths of columns that fit into `room`: the widest are narrowed, down to words, then to parts of words."""
+    columns = list(zip(*rows, strict=True))
+    natural = [max(map(cell_len, column)) for column in columns]
+    if room is None:
+        return natural
+    for unit in (WORD, PART):
+        least = [max(cell_len(piece) for text in column for piece in unit.findall(text) or [""]) for column in columns]
+        widths = _narrowed(natural, least, room)
+        if sum(widths) + GAP * (len(widths) - 1) <= room:
+            break
+    return widths
+
+
+def _narrowed(widths: list[int], least: list[int], room: int) -> list[int]:
+    """Widths of which the widest are reduced until all fit, or none may be reduced."""
+    widths = list(widths)
+    while sum(widths) + GAP * (len(widths) - 1) > room:
+        wide = [number for number, width in enumerate(widths) if width > least[number]]
+        if not wide:
+            break
+        widths[max(wide, key=widths.__getitem__)] -= 1
+    return widths
+
+
+def wrap(text: str, width: int) -> str:
+    """Text in lines of this width; a word that is longer is broken after one of its separators."""
+    lines = [""]
+    for word in WORD.findall(text):
+        for number, part in enumerate([word] if cell_len(word) <= width else PART.findall(word)):
+            gap = " " if number == 0 and lines[-1] else ""
+            if cell_len(lines[-1] + gap + part) <= width:
+                lines[-1] += gap + part
+            else:
+                lines.append(part)
+    return "\n".join(lines)
