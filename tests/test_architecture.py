@@ -47,7 +47,7 @@ THIRD_PARTY_HOMES = {
     "h5py": {"data/readers.py", "data/writers.py"},
     "minari": {"data/readers.py", "data/writers.py"},
     "imageio_ffmpeg": {"runtime/showing.py"},
-    "matplotlib": {"experiment/report.py"},
+    "matplotlib": {"experiment/plot.py"},
     "yaml": {"config.py"},
     "typer": {"cli"},
     "rich": {"cli/console.py", "runtime/progress.py"},

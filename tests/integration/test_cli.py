@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -492,12 +493,30 @@ def test_report_tables_runs_and_draws_them(command: Command, run_dir: Path, tmp_
     picture = tmp_path / "curves.png"
 
     text = command("report", run_dir.parent, "--plot", picture).out
-    (row,) = json.loads(command("report", run_dir, "--json").out)
+    (row,) = json.loads(command("report", run_dir, "--json", "--plot", picture).out)
 
-    assert re.search(rf"^td3_bc +Pendulum-v1 +return_mean +1 +{row['last']:.1f} ", text, re.MULTILINE)
-    assert f"[{row['interval'][0]:.1f}, {row['interval'][1]:.1f}]" in text
+    assert text.splitlines()[0] == f"1 run in {run_dir.parent}"
+    assert re.search(rf"^td3_bc +Pendulum-v1 +return_mean +1 +{row['last']:.0f} .* - *$", text, re.MULTILINE)
     assert f"curves in {picture}" in text
     assert picture.stat().st_size > 1000
+
+
+def test_report_says_what_it_leaves_out_and_prints_nothing_but_json_if_asked(
+    command: Command, run_dir: Path, tmp_path: Path
+) -> None:
+    for name in ("whole", "waiting", "broken"):
+        shutil.copytree(run_dir, tmp_path / name)
+    (tmp_path / "waiting" / "metrics.jsonl").unlink()
+    (tmp_path / "broken" / "config.yaml").write_text("algo: [")
+
+    with pytest.warns(UserWarning, match=f"{tmp_path / 'broken'} is left out: .*not valid YAML"):
+        text, plain = command("report", tmp_path), command("report", tmp_path, "--json")
+    refused = command("report", tmp_path / "broken")
+
+    assert text.out.splitlines()[0] == f"2 runs in {tmp_path}, 1 without an evaluation yet"
+    assert len(json.loads(plain.out)) == 1
+    assert (refused.code, refused.out) == (2, "")
+    assert str(tmp_path / "broken" / "config.yaml") in refused.err
 
 
 @pytest.mark.parametrize(

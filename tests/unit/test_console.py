@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rl_training.cli.console import column_widths, print_table, wrap
+from rl_training.cli.console import column_widths, number_text, print_table, wrap
 
 
 @pytest.fixture
@@ -66,3 +66,19 @@ def test_the_widest_column_is_narrowed_first_and_words_before_names(room: int | 
 )
 def test_lines_break_at_spaces_and_long_names_after_their_separators(text: str, width: int, lines: list[str]) -> None:
     assert wrap(text, width).split("\n") == lines
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"),
+        (-0.012345678, "-0.01235"),
+        (9.87654, "9.877"),
+        (123.456, "123.5"),
+        (-1234.5, "-1234"),
+        (3e9, "3e+09"),
+        (float("nan"), "nan"),
+    ],
+)
+def test_numbers_have_the_digits_that_one_compares_by(value: float, text: str) -> None:
+    assert number_text(value) == text

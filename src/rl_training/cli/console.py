@@ -140,7 +140,9 @@ def working(*, quiet: bool = False) -> Iterator[Callable[[str], None]]:
 
 def number_text(value: float) -> str:
     """A number with as many digits as one compares by."""
-    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.4g}"
+    if not 10 <= abs(value) < 1e6:
+        return f"{value:.4g}"
+    return f"{value:.1f}" if abs(value) < 1000 else f"{value:.0f}"
 
 
 def print_json(value: Any) -> None:

@@ -3,6 +3,7 @@
 from rl_training.config import TrainConfig
 from rl_training.experiment.manager import ExperimentManager, SeedProgress
 from rl_training.experiment.registry import AlgorithmSpec, get_algorithm_spec, list_algorithms
+from rl_training.experiment.report import read_runs, summarize
 
 __all__ = [
     "AlgorithmSpec",
@@ -11,4 +12,6 @@ __all__ = [
     "TrainConfig",
     "get_algorithm_spec",
     "list_algorithms",
+    "read_runs",
+    "summarize",
 ]

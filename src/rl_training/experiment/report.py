@@ -1,20 +1,28 @@
-"""Tables and curves over run directories."""
+"""Run directories, read and put together: runs that differ in their seed alone, and a table of what they came to."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from rl_training.binding import options_with
 from rl_training.config import TrainConfig, load_config
 from rl_training.experiment.statistics import bootstrap_interval, interquartile_mean
 from rl_training.runtime.artifacts import read_metrics
-from rl_training.types import ConfigError, MissingExtraError, nearest
+from rl_training.runtime.finding import find_runs
+from rl_training.types import ConfigError, nearest
 
-PREFERRED = ("normalized_score", "return_mean", "td_error", "action_mse")
+PREFERRED = ("normalized_score", "return_mean", "td_error", "action_mse", "action_agreement")
 LOWER_IS_BETTER = ("td_error", "action_mse")
+FEWEST_RUNS = 3
+"""Fewer runs say nothing about how much runs differ, so there is no interval and no band."""
+
+Group: TypeAlias = tuple[str, str, str]
+"""Algorithm, task, and the options that tell runs from others of this algorithm on this task."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +32,8 @@ class RunRecord:
     path: Path
     config: TrainConfig
     rows: list[dict[str, Any]]
+    data_return: float | None = None
+    """Mean return of the logged episodes, where the run has some."""
 
     @property
     def group(self) -> tuple[str, str]:
@@ -31,33 +41,68 @@ class RunRecord:
         subject = self.path.name.split("__")[1] if "__" in self.path.name else "-"
         return self.config.algo, self.config.env_id or subject
 
+    @property
+    def acts_from(self) -> int | None:
+        """The timestep from which on the run acts and counts environment steps; before it, updates. None: never."""
+        if not any("env_steps" in row for row in self.rows):
+            return None
+        starts = [row["global_step"] - row["env_steps"] for row in self.rows if row.get("env_steps")]
+        return int(starts[-1] if starts else self.config.algo_kwargs.get("offline_pretrain_updates", 0))
+
     def curve(self, metric: str) -> list[tuple[int, float]]:
-        """Timestep and value at each evaluation."""
-        return [(row["global_step"], row[metric]) for row in self.rows if row.get(metric) is not None]
+        """Timestep and value at each evaluation; where one was made twice, the second counts."""
+        values = {row["global_step"]: row[metric] for row in self.rows if row.get(metric) is not None}
+        return sorted(values.items())
 
 
-def find_runs(paths: Sequence[str | Path]) -> list[RunRecord]:
-    """The runs in the given directories, each a run or a folder of runs."""
+def read_runs(names: str | Path | Iterable[str | Path]) -> list[RunRecord]:
+    """The runs that are meant: run directories, checkpoints, folders of runs, however deep, and patterns.
+
+    A run that cannot be read is refused where it is named itself, and else left out with a warning.
+    """
+    names = [names] if isinstance(names, (str, Path)) else list(names)
+    runs = find_runs(names)
+    named = {path.parent.parent if path.is_file() else path for path in map(Path, names)}
     records = []
-    for path in map(Path, paths):
-        if not path.is_dir():
-            raise ConfigError(f"{str(path)!r} is not a directory")
-        found = (
-            [path] if (path / "config.yaml").is_file() else sorted(item.parent for item in path.glob("*/config.yaml"))
-        )
-        if not found:
-            raise ConfigError(f"{str(path)!r} holds no run: there is no config.yaml in it or in its folders")
-        for run in found:
-            rows = [row for row in read_metrics(run) if row["kind"] in ("eval", "validation")]
-            records.append(RunRecord(run, load_config(run / "config.yaml"), rows))
+    for run in runs:
+        try:
+            records.append(_read_run(run))
+        except ConfigError as error:
+            if run in named:
+                raise
+            warnings.warn(f"{run} is left out: {error}", stacklevel=2)
+    if not records:
+        raise ConfigError(f"none of the {len(runs)} runs there can be read")
     return records
 
 
-def summarize(records: Sequence[RunRecord], *, metric: str | None = None) -> list[dict[str, Any]]:
-    """One row per algorithm, task and variant: last and best score over seeds, IQM of the last, its 95 % interval."""
+def _read_run(run: Path) -> RunRecord:
+    try:
+        config, rows = load_config(run / "config.yaml"), read_metrics(run)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{str(run)!r} cannot be read: {error}") from None
+    if not all(isinstance(row, Mapping) and {"kind", "global_step"} <= row.keys() for row in rows):
+        raise ConfigError(f"{str(run / 'metrics.jsonl')!r} has a row without kind or global_step")
+    evaluations = [row for row in rows if row["kind"] in ("eval", "validation")]
+    return RunRecord(run, config, evaluations, _data_return(run))
+
+
+def _data_return(run: Path) -> float | None:
+    try:
+        metadata = json.loads((run / "metadata.json").read_text(encoding="utf-8"))
+        return float(metadata["data"]["return_mean"])
+    except (OSError, ValueError, KeyError, TypeError):
+        # Runs without data have none, and a report can do without it.
+        return None
+
+
+def summarize(records: Sequence[RunRecord], *, metrics: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """A row per algorithm, task, variant and metric: last and best score over seeds, IQM of the last and its interval.
+
+    The interval is the 95 % bootstrap interval, and None where there are fewer than three runs.
+    """
     rows = []
-    for (algo, task, variant), members in group_runs(records).items():
-        name = metric or pick_metric(members)
+    for (algo, task, variant), name, members in choose_metrics(records, metrics):
         better = min if name in LOWER_IS_BETTER or name.endswith("_loss") else max
         curves = [curve for record in members if (curve := record.curve(name))]
         if not curves:
@@ -74,13 +119,31 @@ def summarize(records: Sequence[RunRecord], *, metric: str | None = None) -> lis
                 "last": sum(last) / len(last),
                 "best": sum(best) / len(best),
                 "iqm": interquartile_mean(last),
-                "interval": list(bootstrap_interval(last)),
+                "interval": list(bootstrap_interval(last)) if len(last) >= FEWEST_RUNS else None,
             }
         )
     return rows
 
 
-def group_runs(records: Sequence[RunRecord]) -> dict[tuple[str, str, str], list[RunRecord]]:
+def choose_metrics(
+    records: Sequence[RunRecord], metrics: Sequence[str] = ()
+) -> list[tuple[Group, str, list[RunRecord]]]:
+    """Every group of runs with each metric to report: those that are asked for, else the most telling of its task."""
+    groups = group_runs(records)
+    for name in metrics:
+        check_metric(records, name)
+    by_task: dict[str, list[RunRecord]] = {}
+    for (_, task, _), members in groups.items():
+        by_task.setdefault(task, []).extend(members)
+    return [
+        (group, name, members)
+        for group, members in groups.items()
+        # Runs that are compared get the same metric, if they have one in common.
+        for name in metrics or [pick_metric(by_task[group[1]], members)]
+    ]
+
+
+def group_runs(records: Sequence[RunRecord]) -> dict[Group, list[RunRecord]]:
     """Runs that differ only in their seed, under algorithm, task and the options that tell them from their neighbours.
 
     Runs without an evaluation are left out.
@@ -88,13 +151,14 @@ def group_runs(records: Sequence[RunRecord]) -> dict[tuple[str, str, str], list[
     evaluated = [record for record in records if record.rows]
     if not evaluated:
         raise ConfigError("none of these runs has an evaluation yet")
-    groups: dict[tuple[str, str, str], list[RunRecord]] = {}
+    groups: dict[Group, list[RunRecord]] = {}
     for subject in sorted({record.group for record in evaluated}):
         neighbours = [record for record in evaluated if record.group == subject]
         options = [_options(record.config) for record in neighbours]
-        varied = [key for key in options[0] if any(other.get(key) != options[0][key] for other in options)]
+        names = dict.fromkeys(name for each in options for name in each)
+        varied = [name for name in names if len({each.get(name) for each in options}) > 1]
         for record, values in zip(neighbours, options, strict=True):
-            variant = ", ".join(f"{key.removeprefix('algo_kwargs.')}={values.get(key)}" for key in varied)
+            variant = ", ".join(f"{name.removeprefix('algo_kwargs.')}={values.get(name)}" for name in varied)
             groups.setdefault((*subject, variant), []).append(record)
     return groups
 
@@ -107,13 +171,14 @@ def _options(config: TrainConfig) -> dict[str, str]:
     return {key: str(value) for key, value in {**values, **{f"algo_kwargs.{k}": v for k, v in kwargs.items()}}.items()}
 
 
-def pick_metric(records: Sequence[RunRecord]) -> str:
-    """The most telling metric that all of these runs have."""
-    reported = [{name for row in record.rows for name in row} for record in records]
-    for name in PREFERRED:
-        if all(name in names for names in reported):
-            return name
-    raise ConfigError(f"the runs beside {records[0].path} have no metric in common; name one with --metric")
+def pick_metric(*candidates: Sequence[RunRecord]) -> str:
+    """The most telling metric that all of these runs have; of several lists, the first that have one in common."""
+    for records in candidates:
+        reported = [{name for row in record.rows for name in row} for record in records]
+        for name in PREFERRED:
+            if all(name in names for names in reported):
+                return name
+    raise ConfigError(f"the runs beside {candidates[-1][0].path} have no metric in common; name one with --metric")
 
 
 def check_metric(records: Sequence[RunRecord], metric: str) -> None:
@@ -123,33 +188,3 @@ def check_metric(records: Sequence[RunRecord], metric: str) -> None:
     }
     if metric not in names:
         raise ConfigError(f"no run reports {metric!r}{nearest(metric, names) or f'; there are {sorted(names)}'}")
-
-
-def plot_curves(records: Sequence[RunRecord], path: Path, *, metric: str | None = None) -> None:
-    """Learning curves as a picture: a line per run, a colour per algorithm and task."""
-    try:
-        import matplotlib as mpl
-
-        mpl.use("Agg")
-        from matplotlib import pyplot as plt
-    except ImportError:
-        raise MissingExtraError("matplotlib", "plot", "--plot") from None
-    groups = group_runs(records)
-    figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
-    shown = set()
-    for number, ((algo, task, variant), members) in enumerate(groups.items()):
-        name = metric or pick_metric(members)
-        curves = [curve for record in members if (curve := record.curve(name))]
-        shown.add(name)
-        for k, curve in enumerate(curves):
-            label = f"{algo} on {task} {variant} ({len(curves)} runs)".replace("  ", " ") if k == 0 else None
-            axes.plot(*zip(*curve, strict=True), color=f"C{number}", alpha=0.8, marker=".", label=label)
-    axes.set(xlabel="timesteps", ylabel=", ".join(sorted(shown)))
-    axes.grid(alpha=0.3)
-    axes.legend()
-    try:
-        figure.savefig(path, dpi=120)
-    except ValueError as error:
-        raise ConfigError(f"--plot {str(path)!r}: {error}") from None
-    finally:
-        plt.close(figure)

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from rl_training.config import TrainConfig
-from rl_training.experiment.report import check_metric, find_runs, pick_metric, plot_curves, summarize
+from rl_training.experiment.plot import plot_curves
+from rl_training.experiment.report import check_metric, pick_metric, read_runs, summarize
 from rl_training.experiment.statistics import bootstrap_interval
 from rl_training.runtime import train
-from rl_training.types import ConfigError, MissingExtraError
+from rl_training.types import CheckpointError, ConfigError, MissingExtraError
 
 Rows = Sequence[Mapping[str, float]]
 
@@ -34,7 +35,7 @@ def _run(
     folder.mkdir(parents=True, exist_ok=True)
     number = len(list(folder.iterdir()))
     path = folder / f"{algo}__{env_id or 'log'}__seed{seed}__20240506-12{number:04d}"
-    path.mkdir()
+    (path / "checkpoints").mkdir(parents=True)
     (path / "config.yaml").write_text(config.to_yaml())
     lines: list[dict[str, Any]] = [{"kind": "train", "global_step": 50, "actor_loss": 1.0}]
     lines += [{"kind": kind, "global_step": 100 * (number + 1), **row} for number, row in enumerate(rows)]
@@ -50,7 +51,7 @@ def test_a_row_says_what_the_seeds_of_one_task_come_to(tmp_path: Path) -> None:
     for seed, values in enumerate([(1.0, 9.0, 4.0), (2.0, 6.0), (3.0, 8.0), (0.0, 100.0)]):
         _run(tmp_path, seed, _returns(*values))
 
-    (row,) = summarize(find_runs([tmp_path]))
+    (row,) = summarize(read_runs([tmp_path]))
 
     low, high = bootstrap_interval([4.0, 6.0, 8.0, 100.0])
     assert row == {
@@ -73,7 +74,7 @@ def test_algorithms_and_tasks_have_rows_of_their_own(tmp_path: Path) -> None:
     _run(tmp_path, 0, _returns(3.0))
     _run(tmp_path, 1, _returns(5.0))
 
-    rows = summarize(find_runs([tmp_path]))
+    rows = summarize(read_runs([tmp_path]))
 
     assert [(row["algo"], row["task"], row["runs"], row["last"]) for row in rows] == [
         ("bc", "Other-v0", 1, 2.0),
@@ -88,7 +89,7 @@ def test_algorithms_and_tasks_have_rows_of_their_own(tmp_path: Path) -> None:
 def test_the_best_of_an_error_is_its_smallest_value(tmp_path: Path, metric: str, best: float) -> None:
     _run(tmp_path, 0, [{metric: value} for value in (4.0, 1.0, 9.0, 2.0)])
 
-    (row,) = summarize(find_runs([tmp_path]), metric=metric)
+    (row,) = summarize(read_runs([tmp_path]), metrics=[metric])
 
     assert (row["last"], row["best"]) == (2.0, best)
 
@@ -96,16 +97,54 @@ def test_the_best_of_an_error_is_its_smallest_value(tmp_path: Path, metric: str,
 def test_a_run_without_an_environment_is_named_after_its_data(tmp_path: Path) -> None:
     _run(tmp_path, 0, [{"td_error": 2.0}], env_id=None, kind="validation")
 
-    (row,) = summarize(find_runs([tmp_path]))
+    (row,) = summarize(read_runs([tmp_path]))
 
     assert (row["task"], row["metric"], row["last"]) == ("log", "td_error", 2.0)
 
 
-def test_runs_are_found_one_by_one_and_in_folders(tmp_path: Path) -> None:
-    first, second = _run(tmp_path / "a", 0, _returns(1.0)), _run(tmp_path / "b", 1, _returns(2.0))
-    third = _run(tmp_path / "b", 2, _returns(3.0))
+def test_runs_are_found_one_by_one_in_folders_and_by_patterns(tmp_path: Path) -> None:
+    first, second = _run(tmp_path / "a", 0, _returns(1.0)), _run(tmp_path / "b" / "deep", 1, _returns(2.0))
+    third = _run(tmp_path / "b" / "deep", 2, _returns(3.0))
 
-    assert [record.path for record in find_runs([first, tmp_path / "b"])] == [first, second, third]
+    for names in ([first, tmp_path / "b"], [first, tmp_path / "*" / "*" / "bc__*"], [tmp_path], tmp_path):
+        assert [record.path for record in read_runs(names)] == [first, second, third]
+
+
+def test_runs_of_one_task_are_reported_by_the_same_metric(tmp_path: Path) -> None:
+    _run(tmp_path, 0, [{"td_error": 1.0, "action_mse": 2.0}], algo="td3_bc", env_id=None)
+    _run(tmp_path, 0, [{"action_mse": 3.0}], env_id=None)
+
+    assert [row["metric"] for row in summarize(read_runs([tmp_path]))] == ["action_mse", "action_mse"]
+
+
+def test_runs_without_a_common_metric_are_reported_each_by_its_own(tmp_path: Path) -> None:
+    _run(tmp_path, 0, [{"td_error": 1.0}], algo="td3_bc")
+    _run(tmp_path, 0, [{"action_agreement": 0.5}])
+
+    assert [row["metric"] for row in summarize(read_runs([tmp_path]))] == ["action_agreement", "td_error"]
+
+
+def test_each_metric_that_is_asked_for_has_rows_of_its_own(tmp_path: Path) -> None:
+    _run(tmp_path, 0, [{"return_mean": 1.0, "td_error": 2.0}])
+    _run(tmp_path, 0, [{"return_mean": 3.0}], algo="td3_bc")
+
+    rows = summarize(read_runs([tmp_path]), metrics=["return_mean", "td_error"])
+
+    assert [(row["algo"], row["metric"], row["last"]) for row in rows] == [
+        ("bc", "return_mean", 1.0),
+        ("bc", "td_error", 2.0),
+        ("td3_bc", "return_mean", 3.0),
+    ]
+
+
+@pytest.mark.parametrize("runs", [1, 2, 3])
+def test_fewer_than_three_runs_have_no_interval(tmp_path: Path, runs: int) -> None:
+    for seed in range(runs):
+        _run(tmp_path, seed, _returns(float(seed)))
+
+    (row,) = summarize(read_runs([tmp_path]))
+
+    assert (row["runs"], row["interval"] is None) == (runs, runs < 3)
 
 
 def test_a_run_that_is_still_going_counts_with_what_it_has(tmp_path: Path) -> None:
@@ -115,9 +154,35 @@ def test_a_run_that_is_still_going_counts_with_what_it_has(tmp_path: Path) -> No
         file.write('{"kind": "eval", "return_me')
     _run(tmp_path, 2, [])
 
-    (row,) = summarize(find_runs([tmp_path]))
+    (row,) = summarize(read_runs([tmp_path]))
 
     assert (row["runs"], row["last"]) == (2, 2.0)
+
+
+def test_of_two_evaluations_at_one_timestep_the_second_counts(tmp_path: Path) -> None:
+    run = _run(tmp_path, 0, _returns(1.0, 2.0))
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"kind": "eval", "global_step": 100, "return_mean": 5.0}) + "\n")
+
+    assert read_runs([run])[0].curve("return_mean") == [(100, 5.0), (200, 2.0)]
+
+
+@pytest.mark.parametrize(
+    ("counters", "options", "acts_from"),
+    [
+        ([{"epoch": 1}], {}, None),
+        ([{"env_steps": 100}, {"env_steps": 200}], {}, 0),
+        ([{"env_steps": 0}, {"env_steps": 0}, {"env_steps": 50}], {}, 250),
+        ([{"env_steps": 0}], {"offline_pretrain_updates": 500}, 500),
+    ],
+    ids=["offline", "online", "pretraining", "still pretraining"],
+)
+def test_a_run_knows_from_when_on_it_acts(
+    tmp_path: Path, counters: Rows, options: dict[str, Any], acts_from: int | None
+) -> None:
+    run = _run(tmp_path, 0, counters, algo_kwargs=options)
+
+    assert read_runs([run])[0].acts_from == acts_from
 
 
 def test_values_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:
@@ -125,7 +190,7 @@ def test_values_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:
     rows: Any = [{"return_mean": 1.0}, {"return_mean": None}]
     _run(tmp_path, 0, rows)
 
-    assert find_runs([tmp_path])[0].curve("return_mean") == [(100, 1.0)]
+    assert read_runs([tmp_path])[0].curve("return_mean") == [(100, 1.0)]
 
 
 @pytest.mark.parametrize(
@@ -143,14 +208,14 @@ def test_the_most_telling_metric_that_all_runs_have_is_reported(tmp_path: Path, 
     for seed, row in enumerate(rows):
         _run(tmp_path, seed, [row])
 
-    assert pick_metric(find_runs([tmp_path])) == metric
+    assert pick_metric(read_runs([tmp_path])) == metric
 
 
 def test_runs_with_and_without_an_environment_are_reported_by_what_they_have(tmp_path: Path) -> None:
     _run(tmp_path, 0, _returns(1.0))
     _run(tmp_path, 1, [{"td_error": 1.0}], env_id=None)
 
-    assert {row["metric"] for row in summarize(find_runs([tmp_path]))} == {"return_mean", "td_error"}
+    assert {row["metric"] for row in summarize(read_runs([tmp_path]))} == {"return_mean", "td_error"}
 
 
 def test_runs_that_differ_in_more_than_their_seed_are_not_averaged(tmp_path: Path) -> None:
@@ -158,7 +223,7 @@ def test_runs_that_differ_in_more_than_their_seed_are_not_averaged(tmp_path: Pat
         _run(tmp_path, seed, _returns(value), algo_kwargs={"learning_rate": 1e-3})
         _run(tmp_path, seed, _returns(10 * value), algo_kwargs={"learning_rate": 1e-4})
 
-    rows = summarize(find_runs([tmp_path]))
+    rows = summarize(read_runs([tmp_path]))
 
     assert sorted((row["variant"], row["runs"], row["last"]) for row in rows) == [
         ("learning_rate=0.0001", 2, 20.0),
@@ -170,25 +235,62 @@ def test_runs_without_an_evaluation_have_nothing_to_report(tmp_path: Path) -> No
     _run(tmp_path, 0, [])
 
     with pytest.raises(ConfigError, match="none of these runs has an evaluation yet"):
-        summarize(find_runs([tmp_path]))
+        summarize(read_runs([tmp_path]))
 
 
-@pytest.mark.parametrize("make", [False, True], ids=["missing", "empty"])
-def test_a_folder_that_holds_no_run_is_refused_by_name(tmp_path: Path, make: bool) -> None:
+def test_a_folder_that_holds_no_run_is_refused_by_name(tmp_path: Path) -> None:
     folder = tmp_path / "runs"
-    if make:
-        folder.mkdir()
+    folder.mkdir()
 
-    with pytest.raises(ConfigError) as caught:
-        find_runs([folder])
+    with pytest.raises(CheckpointError, match=f"'{folder}' holds no run"):
+        read_runs([folder])
 
-    expected = "holds no run: there is no config.yaml in it or in its folders" if make else "is not a directory"
-    assert str(caught.value) == f"{str(folder)!r} {expected}"
+
+def _broken_config(run: Path) -> None:
+    (run / "config.yaml").write_text("algo: bc\nsed: 1\n")
+
+
+def _broken_encoding(run: Path) -> None:
+    (run / "metrics.jsonl").write_bytes(b"\xff\xfe")
+
+
+def _foreign_metrics(run: Path) -> None:
+    (run / "metrics.jsonl").write_text('{"loss": 1.0}\n')
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (_broken_config, "unknown option 'sed'; did you mean 'seed'"),
+        (_broken_encoding, "cannot be read: 'utf-8' codec can't decode"),
+        (_foreign_metrics, "metrics.jsonl' has a row without kind or global_step"),
+    ],
+)
+def test_a_run_that_cannot_be_read_is_left_out_of_a_folder_and_refused_by_its_name(
+    tmp_path: Path, damage: Callable[[Path], None], words: str
+) -> None:
+    whole, broken = _run(tmp_path, 0, _returns(1.0)), _run(tmp_path, 1, _returns(2.0))
+    damage(broken)
+
+    with pytest.warns(UserWarning, match=f"{broken} is left out: .*(\n.*)?{words}"):
+        assert [record.path for record in read_runs(tmp_path)] == [whole]
+    checkpoint = broken / "checkpoints" / "latest.pt"
+    checkpoint.touch()
+    for name in (broken, checkpoint):
+        with pytest.raises(ConfigError, match=words):
+            read_runs([name, whole])
+
+
+def test_a_folder_in_which_no_run_can_be_read_is_refused(tmp_path: Path) -> None:
+    _broken_config(_run(tmp_path, 0, []))
+
+    with pytest.warns(UserWarning, match="is left out"), pytest.raises(ConfigError, match="none of the 1 runs there"):
+        read_runs([tmp_path])
 
 
 def test_a_metric_that_no_run_has_is_answered_with_the_nearest_one(tmp_path: Path) -> None:
     _run(tmp_path, 0, [{"return_mean": 1.0, "return_std": 2.0}])
-    records = find_runs([tmp_path])
+    records = read_runs([tmp_path])
 
     check_metric(records, "return_std")
     with pytest.raises(ConfigError, match="no run reports 'return_men'; did you mean 'return_mean'"):
@@ -203,7 +305,7 @@ def test_curves_are_drawn_as_a_picture(tmp_path: Path) -> None:
     _run(tmp_path / "runs", 1, _returns(2.0))
     path = tmp_path / "curves.png"
 
-    plot_curves(find_runs([tmp_path / "runs"]), path)
+    plot_curves(read_runs([tmp_path / "runs"]), path)
 
     assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
 
@@ -213,7 +315,7 @@ def test_a_picture_of_an_unknown_kind_is_refused_with_the_known_ones(tmp_path: P
     _run(tmp_path / "runs", 0, _returns(1.0))
 
     with pytest.raises(ConfigError, match=r"--plot '.*curves.xyz': .*supported formats: .*png"):
-        plot_curves(find_runs([tmp_path / "runs"]), tmp_path / "curves.xyz")
+        plot_curves(read_runs([tmp_path / "runs"]), tmp_path / "curves.xyz")
 
 
 def test_without_matplotlib_the_extra_to_install_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,13 +323,13 @@ def test_without_matplotlib_the_extra_to_install_is_named(tmp_path: Path, monkey
     monkeypatch.setitem(sys.modules, "matplotlib", None)
 
     with pytest.raises(MissingExtraError, match=r"pip install 'rl-training\[plot\]'"):
-        plot_curves(find_runs([tmp_path / "runs"]), tmp_path / "curves.png")
+        plot_curves(read_runs([tmp_path / "runs"]), tmp_path / "curves.png")
 
 
 def test_the_report_of_a_real_run_agrees_with_its_result(tiny_config: Callable[..., TrainConfig]) -> None:
     result = train(tiny_config("bc"))
 
-    (row,) = summarize(find_runs([result.run_dir]))
+    (row,) = summarize(read_runs([result.run_dir]))
 
     assert (row["algo"], row["task"], row["runs"]) == ("bc", "Pendulum-v1", 1)
     assert row["last"] == row["iqm"] == result.metrics["return_mean"]
