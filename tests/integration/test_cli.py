@@ -492,7 +492,8 @@ def test_report_tables_runs_and_draws_them(command: Command, run_dir: Path, tmp_
     pytest.importorskip("matplotlib")
     picture = tmp_path / "curves.png"
 
-    text = command("report", run_dir.parent, "--plot", picture).out
+    looks = ("--smooth", "2", "--title", "Curves", "--size", "6x4.5")
+    text = command("report", run_dir.parent, "--plot", picture, *looks).out
     (row,) = json.loads(command("report", run_dir, "--json", "--plot", picture).out)
 
     assert text.splitlines()[0] == f"1 run in {run_dir.parent}"
@@ -523,7 +524,13 @@ def test_report_says_what_it_leaves_out_and_prints_nothing_but_json_if_asked(
     ("options", "words"),
     [
         (["--metric", "retrn_mean"], "no run reports 'retrn_mean'; did you mean 'return_mean'?"),
-        (["--plot", f"{__file__}/curves.png"], "Not a directory: "),
+        (["--plot", f"{__file__}/curves.png"], f"the folder '{__file__}' does not exist"),
+        (["--plot", "curves.gif"], "--plot 'curves.gif': expected one of the endings .png, .svg, .pdf"),
+        (["--plot", "curves.png", "--size", "7"], "--size '7': expected width and height in inches"),
+        (["--plot", "curves.png", "--size", "7x0"], "--size '7x0': expected width and height in inches"),
+        (["--smooth", "3"], "--smooth, --title and --size change a picture; name its file with --plot"),
+        (["--title", "Curves"], "--smooth, --title and --size change a picture; name its file with --plot"),
+        (["--size", "7x4"], "--smooth, --title and --size change a picture; name its file with --plot"),
     ],
 )
 def test_report_refuses_what_it_cannot_do(command: Command, run_dir: Path, options: list[str], words: str) -> None:

@@ -19,7 +19,8 @@ NAMES = {
     "rl_training.data.offline_mixers": "mix_transition_datasets",
     "rl_training.envs": "make_env make_vector_env RewardTransformConfig apply_reward_wrappers",
     "rl_training.envs.rewards": "RewardTransformConfig RewardScaleWrapper RewardShiftWrapper RewardClipWrapper",
-    "rl_training.experiment": "AlgorithmSpec ExperimentManager TrainConfig get_algorithm_spec read_runs summarize",
+    "rl_training.experiment": "AlgorithmSpec ExperimentManager TrainConfig get_algorithm_spec plot_curves read_runs "
+    "summarize",
     "rl_training.experiment.manager": "ExperimentManager",
     "rl_training.experiment.registry": "AlgorithmSpec get_algorithm_spec",
     "rl_training.models": "MLP EnsembleMLP Model Multiplier QEnsemble ValueNetwork BehaviorVAE DeterministicActor "

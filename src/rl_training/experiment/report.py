@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ PREFERRED = ("normalized_score", "return_mean", "td_error", "action_mse", "actio
 LOWER_IS_BETTER = ("td_error", "action_mse")
 FEWEST_RUNS = 3
 """Fewer runs say nothing about how much runs differ, so there is no interval and no band."""
+NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
 
 Group: TypeAlias = tuple[str, str, str]
 """Algorithm, task, and the options that tell runs from others of this algorithm on this task."""
@@ -160,7 +162,13 @@ def group_runs(records: Sequence[RunRecord]) -> dict[Group, list[RunRecord]]:
         for record, values in zip(neighbours, options, strict=True):
             variant = ", ".join(f"{name.removeprefix('algo_kwargs.')}={values.get(name)}" for name in varied)
             groups.setdefault((*subject, variant), []).append(record)
-    return groups
+    return {group: groups[group] for group in sorted(groups, key=lambda group: (*group[:2], by_number(group[2])))}
+
+
+def by_number(text: str) -> list[str | float]:
+    """A key to sort by, such that bc_alpha=10 comes after bc_alpha=2.5."""
+    # Texts stand at even places and numbers at odd ones, so that each is compared with its like.
+    return [float(part) if place % 2 else part for place, part in enumerate(NUMBER.split(text))]
 
 
 def _options(config: TrainConfig) -> dict[str, str]:

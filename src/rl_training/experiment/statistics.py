@@ -29,3 +29,15 @@ def bootstrap_interval(
     estimates = np.array([statistic(array[draw]) for draw in draws])
     low, high = np.quantile(estimates, [(1 - confidence) / 2, (1 + confidence) / 2])
     return float(low), float(high)
+
+
+def bootstrap_band(
+    values: NDArray[np.float64], *, confidence: float = 0.95, resamples: int = 2000, seed: int = 0
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Percentile interval of the mean over resampled rows, for every column."""
+    runs = len(values)
+    draws = np.random.default_rng(seed).integers(runs, size=(resamples, runs))
+    # How often each run was drawn: a mean over a resample is a weighted mean over runs.
+    shares = (draws[:, :, None] == np.arange(runs)).sum(axis=1) / runs
+    low, high = np.quantile(shares @ values, [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
+    return low, high

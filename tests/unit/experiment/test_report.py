@@ -1,55 +1,25 @@
-"""Tables and curves over run directories."""
+"""Tables over run directories."""
 
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from run_directories import Rows, make_run, returns
 
 from rl_training.config import TrainConfig
-from rl_training.experiment.plot import plot_curves
 from rl_training.experiment.report import check_metric, pick_metric, read_runs, summarize
 from rl_training.experiment.statistics import bootstrap_interval
 from rl_training.runtime import train
-from rl_training.types import CheckpointError, ConfigError, MissingExtraError
-
-Rows = Sequence[Mapping[str, float]]
-
-
-def _run(
-    folder: Path,
-    seed: int,
-    rows: Rows,
-    *,
-    algo: str = "bc",
-    env_id: str | None = "Task-v0",
-    kind: str = "eval",
-    algo_kwargs: dict[str, Any] | None = None,
-) -> Path:
-    """A run directory with these evaluations, 100 updates apart."""
-    config = TrainConfig(algo=algo, env_id=env_id, seed=seed, algo_kwargs=algo_kwargs or {})
-    folder.mkdir(parents=True, exist_ok=True)
-    number = len(list(folder.iterdir()))
-    path = folder / f"{algo}__{env_id or 'log'}__seed{seed}__20240506-12{number:04d}"
-    (path / "checkpoints").mkdir(parents=True)
-    (path / "config.yaml").write_text(config.to_yaml())
-    lines: list[dict[str, Any]] = [{"kind": "train", "global_step": 50, "actor_loss": 1.0}]
-    lines += [{"kind": kind, "global_step": 100 * (number + 1), **row} for number, row in enumerate(rows)]
-    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path
-
-
-def _returns(*values: float) -> Rows:
-    return [{"return_mean": value} for value in values]
+from rl_training.types import CheckpointError, ConfigError
 
 
 def test_a_row_says_what_the_seeds_of_one_task_come_to(tmp_path: Path) -> None:
     for seed, values in enumerate([(1.0, 9.0, 4.0), (2.0, 6.0), (3.0, 8.0), (0.0, 100.0)]):
-        _run(tmp_path, seed, _returns(*values))
+        make_run(tmp_path, seed, returns(*values))
 
     (row,) = summarize(read_runs([tmp_path]))
 
@@ -69,10 +39,10 @@ def test_a_row_says_what_the_seeds_of_one_task_come_to(tmp_path: Path) -> None:
 
 
 def test_algorithms_and_tasks_have_rows_of_their_own(tmp_path: Path) -> None:
-    _run(tmp_path, 0, _returns(1.0), algo="td3_bc")
-    _run(tmp_path, 0, _returns(2.0), env_id="Other-v0")
-    _run(tmp_path, 0, _returns(3.0))
-    _run(tmp_path, 1, _returns(5.0))
+    make_run(tmp_path, 0, returns(1.0), algo="td3_bc")
+    make_run(tmp_path, 0, returns(2.0), env_id="Other-v0")
+    make_run(tmp_path, 0, returns(3.0))
+    make_run(tmp_path, 1, returns(5.0))
 
     rows = summarize(read_runs([tmp_path]))
 
@@ -87,7 +57,7 @@ def test_algorithms_and_tasks_have_rows_of_their_own(tmp_path: Path) -> None:
     ("metric", "best"), [("return_mean", 9.0), ("td_error", 1.0), ("action_mse", 1.0), ("critic_loss", 1.0)]
 )
 def test_the_best_of_an_error_is_its_smallest_value(tmp_path: Path, metric: str, best: float) -> None:
-    _run(tmp_path, 0, [{metric: value} for value in (4.0, 1.0, 9.0, 2.0)])
+    make_run(tmp_path, 0, [{metric: value} for value in (4.0, 1.0, 9.0, 2.0)])
 
     (row,) = summarize(read_runs([tmp_path]), metrics=[metric])
 
@@ -95,7 +65,7 @@ def test_the_best_of_an_error_is_its_smallest_value(tmp_path: Path, metric: str,
 
 
 def test_a_run_without_an_environment_is_named_after_its_data(tmp_path: Path) -> None:
-    _run(tmp_path, 0, [{"td_error": 2.0}], env_id=None, kind="validation")
+    make_run(tmp_path, 0, [{"td_error": 2.0}], env_id=None, kind="validation")
 
     (row,) = summarize(read_runs([tmp_path]))
 
@@ -103,30 +73,30 @@ def test_a_run_without_an_environment_is_named_after_its_data(tmp_path: Path) ->
 
 
 def test_runs_are_found_one_by_one_in_folders_and_by_patterns(tmp_path: Path) -> None:
-    first, second = _run(tmp_path / "a", 0, _returns(1.0)), _run(tmp_path / "b" / "deep", 1, _returns(2.0))
-    third = _run(tmp_path / "b" / "deep", 2, _returns(3.0))
+    first, second = make_run(tmp_path / "a", 0, returns(1.0)), make_run(tmp_path / "b" / "deep", 1, returns(2.0))
+    third = make_run(tmp_path / "b" / "deep", 2, returns(3.0))
 
     for names in ([first, tmp_path / "b"], [first, tmp_path / "*" / "*" / "bc__*"], [tmp_path], tmp_path):
         assert [record.path for record in read_runs(names)] == [first, second, third]
 
 
 def test_runs_of_one_task_are_reported_by_the_same_metric(tmp_path: Path) -> None:
-    _run(tmp_path, 0, [{"td_error": 1.0, "action_mse": 2.0}], algo="td3_bc", env_id=None)
-    _run(tmp_path, 0, [{"action_mse": 3.0}], env_id=None)
+    make_run(tmp_path, 0, [{"td_error": 1.0, "action_mse": 2.0}], algo="td3_bc", env_id=None)
+    make_run(tmp_path, 0, [{"action_mse": 3.0}], env_id=None)
 
     assert [row["metric"] for row in summarize(read_runs([tmp_path]))] == ["action_mse", "action_mse"]
 
 
 def test_runs_without_a_common_metric_are_reported_each_by_its_own(tmp_path: Path) -> None:
-    _run(tmp_path, 0, [{"td_error": 1.0}], algo="td3_bc")
-    _run(tmp_path, 0, [{"action_agreement": 0.5}])
+    make_run(tmp_path, 0, [{"td_error": 1.0}], algo="td3_bc")
+    make_run(tmp_path, 0, [{"action_agreement": 0.5}])
 
     assert [row["metric"] for row in summarize(read_runs([tmp_path]))] == ["action_agreement", "td_error"]
 
 
 def test_each_metric_that_is_asked_for_has_rows_of_its_own(tmp_path: Path) -> None:
-    _run(tmp_path, 0, [{"return_mean": 1.0, "td_error": 2.0}])
-    _run(tmp_path, 0, [{"return_mean": 3.0}], algo="td3_bc")
+    make_run(tmp_path, 0, [{"return_mean": 1.0, "td_error": 2.0}])
+    make_run(tmp_path, 0, [{"return_mean": 3.0}], algo="td3_bc")
 
     rows = summarize(read_runs([tmp_path]), metrics=["return_mean", "td_error"])
 
@@ -140,7 +110,7 @@ def test_each_metric_that_is_asked_for_has_rows_of_its_own(tmp_path: Path) -> No
 @pytest.mark.parametrize("runs", [1, 2, 3])
 def test_fewer_than_three_runs_have_no_interval(tmp_path: Path, runs: int) -> None:
     for seed in range(runs):
-        _run(tmp_path, seed, _returns(float(seed)))
+        make_run(tmp_path, seed, returns(float(seed)))
 
     (row,) = summarize(read_runs([tmp_path]))
 
@@ -148,11 +118,11 @@ def test_fewer_than_three_runs_have_no_interval(tmp_path: Path, runs: int) -> No
 
 
 def test_a_run_that_is_still_going_counts_with_what_it_has(tmp_path: Path) -> None:
-    _run(tmp_path, 0, _returns(1.0))
-    torn = _run(tmp_path, 1, _returns(3.0))
+    make_run(tmp_path, 0, returns(1.0))
+    torn = make_run(tmp_path, 1, returns(3.0))
     with (torn / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "eval", "return_me')
-    _run(tmp_path, 2, [])
+    make_run(tmp_path, 2, [])
 
     (row,) = summarize(read_runs([tmp_path]))
 
@@ -160,7 +130,7 @@ def test_a_run_that_is_still_going_counts_with_what_it_has(tmp_path: Path) -> No
 
 
 def test_of_two_evaluations_at_one_timestep_the_second_counts(tmp_path: Path) -> None:
-    run = _run(tmp_path, 0, _returns(1.0, 2.0))
+    run = make_run(tmp_path, 0, returns(1.0, 2.0))
     with (run / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"kind": "eval", "global_step": 100, "return_mean": 5.0}) + "\n")
 
@@ -180,7 +150,7 @@ def test_of_two_evaluations_at_one_timestep_the_second_counts(tmp_path: Path) ->
 def test_a_run_knows_from_when_on_it_acts(
     tmp_path: Path, counters: Rows, options: dict[str, Any], acts_from: int | None
 ) -> None:
-    run = _run(tmp_path, 0, counters, algo_kwargs=options)
+    run = make_run(tmp_path, 0, counters, algo_kwargs=options)
 
     assert read_runs([run])[0].acts_from == acts_from
 
@@ -188,7 +158,7 @@ def test_a_run_knows_from_when_on_it_acts(
 def test_values_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:
     # JSON has no word for NaN, so the log says null.
     rows: Any = [{"return_mean": 1.0}, {"return_mean": None}]
-    _run(tmp_path, 0, rows)
+    make_run(tmp_path, 0, rows)
 
     assert read_runs([tmp_path])[0].curve("return_mean") == [(100, 1.0)]
 
@@ -206,22 +176,22 @@ def test_values_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:
 )
 def test_the_most_telling_metric_that_all_runs_have_is_reported(tmp_path: Path, rows: Rows, metric: str) -> None:
     for seed, row in enumerate(rows):
-        _run(tmp_path, seed, [row])
+        make_run(tmp_path, seed, [row])
 
     assert pick_metric(read_runs([tmp_path])) == metric
 
 
 def test_runs_with_and_without_an_environment_are_reported_by_what_they_have(tmp_path: Path) -> None:
-    _run(tmp_path, 0, _returns(1.0))
-    _run(tmp_path, 1, [{"td_error": 1.0}], env_id=None)
+    make_run(tmp_path, 0, returns(1.0))
+    make_run(tmp_path, 1, [{"td_error": 1.0}], env_id=None)
 
     assert {row["metric"] for row in summarize(read_runs([tmp_path]))} == {"return_mean", "td_error"}
 
 
 def test_runs_that_differ_in_more_than_their_seed_are_not_averaged(tmp_path: Path) -> None:
     for seed, value in ((0, 1.0), (1, 3.0)):
-        _run(tmp_path, seed, _returns(value), algo_kwargs={"learning_rate": 1e-3})
-        _run(tmp_path, seed, _returns(10 * value), algo_kwargs={"learning_rate": 1e-4})
+        make_run(tmp_path, seed, returns(value), algo_kwargs={"learning_rate": 1e-3})
+        make_run(tmp_path, seed, returns(10 * value), algo_kwargs={"learning_rate": 1e-4})
 
     rows = summarize(read_runs([tmp_path]))
 
@@ -231,8 +201,24 @@ def test_runs_that_differ_in_more_than_their_seed_are_not_averaged(tmp_path: Pat
     ]
 
 
+def test_variants_stand_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    for rate in (10.0, 0.5, 1e-5, 2.5):
+        make_run(tmp_path, 0, returns(1.0), algo_kwargs={"learning_rate": rate})
+
+    rows = summarize(read_runs([tmp_path]))
+
+    assert [row["variant"].partition("=")[2] for row in rows] == ["1e-05", "0.5", "2.5", "10.0"]
+
+
+def test_an_option_that_only_some_runs_have_tells_them_apart(tmp_path: Path) -> None:
+    make_run(tmp_path, 0, returns(1.0))
+    make_run(tmp_path, 0, returns(1.0), algo_kwargs={"tau": 0.1})
+
+    assert [row["variant"] for row in summarize(read_runs([tmp_path]))] == ["tau=0.1", "tau=None"]
+
+
 def test_runs_without_an_evaluation_have_nothing_to_report(tmp_path: Path) -> None:
-    _run(tmp_path, 0, [])
+    make_run(tmp_path, 0, [])
 
     with pytest.raises(ConfigError, match="none of these runs has an evaluation yet"):
         summarize(read_runs([tmp_path]))
@@ -269,7 +255,7 @@ def _foreign_metrics(run: Path) -> None:
 def test_a_run_that_cannot_be_read_is_left_out_of_a_folder_and_refused_by_its_name(
     tmp_path: Path, damage: Callable[[Path], None], words: str
 ) -> None:
-    whole, broken = _run(tmp_path, 0, _returns(1.0)), _run(tmp_path, 1, _returns(2.0))
+    whole, broken = make_run(tmp_path, 0, returns(1.0)), make_run(tmp_path, 1, returns(2.0))
     damage(broken)
 
     with pytest.warns(UserWarning, match=f"{broken} is left out: .*(\n.*)?{words}"):
@@ -282,14 +268,14 @@ def test_a_run_that_cannot_be_read_is_left_out_of_a_folder_and_refused_by_its_na
 
 
 def test_a_folder_in_which_no_run_can_be_read_is_refused(tmp_path: Path) -> None:
-    _broken_config(_run(tmp_path, 0, []))
+    _broken_config(make_run(tmp_path, 0, []))
 
     with pytest.warns(UserWarning, match="is left out"), pytest.raises(ConfigError, match="none of the 1 runs there"):
         read_runs([tmp_path])
 
 
 def test_a_metric_that_no_run_has_is_answered_with_the_nearest_one(tmp_path: Path) -> None:
-    _run(tmp_path, 0, [{"return_mean": 1.0, "return_std": 2.0}])
+    make_run(tmp_path, 0, [{"return_mean": 1.0, "return_std": 2.0}])
     records = read_runs([tmp_path])
 
     check_metric(records, "return_std")
@@ -297,33 +283,6 @@ def test_a_metric_that_no_run_has_is_answered_with_the_nearest_one(tmp_path: Pat
         check_metric(records, "return_men")
     with pytest.raises(ConfigError, match=r"no run reports 'zzz'; there are \['return_mean', 'return_std'\]"):
         check_metric(records, "zzz")
-
-
-def test_curves_are_drawn_as_a_picture(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    _run(tmp_path / "runs", 0, _returns(1.0, 2.0))
-    _run(tmp_path / "runs", 1, _returns(2.0))
-    path = tmp_path / "curves.png"
-
-    plot_curves(read_runs([tmp_path / "runs"]), path)
-
-    assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
-
-
-def test_a_picture_of_an_unknown_kind_is_refused_with_the_known_ones(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    _run(tmp_path / "runs", 0, _returns(1.0))
-
-    with pytest.raises(ConfigError, match=r"--plot '.*curves.xyz': .*supported formats: .*png"):
-        plot_curves(read_runs([tmp_path / "runs"]), tmp_path / "curves.xyz")
-
-
-def test_without_matplotlib_the_extra_to_install_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _run(tmp_path / "runs", 0, _returns(1.0))
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-
-    with pytest.raises(MissingExtraError, match=r"pip install 'rl-training\[plot\]'"):
-        plot_curves(read_runs([tmp_path / "runs"]), tmp_path / "curves.png")
 
 
 def test_the_report_of_a_real_run_agrees_with_its_result(tiny_config: Callable[..., TrainConfig]) -> None:
