@@ -496,9 +496,11 @@ def test_report_tables_runs_and_draws_them(command: Command, run_dir: Path, tmp_
     text = command("report", run_dir.parent, "--plot", picture, *looks).out
     (row,) = json.loads(command("report", run_dir, "--json", "--plot", picture).out)
 
-    assert text.splitlines()[0] == f"1 run in {run_dir.parent}"
-    assert re.search(rf"^td3_bc +Pendulum-v1 +return_mean +1 +{row['last']:.0f} .* - *$", text, re.MULTILINE)
+    assert text.splitlines()[0] == f"1 run in {run_dir.parent}: return_mean"
+    assert re.search(rf"^td3_bc +Pendulum-v1 +1 +{row['last']:.0f} .* - *$", text, re.MULTILINE)
     assert f"curves in {picture}" in text
+    several = command("report", run_dir, "--metric", "return_mean", "--metric", "length_mean").out
+    assert re.findall(r"^td3_bc +Pendulum-v1 +(\w+) +1 ", several, re.MULTILINE) == ["return_mean", "length_mean"]
     assert picture.stat().st_size > 1000
 
 
@@ -514,7 +516,7 @@ def test_report_says_what_it_leaves_out_and_prints_nothing_but_json_if_asked(
         text, plain = command("report", tmp_path), command("report", tmp_path, "--json")
     refused = command("report", tmp_path / "broken")
 
-    assert text.out.splitlines()[0] == f"2 runs in {tmp_path}, 1 without an evaluation yet"
+    assert text.out.splitlines()[0] == f"2 runs in {tmp_path}, 1 without an evaluation yet: return_mean"
     assert len(json.loads(plain.out)) == 1
     assert (refused.code, refused.out) == (2, "")
     assert str(tmp_path / "broken" / "config.yaml") in refused.err

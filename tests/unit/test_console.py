@@ -60,8 +60,10 @@ def test_the_widest_column_is_narrowed_first_and_words_before_names(room: int | 
         ("one two three", 7, ["one two", "three"]),
         ("one two_three", 7, ["one", "two_", "three"]),
         ("a=1, b.c/d", 5, ["a=1,", "b.c/d"]),
+        ("tau=-0.005, a.b", 5, ["tau=", "-0.005,", "a.b"]),
+        ("gamma.5e-3.x", 5, ["gamma.5e-3.", "x"]),
         ("", 5, [""]),
-        ("unbroken", 3, ["", "unbroken"]),
+        ("unbroken", 3, ["unbroken"]),
     ],
 )
 def test_lines_break_at_spaces_and_long_names_after_their_separators(text: str, width: int, lines: list[str]) -> None:

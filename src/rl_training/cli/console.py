@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 GAP = 2
 """Spaces between two columns of a table."""
 WORD = re.compile(r"\S+")
-PART = re.compile(r"[^\s_./=]*[_./=]|[^\s_./=]+")
-"""A piece of a name, such as `dataset_`, after which a line may break."""
+PART = re.compile(r"(?:[^\s_./=]|\.(?=\d))*(?:[_/=]|\.(?!\d))|(?:[^\s_./=]|\.(?=\d))+")
+"""A piece of a name, such as `dataset_`, after which a line may break; numbers are not broken."""
 
 
 LINE_SECONDS = 10.0
@@ -203,7 +203,7 @@ def wrap(text: str, width: int) -> str:
     for word in WORD.findall(text):
         for number, part in enumerate([word] if cell_len(word) <= width else PART.findall(word)):
             gap = " " if number == 0 and lines[-1] else ""
-            if cell_len(lines[-1] + gap + part) <= width:
+            if not lines[-1] or cell_len(lines[-1] + gap + part) <= width:
                 lines[-1] += gap + part
             else:
                 lines.append(part)

@@ -48,7 +48,8 @@ def report(
     if as_json:
         print_json(rows)
         return
-    print(taken_text(records, runs))
+    shown = {row["metric"] for row in rows}
+    print(taken_text(records, runs) + (f": {shown.pop()}" if len(shown) == 1 else ""))
     print_rows(rows)
     if plot is not None:
         print(f"curves in {plot}")
@@ -72,15 +73,15 @@ def taken_text(records: Sequence[RunRecord], names: Sequence[str]) -> str:
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
-    """The rows of `summarize` as a table; the column of variants is left out where there are none."""
-    names = ["algo", "task", "variant", "metric", "runs"]
-    head = ["algorithm", "task", "variant", "metric", "n", "last", "best", "IQM", "95 % interval"]
+    """The rows of `summarize` as a table, without columns that say nothing: no variants, or one metric for all."""
+    columns = {"algo": "algorithm", "task": "task", "variant": "variant", "metric": "metric", "runs": "n"}
     if not any(row["variant"] for row in rows):
-        names.remove("variant")
-        head.remove("variant")
+        del columns["variant"]
+    if len({row["metric"] for row in rows}) == 1:
+        del columns["metric"]
     cells = []
     for row in rows:
         numbers = [number_text(row[name]) for name in ("last", "best", "iqm")]
         interval = "-" if row["interval"] is None else f"[{', '.join(map(number_text, row['interval']))}]"
-        cells.append([*(str(row[name]) for name in names), *numbers, interval])
-    print_table(head, cells)
+        cells.append([*(str(row[name]) for name in columns), *numbers, interval])
+    print_table([*columns.values(), "last", "best", "IQM", "95 % interval"], cells)
