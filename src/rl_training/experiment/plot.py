@@ -48,6 +48,8 @@ STYLE: dict[str, Any] = {
     "lines.linewidth": 1.8,
     "lines.markersize": 4,
     "svg.hashsalt": "rl-training",
+    # A name may contain dollar signs, and is no formula.
+    "text.parse_math": False,
 }
 FEWEST_LETTERS = 10
 """Names in the legend are not broken into shorter lines than this."""
@@ -187,7 +189,7 @@ def _finish(axes: Axes, panel: Panel) -> None:
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     else:
         # Points at one timestep would hide each other: they stand side by side.
-        axes.set(xlabel=f"{panel.axis}: {panel.only_step:g}", xticks=[], xlim=(-1, len(panel.lines)))
+        axes.set(xlabel=f"{panel.axis}: {panel.only_step:,.0f}", xticks=[], xlim=(-1, len(panel.lines)))
 
 
 def _explanation(panels: Sequence[Panel], smooth: int, *, is_interval: bool) -> str:
@@ -219,7 +221,7 @@ def _handles(panels: Sequence[Panel], styles: dict[str, dict[str, Any]]) -> dict
         handles[label] = Line2D([], [], **looks, linewidth=width)
     if any(panel.data_return is not None for panel in panels):
         handles["data"] = Line2D([], [], **DATA)
-    if any(panel.acts_from for panel in panels):
+    if any(panel.acts_from and panel.only_step is None for panel in panels):
         handles["acting begins"] = Line2D([], [], **BEGIN)
     return handles
 

@@ -68,10 +68,10 @@ def test_title_smoothing_data_and_the_begin_of_acting_are_said(tmp_path: Path) -
     rows = [{"return_mean": value, "env_steps": steps} for value, steps in zip(VALUES, (0, 0, 100), strict=True)]
     make_run(tmp_path / "runs", 0, rows, data_return=2.5)
 
-    plot_curves(read_runs(tmp_path / "runs"), path, smooth=2, title="Three values", size=(6, 4))
+    plot_curves(read_runs(tmp_path / "runs"), path, smooth=2, title="Three $values$", size=(6, 4))
 
     assert {
-        "Three values",
+        "Three $values$",
         "thin line: one run; moving average over 2 evaluations",
         "updates, then environment steps",
         "data",
