@@ -45,7 +45,7 @@ def blank_state(total: int = 100, *, run_dir: Path = Path(), **counters: Any) ->
     """Where a run is that has only a name and counters."""
     algorithm: Any = SimpleNamespace(name="td3_bc")
     policy: Any = None
-    return TrainerState(algorithm, policy, run_dir, total, **counters)
+    return TrainerState(algorithm, policy, TrainConfig(algo="td3_bc"), run_dir, total, **counters)
 
 
 def differences(ours: Any, theirs: Any, where: str = "") -> list[str]:

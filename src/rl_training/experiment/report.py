@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import Any, TypeAlias
 from rl_training.binding import options_with
 from rl_training.config import TrainConfig, load_config
 from rl_training.experiment.statistics import bootstrap_interval, interquartile_mean
-from rl_training.runtime.artifacts import read_metrics
+from rl_training.runtime.artifacts import read_json, read_metrics
 from rl_training.runtime.finding import find_runs
 from rl_training.types import ConfigError, nearest
 
@@ -34,14 +33,20 @@ class RunRecord:
     path: Path
     config: TrainConfig
     rows: list[dict[str, Any]]
-    data_return: float | None = None
-    """Mean return of the logged episodes, where the run has some."""
+    metadata: Mapping[str, Any]
 
     @property
     def group(self) -> tuple[str, str]:
-        """Algorithm, and environment or dataset."""
-        subject = self.path.name.split("__")[1] if "__" in self.path.name else "-"
-        return self.config.algo, self.config.env_id or subject
+        """Algorithm, and environment or dataset; older runs have the name of the dataset in their own name only."""
+        named = self.path.name.split("__")[1] if "__" in self.path.name else "data"
+        return self.config.algo, self.config.env_id or str(self.metadata.get("subject", named))
+
+    @property
+    def data_return(self) -> float | None:
+        """Mean return of the logged episodes, where the run has some."""
+        data = self.metadata.get("data")
+        found = data.get("return_mean") if isinstance(data, Mapping) else None
+        return float(found) if isinstance(found, (int, float)) else None
 
     @property
     def acts_from(self) -> int | None:
@@ -85,17 +90,8 @@ def _read_run(run: Path) -> RunRecord:
         raise ConfigError(f"{str(run)!r} cannot be read: {error}") from None
     if not all(isinstance(row, Mapping) and {"kind", "global_step"} <= row.keys() for row in rows):
         raise ConfigError(f"{str(run / 'metrics.jsonl')!r} has a row without kind or global_step")
-    evaluations = [row for row in rows if row["kind"] in ("eval", "validation")]
-    return RunRecord(run, config, evaluations, _data_return(run))
-
-
-def _data_return(run: Path) -> float | None:
-    try:
-        metadata = json.loads((run / "metadata.json").read_text(encoding="utf-8"))
-        return float(metadata["data"]["return_mean"])
-    except (OSError, ValueError, KeyError, TypeError):
-        # Runs without data have none, and a report can do without it.
-        return None
+    evaluations = [row for row in rows if row["kind"] in ("eval", "validation", "callback")]
+    return RunRecord(run, config, evaluations, read_json(run / "metadata.json"))
 
 
 def summarize(records: Sequence[RunRecord], *, metrics: Sequence[str] = ()) -> list[dict[str, Any]]:

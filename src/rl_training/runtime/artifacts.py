@@ -93,7 +93,7 @@ class RunDirectory:
         try:
             (draft / "checkpoints").mkdir(parents=True)
             (draft / "config.yaml").write_text(text, encoding="utf-8")
-            write_json(draft / "metadata.json", {**describe_machine(), **metadata})
+            write_json(draft / "metadata.json", {**describe_machine(), "subject": subject, **metadata})
             return cls(_claim(draft, name, numbered=config.run_name is None))
         except OSError as error:
             shutil.rmtree(draft, ignore_errors=True)

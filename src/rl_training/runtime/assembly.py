@@ -109,6 +109,7 @@ def open_session(
         state=TrainerState(
             algorithm,
             policy,
+            config,
             run.path,
             plan.total,
             introduction=introduce(config, options, plan, data=data, task=task),

@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from rl_training.runtime.evaluation import EVAL_SEED
 from rl_training.runtime.option_groups import EarlyStoppingConfig
+from rl_training.runtime.showing import check_video, record_policy
 from rl_training.types import ConfigError, Metrics, nearest
 
 if TYPE_CHECKING:
@@ -145,3 +147,43 @@ class CheckpointCallback(Callback):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with the files that there were."""
         self.written = list(state["written"])
+
+
+class VideoCallback(Callback):
+    """Record episodes after an evaluation, every so many of them, to a folder: by default `videos` in the run's own.
+
+    It needs the extra `video` and an environment that draws pictures.
+    """
+
+    def __init__(self, folder: str | Path | None = None, *, every: int = 1, episodes: int = 1) -> None:
+        if every < 1 or episodes < 1:
+            raise ConfigError(f"every and episodes must be >= 1, got {every} and {episodes}")
+        self.folder, self.every, self.episodes = folder, every, episodes
+        self.evaluations = 0
+
+    def on_train_start(self, state: TrainerState) -> None:
+        """Refuse a run of which no video can be made, before it begins."""
+        if state.config.env_id is None:
+            raise ConfigError("VideoCallback needs an env_id: without an environment there is nothing to see")
+        path = self._path(state)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        check_video(path)
+
+    def on_eval_end(self, state: TrainerState, metrics: Mapping[str, float]) -> None:
+        """Record the first episodes that an evaluation has."""
+        self.evaluations += 1
+        if self.evaluations % self.every == 0:
+            task, seed = (str(state.config.env_id), state.config.env_kwargs), EVAL_SEED
+            record_policy(self._path(state), state.policy, *task, episodes=self.episodes, seed=seed)
+
+    def _path(self, state: TrainerState) -> Path:
+        folder = state.run_dir / "videos" if self.folder is None else Path(self.folder)
+        return folder / f"{state.algorithm.name}_{state.global_step:09d}.mp4"
+
+    def state_dict(self) -> dict[str, Any]:
+        """How many evaluations there were."""
+        return {"evaluations": self.evaluations}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on counting."""
+        self.evaluations = state["evaluations"]

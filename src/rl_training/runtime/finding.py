@@ -95,7 +95,8 @@ def _runs_at(path: Path) -> list[Path]:
 
 def _runs_below(path: Path) -> Iterator[Path]:
     for folder, folders, _ in os.walk(path):
-        folders.sort()
+        # A run that is being made has a hidden name.
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
         if is_run(Path(folder)):
             # There are no runs inside a run.
             folders.clear()

@@ -27,8 +27,8 @@ from rl_training.runtime.schedules import resolve_schedule_value
 from rl_training.spaces import SpaceSpec
 from rl_training.types import ConfigError
 
-PARTS = ("algorithm", "policy", "run_dir", "total", "last_step", "introduction", "notes", "compiled", "own_metrics")
-NOT_SAVED = (*PARTS, "interrupted", "write")
+PARTS = ("algorithm", "policy", "config", "run_dir", "total", "last_step", "introduction", "notes", "compiled")
+NOT_SAVED = (*PARTS, "interrupted", "own_metrics", "write")
 """Fields of the state that a resumed run gets from its own options and parts."""
 
 
@@ -43,6 +43,7 @@ class TrainerState:
     algorithm: Algorithm
     policy: Policy
     """The policy that is being trained, from native observations to native actions."""
+    config: TrainConfig
     run_dir: Path
     total: int
     global_step: int = 0

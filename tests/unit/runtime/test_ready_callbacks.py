@@ -16,6 +16,7 @@ from rl_training.callbacks import (
     ThresholdCallback,
     TimeBudgetCallback,
     TrainerState,
+    VideoCallback,
 )
 from rl_training.config import TrainConfig
 from rl_training.runtime import callbacks, predict, resume, train
@@ -155,3 +156,19 @@ def test_budgets_and_numbers_to_keep_are_positive() -> None:
         TimeBudgetCallback()
     with pytest.raises(ConfigError, match="keep must be >= 1, got 0"):
         CheckpointCallback("x", keep=0)
+
+
+def test_videos_of_evaluations_are_part_of_the_run(tiny_config: MakeConfig) -> None:
+    pytest.importorskip("imageio_ffmpeg", reason="needs the extra video")
+    short = ("algo_kwargs.eval_interval=5", "env_kwargs.max_episode_steps=3", "algo_kwargs.dataset_size=30")
+
+    result = train(tiny_config("td3_bc", *short), callbacks=[VideoCallback(every=2)])
+
+    videos = sorted((result.run_dir / "videos").iterdir())
+    assert [video.name for video in videos] == ["td3_bc_000000010.mp4", "td3_bc_000000020.mp4"]
+    assert all(video.stat().st_size > 1000 for video in videos)
+
+
+def test_there_is_no_video_without_an_environment() -> None:
+    with pytest.raises(ConfigError, match="VideoCallback needs an env_id"):
+        VideoCallback().on_train_start(blank_state())
