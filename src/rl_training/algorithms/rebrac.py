@@ -6,14 +6,14 @@
     actor minimises   mean (actor_bc_weight * |pi(s) - a|^2 - actor_q_weight * w * q),   q = min_i Q_i(s, pi(s))
                       w = 1 / mean |q|, or 1 without normalize_q
 
-In an online phase critic_bc_weight is dropped and actor_bc_weight falls linearly to one half.
+In an online phase critic_bc_weight is dropped. actor_bc_weight falls by the share of the phase that is over, to one half
+in the middle of it, and stays there, as in the authors' code.
 
 Tarasov et al., "Revisiting the Minimalist Approach to Offline Reinforcement Learning", NeurIPS 2023.
 
 Differs from the authors' code: the target actor follows the actor after its step, not one step behind; the mean of |q|
 is kept above 1e-6, for a critic that is zero everywhere; the actor moves on updates 2, 4, 6, not 1, 3, 5; layer
-normalisation adds PyTorch's 1e-5 to the variance, not 1e-6. The paper says that actor_bc_weight falls linearly to one
-half; here it gets there at the end of the online phase, in CORL's code in the middle of it.
+normalisation adds PyTorch's 1e-5 to the variance, not 1e-6.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ class ReBRACHyper(SmoothingHyper, learning_rate=1e-3, hidden_sizes=(256, 256, 25
     critic_bc_weight: float = option(0.01, "weight of the next action's distance to the data", ge=0)
     actor_q_weight: float = option(1.0, "weight of the value in the actor's loss", ge=0)
     normalize_q: bool = option(True, "divide the value in the actor's loss by its mean magnitude")
-    online_actor_bc_factor: float = option(0.5, "factor on actor_bc_weight that an online phase reaches linearly", ge=0)
+    online_actor_bc_factor: float = option(
+        0.5, "share of actor_bc_weight at which its linear fall to 0 in an online phase stops", ge=0, le=1
+    )
     online_critic_bc_factor: float = option(0.0, "factor on critic_bc_weight in an online phase", ge=0)
     critic_layer_norm: bool = option(True, "layer normalisation in the critics")
 
@@ -101,7 +103,7 @@ class ReBRAC(Algorithm[ReBRACHyper, MLPReBRACModel]):
         """Value of the policy's own action, and its distance to the data's."""
         hyper, obs, actions = self.hyper, batch["obs"], batch["actions"]
         policy_actions = self.model.actor(obs)
-        weight = hyper.actor_bc_weight * (1 + (hyper.online_actor_bc_factor - 1) * self.online_share)
+        weight = hyper.actor_bc_weight * (1 - self.online_share).clamp_min(hyper.online_actor_bc_factor)
         metrics = actor_objective(
             policy_q_values=self.model.critic(obs, policy_actions).amin(0),
             policy_actions=policy_actions,
