@@ -168,10 +168,15 @@ def options_with(fact: str, *groups: type[Any]) -> dict[str, Any]:
     return {name: facts[fact] for name, facts in stated.items() if fact in facts}
 
 
+def given_options(group: Any) -> list[str]:
+    """The options of a group that do not have their default."""
+    defaults = {field.name: getattr(field.default, "default", field.default) for field in fields(group)}
+    return [name for name, default in defaults.items() if getattr(group, name) != default]
+
+
 def refuse_unused(group: Any, *names: str, unless: str, holds: bool) -> None:
     """Refuse options that were given but mean nothing: `unless` says what would have to hold."""
-    defaults = {field.name: getattr(field.default, "default", field.default) for field in fields(group)}
-    given = [name for name in names if getattr(group, name) != defaults[name]]
+    given = [name for name in given_options(group) if name in names]
     if given and not holds:
         raise ConfigError(f"{given[0]} has no effect without {unless}")
 

@@ -41,6 +41,7 @@ class AWACHyper(ValueHyper, hidden_sizes=(256, 256, 256)):
     actor_weight_decay: float = option(0.0, "L2 penalty on the actor, in its gradient", ge=0)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         refuse_unused(self, "max_weight", unless="weights: exp", holds=self.weights == "exp")
         refuse_unused(self, "num_action_samples", unless="baseline: sample", holds=self.baseline == "sample")
 

@@ -24,11 +24,12 @@ from torch import Tensor
 
 from rl_training.algorithms import losses
 from rl_training.algorithms.base import Algorithm, Step, register
-from rl_training.algorithms.hyper import ActorCriticHyper, EntropyHyper
+from rl_training.algorithms.hyper import ActorCriticHyper, EntropyHyper, network_option
 from rl_training.algorithms.sac import actor_objective, half_squared_error
 from rl_training.binding import option, options
 from rl_training.models import MLPCrossQModel
-from rl_training.types import Batch, Metrics
+from rl_training.models.perceptrons import Norm
+from rl_training.types import Batch, ConfigError, Metrics
 
 
 @options
@@ -41,6 +42,12 @@ class CrossQHyper(ActorCriticHyper, EntropyHyper, learning_rate=1e-3, critic_hid
     policy_delay: int = option(3, "critic updates per actor update", ge=1)
     norm_momentum: float = option(0.01, "rate at which running statistics follow", gt=0, le=1)
     norm_warmup: int = option(100_000, "training passes before a batch is corrected by running statistics", ge=0)
+    layer_norm: Norm = network_option("none", "none: CrossQ normalises by the batch")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.layer_norm != "none":
+            raise ConfigError("layer_norm does not go with crossq, which normalises its layers by the batch")
 
 
 def joint_critic_objective(

@@ -44,6 +44,7 @@ class CRRHyper(ValueHyper):
     target_update_interval: int = option(1, "updates between moves of the target networks", ge=1)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         refuse_unused(self, "beta", "max_weight", unless="weights: exp", holds=self.weights == "exp")
 
 

@@ -5,15 +5,21 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import asdict, fields, is_dataclass
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_type_hints
 
 from pydantic import Field
 
-from rl_training.binding import option, options, refuse_unused
+from rl_training.binding import given_options, option, options, refuse_unused
+from rl_training.models.activations import Activation
+from rl_training.models.perceptrons import Norm
 from rl_training.types import ConfigError
 
 Sizes: TypeAlias = tuple[Annotated[int, Field(ge=1)], ...]
 Alpha: TypeAlias = Annotated[float, Field(ge=0)] | Literal["auto"]
+
+network_option = partial(option, resume="fixed", agree=True)
+"""An option that decides what networks compute. Weights trained with one value mean nothing with another."""
 
 
 @options
@@ -25,6 +31,8 @@ class Hyper:
 
     learning_rate: float = option(3e-4, "learning rate of Adam", gt=0)
     hidden_sizes: Sizes = option((256, 256), "widths of the hidden layers", min_length=1)
+    activation: Activation = network_option("relu", "function between the layers of all networks")
+    layer_norm: Norm = network_option("none", "normalise all hidden layers, before or after the activation")
     max_grad_norm: float | None = option(None, "bound on the gradient norm of each network", gt=0)
     learning_rate_like: ClassVar[Mapping[str, str]] = {}
     """By child of the model, another child whose learning rate it has unless it has its own."""
@@ -45,7 +53,11 @@ class Hyper:
         cls.__annotations__ = inspect.get_annotations(cls) | {name: hints[name] for name in defaults}
 
     def __post_init__(self) -> None:
-        """Check options that depend on each other; a mixin that does so calls its parents' check too."""
+        """Check options that depend on each other; a subclass that does so calls its parents' check too."""
+        own = [name for name in given_options(self) if name.endswith("_layer_norm")]
+        if self.layer_norm != "none" and own:
+            both = f"{own[0]} does not go with layer_norm: {self.layer_norm}"
+            raise ConfigError(f"{both}, which normalises all networks: leave one of them out")
 
     def require(self, low: str, relation: Literal["<", "<="], high: str) -> None:
         """Refuse two options in the wrong order, if both are given."""

@@ -41,6 +41,7 @@ class ImplicitHyper(ValueHyper):
     actor_dropout: float = option(0.0, "share of the actor's units dropped in training", ge=0, lt=1)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         refuse_unused(self, "spread", unless="policy: stochastic", holds=self.policy == "stochastic")
 
 

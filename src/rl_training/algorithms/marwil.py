@@ -32,7 +32,7 @@ from rl_training.types import Batch, Metrics
 
 
 @options
-class MARWILHyper(LambdaReturnHyper, td_lambda=1.0):
+class MARWILHyper(LambdaReturnHyper, td_lambda=1.0, activation="tanh"):
     """Hyper-parameters of MARWIL."""
 
     beta: float = option(1.0, "inverse temperature of the scaled advantage; 0 clones", ge=0)

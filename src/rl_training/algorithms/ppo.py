@@ -38,7 +38,7 @@ from rl_training.types import Batch, Metrics
 
 
 @options
-class PPOHyper(Hyper, hidden_sizes=(64, 64), max_grad_norm=0.5):
+class PPOHyper(Hyper, hidden_sizes=(64, 64), activation="tanh", max_grad_norm=0.5):
     """Hyper-parameters of PPO."""
 
     adam_eps: float = option(1e-5, "what Adam adds to its denominator", gt=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,15 +20,21 @@ class BehaviorVAE(nn.Module):
     """A variational autoencoder of actions given observations; `raw` actions are those before the tanh."""
 
     def __init__(
-        self, obs_dim: int, action_dim: int, *, hidden_sizes: Sequence[int], encoder: nn.Module | None = None
+        self,
+        obs_dim: int,
+        action_dim: int,
+        *,
+        hidden_sizes: Sequence[int],
+        encoder: nn.Module | None = None,
+        **options: Any,
     ) -> None:
         super().__init__()
         self.latent_dim = 2 * action_dim
         # Not called `encoder`, as in other networks: here that is one half of the autoencoder.
         self.obs_encoder = encoder_for(obs_dim, encoder)
         features = self.obs_encoder.output_size
-        self.encoder = MLP(features + action_dim, hidden_sizes, 2 * self.latent_dim)
-        self.decoder = MLP(features + self.latent_dim, hidden_sizes, action_dim)
+        self.encoder = MLP(features + action_dim, hidden_sizes, 2 * self.latent_dim, **options)
+        self.decoder = MLP(features + self.latent_dim, hidden_sizes, action_dim, **options)
 
     def forward(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Reconstructed actions, and mean and log of the standard deviation of their latents."""

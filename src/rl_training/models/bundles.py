@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -24,7 +23,7 @@ from rl_training.models.initializers import (
     xavier,
     xavier_small_last,
 )
-from rl_training.models.model import Model, Shape
+from rl_training.models.model import Model, Shape, StateShape, with_norm
 from rl_training.models.perceptrons import Multiplier, Norm, RenormMLP
 
 SAC_LOG_STD_RANGE = (-20.0, 2.0)
@@ -78,7 +77,7 @@ class MLPReBRACModel(Model):
         super().__init__(**shape)
         norm: Norm = "after" if critic_layer_norm else "none"
         self.actor = DeterministicActor(**self.actor_shape, init=small_last(1e-3))
-        self.critic = QEnsemble(**self.critic_shape, init=small_last(3e-3), norm=norm)
+        self.critic = QEnsemble(**with_norm(self.critic_shape, norm), init=small_last(3e-3))
 
 
 class MLPIQLModel(Model):
@@ -97,7 +96,8 @@ class MLPIQLModel(Model):
         actor_class = DeterministicActor if policy == "deterministic" else partial(GaussianActor, spread=spread)
         self.actor = actor_class(**self.actor_shape, init=orthogonal, dropout=actor_dropout)
         self.critic = QEnsemble(**self.critic_shape, init=orthogonal)
-        self.value = ValueNetwork(**self.value_shape, init=orthogonal, norm="before" if value_layer_norm else "none")
+        norm: Norm = "before" if value_layer_norm else "none"
+        self.value = ValueNetwork(**with_norm(self.value_shape, norm), init=orthogonal)
 
 
 class MLPAWACModel(Model):
@@ -118,7 +118,8 @@ class MLPCRRModel(Model):
     def __init__(self, *, num_critics: int = 2, critic_layer_norm: bool = False, **shape: Unpack[Shape]) -> None:
         super().__init__(**shape)
         self.actor = GaussianActor(**self.actor_shape)
-        self.critic = QEnsemble(**self.critic_shape, size=num_critics, norm="before" if critic_layer_norm else "none")
+        norm: Norm = "before" if critic_layer_norm else "none"
+        self.critic = QEnsemble(**with_norm(self.critic_shape, norm), size=num_critics)
 
 
 class MLPAWRModel(Model):
@@ -137,10 +138,12 @@ class MLPAWRModel(Model):
 class MLPMARWILModel(Model):
     """A Gaussian actor and a value network, with tanh between the layers."""
 
+    default_activation = "tanh"
+
     def __init__(self, **shape: Unpack[Shape]) -> None:
         super().__init__(**shape)
-        self.actor = GaussianActor(**self.actor_shape, activation=torch.tanh)
-        self.value = ValueNetwork(**self.value_shape, activation=torch.tanh)
+        self.actor = GaussianActor(**self.actor_shape)
+        self.value = ValueNetwork(**self.value_shape)
 
 
 class MLPBCQModel(Model):
@@ -159,7 +162,7 @@ class MLPBCQModel(Model):
         super().__init__(**shape)
         self.actor = PerturbationActor(**self.actor_shape, phi=phi)
         self.critic = QEnsemble(**self.critic_shape)
-        self.vae = _behavior_vae(vae_hidden_sizes, shape)
+        self.vae = _behavior_vae(vae_hidden_sizes, self)
         latents = torch.randn(num_action_samples, 1, self.vae.latent_dim)
         self.candidates = nn.Buffer(latents.clamp(-LATENT_CLIP, LATENT_CLIP))
 
@@ -184,7 +187,7 @@ class MLPBEARModel(Model):
         super().__init__(**shape)
         self.actor = TanhGaussianActor(**self.actor_shape, init=small_last(1e-3))
         self.critic = QEnsemble(**self.critic_shape, init=small_last(3e-3))
-        self.vae = _behavior_vae(vae_hidden_sizes, shape)
+        self.vae = _behavior_vae(vae_hidden_sizes, self)
         self.lagrange = Multiplier(bounds=(-5.0, 10.0))
         self.candidates = nn.Buffer(torch.randn(num_action_samples, 1, self.action_dim))
 
@@ -199,9 +202,10 @@ class MLPBEARModel(Model):
         return best_action(self.critic, obs, raw.tanh())
 
 
-def _behavior_vae(hidden_sizes: Sequence[int], shape: Shape) -> BehaviorVAE:
-    encoder = copy.deepcopy(shape.get("encoder"))
-    return BehaviorVAE(shape["obs_dim"], shape["action_dim"], hidden_sizes=hidden_sizes, encoder=encoder)
+def _behavior_vae(hidden_sizes: Sequence[int], model: Model) -> BehaviorVAE:
+    # The model has no value network, whose copy of the encoder is free.
+    shape: StateShape = {**model.value_shape, "hidden_sizes": hidden_sizes}
+    return BehaviorVAE(**shape, action_dim=model.action_dim)
 
 
 class MLPSACModel(Model):
@@ -224,12 +228,13 @@ class MLPSACModel(Model):
         alpha: float | Literal["auto"] = "auto",
         actor_options: Mapping[str, Any] | None = None,
         critic_options: Mapping[str, Any] | None = None,
+        critic_norm: Norm = "none",
         **shape: Unpack[Shape],
     ) -> None:
         super().__init__(**shape)
         self.actor = TanhGaussianActor(**self.actor_shape, **self.actor_recipe, **(actor_options or {}))
-        critic_options = {"size": num_critics, **self.critic_recipe, **(critic_options or {})}
-        self.critic = self.critic_class(**self.critic_shape, **critic_options)
+        options = {"size": num_critics, **self.critic_recipe, **(critic_options or {})}
+        self.critic = self.critic_class(**with_norm(self.critic_shape, critic_norm), **options)
         self.temperature = temperature(alpha)
 
 
@@ -251,8 +256,8 @@ class MLPREDQModel(MLPSACModel):
         self, *, critic_dropout: float = 0.0, critic_layer_norm: bool = False, **shape: Unpack[SACShape]
     ) -> None:
         shape.setdefault("num_critics", 10)
-        options = {"norm": "before" if critic_layer_norm else "none", "dropout": critic_dropout}
-        super().__init__(critic_options=options, **shape)
+        norm: Norm = "before" if critic_layer_norm else "none"
+        super().__init__(critic_options={"dropout": critic_dropout}, critic_norm=norm, **shape)
 
 
 class MLPTQCModel(MLPSACModel):

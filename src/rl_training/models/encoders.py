@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypedDict, cast
 from torch import Tensor, nn
 from typing_extensions import Required
 
+from rl_training.models.activations import ActivationFunction
 from rl_training.models.initializers import Init
 from rl_training.models.perceptrons import MLP, Norm, Perceptron
 
@@ -46,7 +47,7 @@ class NetworkOptions(TypedDict, total=False):
     network: Callable[..., Perceptron]
     init: Init
     norm: Norm
-    activation: Callable[[Tensor], Tensor]
+    activation: ActivationFunction
 
 
 class DropoutOptions(NetworkOptions, total=False):

@@ -22,6 +22,7 @@ class MLPPPOModel(Model):
     """An actor, Gaussian with one learned standard deviation or categorical, and a value of states; tanh layers."""
 
     default_sizes = (64, 64)
+    default_activation = "tanh"
 
     def __init__(self, *, log_std: float = 0.0, discrete: bool = False, **shape: Unpack[Shape]) -> None:
         super().__init__(**shape)
@@ -29,8 +30,8 @@ class MLPPPOModel(Model):
             GaussianActor, spread="clipped", log_std=log_std, log_std_range=LOG_STD_RANGE, squash_mean=False
         )
         actor_class = CategoricalActor if discrete else gaussian
-        self.actor = actor_class(**self.actor_shape, init=orthogonal_head(0.01), activation=torch.tanh)
-        self.value = ValueNetwork(**self.value_shape, init=orthogonal_head(1.0), activation=torch.tanh)
+        self.actor = actor_class(**self.actor_shape, init=orthogonal_head(0.01))
+        self.value = ValueNetwork(**self.value_shape, init=orthogonal_head(1.0))
 
     def explore(self, obs: Tensor) -> tuple[Tensor, Batch]:
         """A sample that is not clipped, with the inputs of the networks, its log-probability, and the state's value."""

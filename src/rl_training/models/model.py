@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Sequence
-from typing import Any, ClassVar, TypedDict, get_args, get_type_hints
+from typing import Any, ClassVar, TypedDict, TypeVar, get_args, get_type_hints
 
 from torch import Tensor, nn
-from typing_extensions import Required
+from typing_extensions import NotRequired, Required
 
+from rl_training.models.activations import ACTIVATIONS, Activation, ActivationFunction
+from rl_training.models.perceptrons import Norm
 from rl_training.types import Batch
 
 
@@ -22,6 +24,8 @@ class Shape(TypedDict, total=False):
     hidden_sizes: Sequence[int] | None
     actor_hidden_sizes: Sequence[int] | None
     critic_hidden_sizes: Sequence[int] | None
+    activation: Activation | None
+    layer_norm: Norm
 
 
 class StateShape(TypedDict):
@@ -30,6 +34,8 @@ class StateShape(TypedDict):
     obs_dim: int
     hidden_sizes: Sequence[int]
     encoder: nn.Module | None
+    activation: NotRequired[ActivationFunction]
+    norm: NotRequired[Norm]
 
 
 class ActionShape(StateShape):
@@ -38,16 +44,30 @@ class ActionShape(StateShape):
     action_dim: int
 
 
+S = TypeVar("S", StateShape, ActionShape)
+
+
+def with_norm(shape: S, norm: Norm) -> S:
+    """The arguments of a network that has this normalisation of its own, unless all networks have one."""
+    if norm == "none" or "norm" in shape:
+        return shape
+    own = shape.copy()
+    own["norm"] = norm
+    return own
+
+
 class Model(nn.Module):
     """The networks of one algorithm. Children are named by their role: actor, critic, value, vae, ...
 
     The hidden layers of all networks have `hidden_sizes`, unless the actor, or critics and value network, have sizes of
-    their own. Each network has its own copy of the encoder.
+    their own. Each network has its own copy of the encoder. `activation` is the function between the layers of all
+    networks, and `layer_norm` says whether and where all hidden layers are normalised.
     """
 
     actor: Any
     critic: Any
     default_sizes: ClassVar[Sequence[int]] = (256, 256)
+    default_activation: ClassVar[Activation] = "relu"
 
     def __init__(
         self,
@@ -58,13 +78,20 @@ class Model(nn.Module):
         hidden_sizes: Sequence[int] | None = None,
         actor_hidden_sizes: Sequence[int] | None = None,
         critic_hidden_sizes: Sequence[int] | None = None,
+        activation: Activation | None = None,
+        layer_norm: Norm = "none",
     ) -> None:
         super().__init__()
         self.obs_dim, self.action_dim = obs_dim, action_dim
         sizes = self.default_sizes if hidden_sizes is None else hidden_sizes
+        chosen = activation or self.default_activation
 
         def shape(own: Sequence[int] | None) -> StateShape:
-            return {"obs_dim": obs_dim, "hidden_sizes": own or sizes, "encoder": copy.deepcopy(encoder)}
+            plain: StateShape = {"obs_dim": obs_dim, "hidden_sizes": own or sizes, "encoder": copy.deepcopy(encoder)}
+            # What is not said is as the network has it, so that a network need not take options that are not used.
+            if chosen != "relu":
+                plain["activation"] = ACTIVATIONS[chosen]
+            return with_norm(plain, layer_norm)
 
         self.actor_shape: ActionShape = {"action_dim": action_dim, **shape(actor_hidden_sizes)}
         self.critic_shape: ActionShape = {"action_dim": action_dim, **shape(critic_hidden_sizes)}

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rl_training.models.activations import ActivationFunction
 from rl_training.models.batch_renorm import BatchRenorm
 from rl_training.models.initializers import Init, uniform
 
@@ -51,7 +52,7 @@ class MLP(Perceptron):
         init: Init = uniform,
         norm: Norm = "none",
         dropout: float = 0.0,
-        activation: Callable[[Tensor], Tensor] = functional.relu_,
+        activation: ActivationFunction = functional.relu_,
     ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(*fan) for fan in pairwise([input_size, *hidden_sizes, output_size]))
@@ -129,11 +130,12 @@ class EnsembleMLP(Perceptron):
         init: Init = uniform,
         norm: Norm = "none",
         dropout: float = 0.0,
+        activation: ActivationFunction = functional.relu_,
     ) -> None:
         super().__init__()
         self.layers = _linear_layers(size, [input_size, *hidden_sizes, output_size], init)
         self.norms = nn.ModuleList(EnsembleNorm(size, width) for width in hidden_sizes if norm != "none")
-        self.norm, self.dropout = norm, dropout
+        self.norm, self.dropout, self.activation = norm, dropout, activation
 
     def forward(
         self, inputs: Tensor, *, first: int | None = None, members: Tensor | None = None, training: bool = False
@@ -165,7 +167,7 @@ class EnsembleMLP(Perceptron):
                 rows = functional.dropout(rows, self.dropout)
             if self.norm == "before":
                 rows = functional.layer_norm(rows, rows.shape[-1:], *norms[number])
-            rows = functional.relu_(rows)
+            rows = self.activation(rows)
             if self.norm == "after":
                 rows = functional.layer_norm(rows, rows.shape[-1:], *norms[number])
         return torch.addmm(last_bias, rows, last_weight)
@@ -187,10 +189,11 @@ class EnsembleRenormMLP(Perceptron):
         init: Init = uniform,
         norm_momentum: float = 0.01,
         norm_warmup: int = 100_000,
+        activation: ActivationFunction = functional.relu_,
     ) -> None:
         super().__init__()
         sizes = [input_size, *hidden_sizes, output_size]
-        self.size = size
+        self.size, self.activation = size, activation
         self.layers = _linear_layers(size, sizes, init)
         self.norms = nn.ModuleList(
             BatchRenorm(size, fan_in, momentum=norm_momentum, warmup=norm_warmup) for fan_in in sizes[:-1]
@@ -202,7 +205,7 @@ class EnsembleRenormMLP(Perceptron):
         for norm, layer in zip(self.norms, self.layers, strict=True):
             rows = torch.baddbmm(layer.bias[:, None], norm(rows, training=training), layer.weight)
             if layer is not self.layers[-1]:
-                rows = rows.relu_()
+                rows = self.activation(rows)
         return rows
 
 

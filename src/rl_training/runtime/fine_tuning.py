@@ -17,7 +17,15 @@ from rl_training.rewards import RewardTransformConfig
 from rl_training.runtime.checkpointing import load_checkpoint, load_networks
 from rl_training.runtime.finding import find_checkpoint
 from rl_training.runtime.option_groups import ControlOptions, LoopOptions
-from rl_training.runtime.options import BoundConfig, ConfigSource, RunOptions, merge, plain_config, read_options
+from rl_training.runtime.options import (
+    BoundConfig,
+    ConfigSource,
+    RunOptions,
+    field_defaults,
+    merge,
+    plain_config,
+    read_options,
+)
 from rl_training.spaces import SpaceSpec
 from rl_training.types import ConfigError
 
@@ -74,7 +82,21 @@ def begin_with_checkpoint(
             f"initial_checkpoint {path} was trained with {name} {before}, the run has {after}: rewards and "
             "observations before and after must be transformed alike"
         )
+    for name, usual in _network_defaults(options).items():
+        before, after = other.algo_kwargs.get(name, usual), getattr(options.hyper, name)
+        if before != after:
+            raise ConfigError(
+                f"initial_checkpoint {path} was trained with {name} {before!r}, the run has {after!r}: the networks "
+                "before and after must be the same"
+            )
     load_networks(algorithm, tree, what=f"initial_checkpoint {path}", error_class=ConfigError)
+
+
+def _network_defaults(options: RunOptions) -> dict[str, Any]:
+    """The hyper-parameters that decide what networks compute, and what a checkpoint has that does not name them."""
+    group = type(options.hyper)
+    agree = options_with("agree", group)
+    return {name: usual for name, usual in field_defaults(group).items() if name in agree}
 
 
 def _differences(

@@ -153,7 +153,7 @@ def _refuse_foreign(config: TrainConfig, options: RunOptions) -> None:
     """Refuse options that mean nothing in the run's mode; one that has the value it would have anyway is no request."""
     algorithm, mode = options.algorithm, options.mode
     foreign = {name for name, modes in option_modes(*option_groups(algorithm)).items() if mode not in modes}
-    usual = {name: value for group in option_groups(algorithm) for name, value in _field_defaults(group).items()}
+    usual = {name: value for group in option_groups(algorithm) for name, value in field_defaults(group).items()}
     usual |= _defaults(algorithm, config.algo_kwargs)
     problems = [
         f"algo_kwargs: {name} does not go with mode: {mode}"
@@ -194,7 +194,8 @@ def _refuse_for_rollouts(config: TrainConfig, options: RunOptions, usual: Mappin
     return [f"algo_kwargs: {name} {words}" for name in given]
 
 
-def _field_defaults(group: type[Any]) -> dict[str, Any]:
+def field_defaults(group: type[Any]) -> dict[str, Any]:
+    """The defaults of a group's options."""
     return {field.name: getattr(field.default, "default", field.default) for field in fields(group)}
 
 
