@@ -183,7 +183,7 @@ def test_the_actor_raises_the_smaller_of_both_critics_in_each_row() -> None:
 @pytest.mark.parametrize(
     ("share", "actor", "critic"),
     [
-        # Offline both weights are whole. Online the actor's falls in a line until a quarter is left: 0.01 * (1 - share).
+        # Offline both weights are whole. Online the actor's is 0.01 * (1 - share), until a quarter is left.
         (0.0, 0.01, 0.7),
         (0.1, 0.009, 0.14),
         (0.5, 0.005, 0.14),

@@ -6,8 +6,8 @@
     actor minimises   mean (actor_bc_weight * |pi(s) - a|^2 - actor_q_weight * w * q),   q = min_i Q_i(s, pi(s))
                       w = 1 / mean |q|, or 1 without normalize_q
 
-In an online phase critic_bc_weight is dropped. actor_bc_weight falls by the share of the phase that is over, to one half
-in the middle of it, and stays there, as in the authors' code.
+In an online phase critic_bc_weight is dropped. actor_bc_weight falls by the share of the phase that is over, to one
+half in the middle of it, and stays there, as in the authors' code.
 
 Tarasov et al., "Revisiting the Minimalist Approach to Offline Reinforcement Learning", NeurIPS 2023.
 
