@@ -15,8 +15,8 @@ from rl_training.algorithms import ALGORITHMS
 SOURCE = Path(__file__).parents[1] / "src" / "rl_training"
 FILES = sorted(SOURCE.rglob("*.py"))
 
-BASE = {"types", "files", "binding", "rewards", "config", "spaces", "reading", "returns"}
-"""What all layers may import: plain values, files, options, spaces, returns."""
+BASE = {"types", "files", "importing", "binding", "rewards", "config", "spaces", "reading", "returns"}
+"""What all layers may import: plain values, files, code by its path, options, spaces, returns."""
 
 ALLOWED = {
     "types": set(),
@@ -33,10 +33,10 @@ ALLOWED = {
     "models": BASE,
     "algorithms": {"models", *BASE},
     "runtime": {"algorithms", "models", "data", "envs", *BASE},
-    "experiment": {"runtime", "algorithms", "importing", *BASE},
+    "experiment": {"runtime", "algorithms", *BASE},
     "callbacks": {"runtime"},
     "api": {"experiment", "runtime", "envs", *BASE},
-    "cli": {"api", "envs", "experiment", "importing", "runtime", *BASE},
+    "cli": {"api", "envs", "experiment", "runtime", *BASE},
     "__main__": {"cli"},
     "__init__": {"config", "runtime", "api", "types"},
 }

@@ -87,6 +87,7 @@ def _path(item: Mapping[str, Any]) -> list[str]:
 
 _RELATIONS = {"greater_than": ">", "greater_than_equal": ">=", "less_than": "<", "less_than_equal": "<="}
 _KINDS = {"int": "an integer", "float": "a number", "finite": "a finite number", "bool": "true or false"}
+_KINDS |= {"invalid-json-value": "a number, text, a boolean, null, a list or a mapping"}
 _KINDS |= {"string": "text", "tuple": "a list", "dict": "a mapping", "dataclass": "a mapping"}
 
 

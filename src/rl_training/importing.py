@@ -1,4 +1,4 @@
-"""Modules of the user's own, imported by path or by name, so that the algorithms in them are registered."""
+"""Code of the user's own: modules that are imported for what they register, and classes by their import path."""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable
+from functools import reduce
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from typing import Any
 
-from rl_training.types import ConfigError
+from rl_training.types import ConfigError, nearest
 
 IMPORTED: list[str] = []
 """Modules that were imported, files by their whole path. A process that this one starts has to import them too."""
+
+FILES: dict[str, str] = {}
+"""The modules that were made of imported files, by the names of the files without their ending."""
 
 
 def has_imported() -> bool:
@@ -47,17 +52,67 @@ def _import_file(path: str) -> None:
         raise ImportError("it is no .py file")
     module = sys.modules[name] = module_from_spec(spec)
     spec.loader.exec_module(module)
+    FILES[Path(path).stem] = name
 
 
 def _reason(error: BaseException, name: str) -> str:
-    """Why an import failed, and in which line of the file."""
-    if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
+    """Why an import failed."""
+    if _is_absent(error, name):
         return f": there is no module of this name; a file is given by its path, such as {name}.py"
+    return failure(error, name)
+
+
+def _is_absent(error: BaseException, name: str) -> bool:
+    """Whether an import failed because there is no such module, and not because of something in it."""
+    return isinstance(error, ModuleNotFoundError) and bool(error.name) and f"{name}.".startswith(f"{error.name}.")
+
+
+def failure(error: BaseException, name: str | None) -> str:
+    """That code of the user's own failed, in which line of its file `name`, and why."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == name]
     if isinstance(error, SyntaxError) and error.filename == name:
         lines.append(error.lineno)
     what = traceback.format_exception_only(error)[-1].strip().splitlines()[-1]
     return f" failed{f' in line {lines[-1]}' if lines else ''}: {what}"
+
+
+def find_class(path: str, *, what: str) -> type[Any]:
+    """The class at an import path such as my_module:MyClass; `what` names its use in an error.
+
+    A file that was imported is found under its name without the ending.
+    """
+    module_name, colon, name = path.partition(":")
+    if not (module_name and colon and name):
+        raise ConfigError(f"{what} must be an import path such as my_module:MyClass, got {path!r}")
+    if module_name == "__main__":
+        raise ConfigError(
+            f"{what} {name} is part of the program itself, where a saved policy would not find it again: move it to a "
+            "file of its own, such as my_module.py, and import it from there"
+        )
+    try:
+        module = import_module(FILES.get(module_name, module_name))
+    except (Exception, SystemExit) as error:
+        if _is_absent(error, module_name):
+            place = "it must be in the working folder or on PYTHONPATH, or be named by --import"
+            raise ConfigError(f"{what} {path}: there is no module {module_name!r}; {place}") from None
+        raise ConfigError(f"{what} {path}: importing it{failure(error, None)}") from None
+    try:
+        found = reduce(getattr, name.split("."), module)
+    except AttributeError:
+        classes = [each for each, value in vars(module).items() if isinstance(value, type)]
+        raise ConfigError(f"{what} {path}: the module has no {name!r}{nearest(name, classes)}") from None
+    if not isinstance(found, type):
+        raise ConfigError(f"{what} {path} is not a class")
+    return found
+
+
+def class_path(cls: type[Any], *, what: str) -> str:
+    """The import path by which a class is found again; a class that is not found by it is refused."""
+    module = next((stem for stem, name in FILES.items() if name == cls.__module__), cls.__module__)
+    path = f"{module}:{cls.__qualname__}"
+    if "<locals>" in path or find_class(path, what=what) is not cls:
+        raise ConfigError(f"{what} {path} cannot be found by its import path: define it at the top level of a module")
+    return path
 
 
 def resume_command(run_dir: str | Path) -> str:

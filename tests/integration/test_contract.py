@@ -32,6 +32,9 @@ DOUBLE = {"crossq", "bcq"}
 """Algorithms compared in float64, since Adam turns gradients that are all rounding into steps: those of a bias before a
 normalisation, and of a few weights among BCQ's million."""
 
+KINDS_OF_NETWORKS = {"td3_bc", "crossq", "bcq", "ppo"}
+"""Algorithms that together have every kind of network."""
+
 MakeConfig = Callable[..., TrainConfig]
 
 
@@ -154,9 +157,22 @@ def test_updates_compiled_to_machine_code_equal_eager_ones(name: str) -> None:
     _compare_with_eager(name, "inductor")
 
 
-def _compare_with_eager(name: str, backend: str) -> None:
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in KINDS_OF_NETWORKS else pytest.mark.slow) for name in NAMES]
+)
+def test_compiled_updates_of_own_networks_equal_eager_ones(name: str) -> None:
+    _compare_with_eager(name, "aot_eager", **_own_networks(name))
+
+
+def _own_networks(name: str) -> dict[str, Any]:
+    """Options of the networks, other ones than the algorithm's own."""
+    norm = {} if name == "crossq" else {"layer_norm": "before"}
+    return {"activation": "silu", "encoder": "own_encoders:Waves", **norm}
+
+
+def _compare_with_eager(name: str, backend: str, **hyper: Any) -> None:
     dtype = torch.float64 if name in DOUBLE else torch.float32
-    eager, compiled = _build(name).to(dtype), _build(name).to(dtype)
+    eager, compiled = _build(name, **hyper).to(dtype), _build(name, **hyper).to(dtype)
     torch._dynamo.reset()
     compiled.compile_steps(backend=backend)
     for algorithm in (eager, compiled):

@@ -16,9 +16,10 @@ from typing_extensions import Self, TypeVar
 
 from rl_training.algorithms.compilation import CompiledGradient
 from rl_training.algorithms.hyper import Alpha, Hyper, Sizes, ValueHyper
-from rl_training.algorithms.optim import Adam, Optimizer, gradient_norm, polyak
+from rl_training.algorithms.optim import Adam, Optimizer, gradient_norm, polyak, trainable
 from rl_training.binding import bind
 from rl_training.models import Model
+from rl_training.models.own_encoders import make_encoder
 from rl_training.reading import TRANSITION, Reading, Transitions
 from rl_training.spaces import ActionKind, ActionSpace, BoxActions, Column, SpaceSpec
 from rl_training.types import Batch, Metrics
@@ -164,7 +165,7 @@ class Algorithm(nn.Module, Generic[H, M]):
         missing = [child for child in (*step.children, *step.tracks) if not hasattr(self.model, child)]
         if missing:
             raise ValueError(f"step {step.name!r} of {type(self).__name__} names {missing[0]!r}, which the model lacks")
-        trained = tuple(child for child in step.children if list(getattr(self.model, child).parameters()))
+        trained = tuple(child for child in step.children if trainable(getattr(self.model, child)))
         if trained == step.children:
             return step
         return replace(step, trains=trained) if trained else None
@@ -199,6 +200,8 @@ class Algorithm(nn.Module, Generic[H, M]):
         shape = {field.name: getattr(hyper, field.name) for field in fields(hyper) if field.name in accepted}
         if "discrete" in accepted:
             shape["discrete"] = spaces.action.kind == "discrete"
+        if shape.get("encoder") is not None:
+            shape["encoder"] = make_encoder(shape["encoder"], spaces.obs_dim, hyper.encoder_kwargs)
         return cls.model_class(obs_dim=spaces.obs_dim, action_dim=spaces.action_dim, **shape)
 
     def set_obs_statistics(self, mean: Tensor, std: Tensor) -> None:
@@ -293,7 +296,7 @@ class Algorithm(nn.Module, Generic[H, M]):
         groups = {step.name: step.children} if step.shared else {child: (child,) for child in step.children}
         report, gradients, norms = {name: value.detach() for name, value in metrics.items()}, {}, {}
         for number, (name, children) in enumerate(groups.items(), start=1):
-            params = [list(getattr(self.model, child).parameters()) for child in children]
+            params = [trainable(getattr(self.model, child)) for child in children]
             # Losses of one step may share a part of the graph.
             keep = number < len(groups)
             found = torch.autograd.grad(metrics[f"{name}_loss"], list(chain(*params)), retain_graph=keep)

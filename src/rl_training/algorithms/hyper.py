@@ -8,15 +8,17 @@ from dataclasses import asdict, fields, is_dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_type_hints
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, JsonValue
 
 from rl_training.binding import given_options, option, options, refuse_unused
 from rl_training.models.activations import Activation
+from rl_training.models.own_encoders import encoder_path
 from rl_training.models.perceptrons import Norm
 from rl_training.types import ConfigError
 
 Sizes: TypeAlias = tuple[Annotated[int, Field(ge=1)], ...]
 Alpha: TypeAlias = Annotated[float, Field(ge=0)] | Literal["auto"]
+EncoderPath: TypeAlias = Annotated[str, BeforeValidator(encoder_path)]
 
 network_option = partial(option, resume="fixed", agree=True)
 """An option that decides what networks compute. Weights trained with one value mean nothing with another."""
@@ -33,6 +35,8 @@ class Hyper:
     hidden_sizes: Sizes = option((256, 256), "widths of the hidden layers", min_length=1)
     activation: Activation = network_option("relu", "function between the layers of all networks")
     layer_norm: Norm = network_option("none", "normalise all hidden layers, before or after the activation")
+    encoder: EncoderPath | None = network_option(None, "class in front of every network, such as my_module:MyEncoder")
+    encoder_kwargs: dict[str, JsonValue] = network_option({}, "arguments of the encoder, after the observation's size")
     max_grad_norm: float | None = option(None, "bound on the gradient norm of each network", gt=0)
     learning_rate_like: ClassVar[Mapping[str, str]] = {}
     """By child of the model, another child whose learning rate it has unless it has its own."""
@@ -58,6 +62,7 @@ class Hyper:
         if self.layer_norm != "none" and own:
             both = f"{own[0]} does not go with layer_norm: {self.layer_norm}"
             raise ConfigError(f"{both}, which normalises all networks: leave one of them out")
+        refuse_unused(self, "encoder_kwargs", unless="encoder", holds=self.encoder is not None)
 
     def require(self, low: str, relation: Literal["<", "<="], high: str) -> None:
         """Refuse two options in the wrong order, if both are given."""

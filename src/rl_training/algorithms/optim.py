@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from itertools import compress
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ class Optimizer(nn.Module):
         self.learning_rate = learning_rate
         self.max_grad_norm = max_grad_norm
         self._constrain: Callable[[], None] | None = getattr(module, "constrain", None)
-        self._params: list[Tensor] = list(module.parameters())
+        self._params: list[Tensor] = trainable(module)
 
     @torch.no_grad()
     def step(self, gradients: list[Tensor], norm: Tensor) -> None:
@@ -47,8 +48,9 @@ class Adam(Optimizer):
         self._constants: dict[str, Any] = {"beta1": beta1, "beta2": 0.999, "weight_decay": weight_decay, "eps": eps}
         self._constants |= {"amsgrad": False, "maximize": False}
         self.exp_avg, self.exp_avg_sq = _zeros(module), _zeros(module)
-        self._averages: list[Tensor] = list(self.exp_avg.parameters())
-        self._squares: list[Tensor] = list(self.exp_avg_sq.parameters())
+        moves = [parameter.requires_grad for parameter in module.parameters()]
+        self._averages: list[Tensor] = list(compress(self.exp_avg.parameters(), moves))
+        self._squares: list[Tensor] = list(compress(self.exp_avg_sq.parameters(), moves))
         self.count = nn.Parameter(torch.zeros(()), requires_grad=False)
 
     def move(self, gradients: list[Tensor]) -> None:
@@ -58,6 +60,11 @@ class Adam(Optimizer):
         # The empty list would be the maxima of AMSGrad.
         state: list[list[Tensor]] = [self._averages, self._squares, [], [self.count] * len(gradients)]
         torch._fused_adam_(self._params, gradients, *state, lr=self.learning_rate, **self._constants)
+
+
+def trainable(module: nn.Module) -> list[Tensor]:
+    """The parameters that learning moves; those of a frozen part of an encoder stay as they are."""
+    return [parameter for parameter in module.parameters() if parameter.requires_grad]
 
 
 def _zeros(module: nn.Module) -> nn.Module:

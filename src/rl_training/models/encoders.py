@@ -1,7 +1,8 @@
 """Encoders, from observations to features, and networks: a perceptron behind an encoder.
 
 An encoder is a module that maps observations to features (..., output_size) and has the attribute `output_size`. Every
-network has one in front of its perceptron. For vectors it is the identity: they are their own features.
+network has one in front of its perceptron. For vectors it is the identity: they are their own features. Encoders of
+the user's own are made in `models/own_encoders.py`.
 """
 
 from __future__ import annotations

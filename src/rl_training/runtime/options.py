@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from rl_training.algorithms import ALGORITHMS, Algorithm
 from rl_training.algorithms.base import Hyper, Mode
-from rl_training.binding import MODES, bind, options_with
+from rl_training.binding import MODES, bind, given_options, options_with
 from rl_training.config import TrainConfig, parse_overrides, read_config
 from rl_training.data import DataOptions
 from rl_training.envs import reward_transform
@@ -171,6 +171,7 @@ def _refuse_foreign(config: TrainConfig, options: RunOptions) -> None:
         problems.append(
             f"algo_kwargs: replay: hindsight does not go with {config.algo}, whose returns have the old goals"
         )
+    problems += _refuse_for_model(algorithm, options.hyper)
     if isinstance(reads, Rollout):
         problems += _refuse_for_rollouts(config, options, usual)
     elif options.loop.n_step > 1 and not reads.bootstraps:
@@ -181,6 +182,16 @@ def _refuse_foreign(config: TrainConfig, options: RunOptions) -> None:
         problems += [f"algo_kwargs: {problem}" for problem in error.problems]
     if problems:
         raise ConfigError(*problems)
+
+
+def _refuse_for_model(algorithm: type[Algorithm], hyper: Hyper) -> list[str]:
+    """Options of networks that the algorithm's model does not take; one that builds its model itself may use them."""
+    if algorithm.build_model.__func__ is not Algorithm.build_model.__func__:  # type: ignore[attr-defined]
+        return []
+    taken = algorithm.model_class.accepts() | ({"encoder_kwargs"} if hyper.encoder is not None else set())
+    given = [name for name in given_options(hyper) if name in options_with("agree", type(hyper)) and name not in taken]
+    model = algorithm.model_class.__name__
+    return [f"algo_kwargs: {name} has no effect on {algorithm.name}: {model} does not take it" for name in given]
 
 
 def _refuse_for_rollouts(config: TrainConfig, options: RunOptions, usual: Mapping[str, Any]) -> list[str]:

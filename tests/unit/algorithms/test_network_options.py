@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from own_encoders import Waves
 from torch import Tensor
 
 from rl_training.algorithms import ALGORITHMS
@@ -15,7 +16,7 @@ from rl_training.models import Model
 from rl_training.models.activations import ACTIVATIONS
 from rl_training.models.perceptrons import Perceptron
 from rl_training.spaces import BoxActions, DiscreteActions, SpaceSpec
-from rl_training.types import ConfigError
+from rl_training.types import Batch, ConfigError
 
 BOX = SpaceSpec.vector(4, BoxActions((-1.0, -1.0), (1.0, 1.0)))
 CHOICES = SpaceSpec.vector(4, DiscreteActions(3))
@@ -41,16 +42,23 @@ def _hyper(name: str, **options: Any) -> Hyper:
     return ALGORITHMS[name].hyper_class(**options)
 
 
+def _batch() -> Batch:
+    batch = {"obs": torch.randn(64, 4), "actions": torch.rand(64, 2) * 2 - 1, "next_obs": torch.randn(64, 4)}
+    return batch | {"rewards": torch.randn(64), "dones": torch.ones(64)}
+
+
 def _outputs(model: Model) -> dict[str, Tensor]:
     """What each perceptron in a model answers to the same inputs."""
     perceptrons = {name: part for name, part in model.named_modules() if isinstance(part, Perceptron)}
     generator = torch.Generator().manual_seed(1)
-    found = {}
-    for name, part in perceptrons.items():
-        weight = part.layers[0].weight
-        fan_in = weight.shape[-1] if weight.ndim == 2 else weight.shape[1]
-        found[name] = part(torch.randn(5, fan_in, generator=generator)).detach()
-    return found
+    fans = zip(perceptrons.items(), _fans(model), strict=True)
+    return {name: part(torch.randn(5, fan_in, generator=generator)).detach() for (name, part), fan_in in fans}
+
+
+def _fans(model: Model) -> list[int]:
+    """The number of inputs of each perceptron in a model."""
+    weights = [part.layers[0].weight for part in model.modules() if isinstance(part, Perceptron)]
+    return [weight.shape[-1] if weight.ndim == 2 else weight.shape[1] for weight in weights]
 
 
 def _assert_all_differ(*models: Model) -> None:
@@ -74,6 +82,18 @@ def test_layer_normalisation_is_that_of_every_network(name: str, spaces: SpaceSp
     _assert_all_differ(*models)
 
 
+@pytest.mark.parametrize(("name", "spaces"), CASES)
+def test_the_encoder_stands_in_front_of_every_network(name: str, spaces: SpaceSpec) -> None:
+    plain = _model(name, spaces)
+    model = _model(name, spaces, encoder="own_encoders:Waves", encoder_kwargs={"count": 3})
+    networks = {place.split(".")[0] for place, part in model.named_modules() if isinstance(part, Perceptron)}
+    encoders = {place.split(".")[0]: part for place, part in model.named_modules() if isinstance(part, Waves)}
+    assert encoders.keys() == networks
+    assert len({id(encoder.mixture.weight) for encoder in encoders.values()}) == len(networks)
+    for first, second in zip(_fans(plain), _fans(model), strict=True):
+        assert second == first + 3
+
+
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_algorithms_keep_the_activation_of_their_papers(name: str) -> None:
     usual = "tanh" if name in ("ppo", "marwil") else "relu"
@@ -86,8 +106,7 @@ def test_every_activation_learns(activation: str) -> None:
     torch.manual_seed(0)
     hyper = _hyper("td3_bc", hidden_sizes=(16, 16), activation=activation, learning_rate=0.01)
     algorithm = ALGORITHMS["td3_bc"].build(BOX, hyper)
-    batch = {"obs": torch.randn(64, 4), "actions": torch.rand(64, 2) * 2 - 1, "next_obs": torch.randn(64, 4)}
-    batch |= {"rewards": torch.randn(64), "dones": torch.ones(64)}
+    batch = _batch()
     losses = [float(algorithm.update(batch).metrics["critic_loss"]) for _ in range(200)]
     assert losses[-1] < 0.5 * losses[0]
 
@@ -109,3 +128,24 @@ def test_crossq_refuses_layer_normalisation_with_the_reason() -> None:
         ConfigError, match="layer_norm does not go with crossq, which normalises its layers by the batch"
     ):
         _hyper("crossq", layer_norm="before")
+
+
+def test_arguments_without_an_encoder_are_refused() -> None:
+    with pytest.raises(ConfigError, match="encoder_kwargs has no effect without encoder"):
+        _hyper("td3_bc", encoder_kwargs={"count": 3})
+
+
+def test_arguments_that_no_file_can_hold_are_refused() -> None:
+    words = r"encoder_kwargs.count must be a number, text, a boolean, null, a list or a mapping, got \(1, 2\)"
+    with pytest.raises(ConfigError, match=words):
+        _hyper("td3_bc", encoder="own_encoders:Waves", encoder_kwargs={"count": (1, 2)})
+
+
+def test_a_frozen_part_of_an_encoder_stays_as_it_is() -> None:
+    torch.manual_seed(0)
+    hyper = _hyper("td3_bc", hidden_sizes=(8,), encoder="own_encoders:FrozenWaves", policy_delay=1)
+    algorithm: Any = ALGORITHMS["td3_bc"].build(BOX, hyper)
+    before = {name: value.clone() for name, value in algorithm.model.named_parameters()}
+    algorithm.update(_batch())
+    moved = {name for name, value in algorithm.model.named_parameters() if not torch.equal(value, before[name])}
+    assert moved == {name for name in before if "mixture" not in name}
