@@ -13,7 +13,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
-from rl_training.types import ConfigError, nearest
+from rl_training.types import ConfigError, UserError, nearest
 
 IMPORTED: list[str] = []
 """Modules that were imported, files by their whole path. A process that this one starts has to import them too."""
@@ -73,6 +73,8 @@ def failure(error: BaseException, name: str | None) -> str:
     if isinstance(error, SyntaxError) and error.filename == name:
         lines.append(error.lineno)
     what = traceback.format_exception_only(error)[-1].strip().splitlines()[-1]
+    if isinstance(error, UserError):
+        what = str(error)
     return f" failed{f' in line {lines[-1]}' if lines else ''}: {what}"
 
 

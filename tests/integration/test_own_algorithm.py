@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from command_line import Answer, Command, call_main
 
+import rl_training
+
 OWN = '''
 """Nearby: TD3+BC with another distance to the data."""
 
@@ -171,6 +173,36 @@ def test_in_python_importing_the_module_is_enough(folder: Path) -> None:
     assert answer.code == 0, answer.err
 
 
+ORDERS = {
+    "the file first": "import nearby; from rl_training.algorithms import TD3BC",
+    "the base class first": "from rl_training.algorithms.base import Algorithm, register; import nearby",
+    "a packaged algorithm first": "from rl_training.algorithms.td3_bc import TD3BC; import nearby",
+    "the table first": "from rl_training.algorithms import *; import nearby",
+    "networks first": "from rl_training.models import MLPTD3Model; import nearby",
+    "hyper-parameters first": "from rl_training.algorithms.hyper import Hyper; import nearby",
+    "the registration first": "from rl_training.algorithms.registration import register; import nearby",
+    "runs first": "from rl_training.runtime import train; import nearby",
+    "managed classes first": "from rl_training import TD3BC; import nearby",
+    "the command first": "import rl_training.cli, nearby",
+    "everything first": "from rl_training import *; from rl_training.api import *; import nearby",
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_nothing_depends_on_what_is_imported_first(order: str, folder: Path) -> None:
+    check = """
+import rl_training
+from rl_training.algorithms import ALGORITHMS, TD3BC, TD3BCAlgorithm, Nearby, td3_bc_loss
+assert TD3BC is TD3BCAlgorithm is ALGORITHMS["td3_bc"], TD3BC
+assert rl_training.TD3BC.algo == "td3_bc" and rl_training.Nearby.algo == "nearby"
+assert Nearby is nearby.Nearby
+from rl_training.runtime import train_nearby, train_td3_bc
+"""
+    answer = _python(folder, "-c", f"{ORDERS[order]}\nimport nearby\n{check}")
+
+    assert answer.code == 0, answer.err
+
+
 def test_an_installed_package_names_its_algorithms_as_entry_points(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,6 +222,7 @@ def test_an_installed_package_names_its_algorithms_as_entry_points(
     assert imported.out == "nearby\n"
 
 
+TD3_BC = Path(rl_training.__file__).parent / "algorithms" / "td3_bc.py"
 MISTAKES = {
     "absent.py": (None, "--import absent.py: there is no such file"),
     "absent": (
@@ -205,12 +238,13 @@ MISTAKES = {
     ),
     "twice.py": (
         OWN.replace('"nearby"', '"td3_bc"'),
-        "--import twice.py failed in line 20: ValueError: algorithm 'td3_bc' exists already: choose another name",
+        f"--import twice.py failed in line 20: algorithm 'td3_bc' exists already, in {TD3_BC}: choose another name, "
+        "in {folder}/twice.py",
     ),
     "namesake.py": (
         OWN.replace("class Nearby(", "class TD3BC("),
-        "--import namesake.py failed in line 20: ValueError: the class of 'td3_bc' is called TD3BC too: "
-        "choose another name",
+        f"--import namesake.py failed in line 20: the class of 'td3_bc', in {TD3_BC}, is called TD3BC too: "
+        "rename yours, in {folder}/namesake.py",
     ),
 }
 
@@ -225,7 +259,7 @@ def test_a_module_that_cannot_be_imported_is_answered_in_a_sentence(
         Path(name).write_text(text)
     command: Command = partial(call_main, monkeypatch, capsys)
 
-    assert command("list", "--import", name) == (2, "", f"error: {words}\n")
+    assert command("list", "--import", name) == (2, "", f"error: {words}\n".replace("{folder}", str(tmp_path)))
 
 
 def test_a_file_hides_no_module_of_its_name(folder: Path) -> None:

@@ -23,8 +23,8 @@ def _exports() -> dict[str, Any]:
     names: dict[str, Any] = {}
     for algo, cls in ALGORITHMS.items():
         names[cls.__name__] = cls
-        # A class of the user's own need not have these.
-        found = vars(sys.modules[cls.__module__])
+        # A class of the user's own need not have these, and its module may be gone.
+        found = vars(sys.modules.get(cls.__module__, object))
         names |= {name: found[name] for name in (f"{cls.__name__}Algorithm", f"{algo}_loss") if name in found}
     return names
 

@@ -8,15 +8,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import chain, islice
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias, cast, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Generic, NamedTuple, cast, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import Self, TypeVar
 
 from rl_training.algorithms.compilation import CompiledGradient
+from rl_training.algorithms.contract import check_parts
 from rl_training.algorithms.hyper import Alpha, Hyper, Sizes, ValueHyper
 from rl_training.algorithms.optim import Adam, Optimizer, gradient_norm, polyak, trainable
+from rl_training.algorithms.registration import ALGORITHMS, Mode, register
 from rl_training.binding import bind
 from rl_training.models import Model
 from rl_training.models.own_encoders import make_encoder
@@ -30,8 +32,6 @@ __all__ = ["ALGORITHMS", "TRANSITION", "Algorithm", "Alpha", "Hyper", "Mode", "S
 Gradients = dict[str, list[Tensor]]
 """The gradients of each child of the model, in the order of its parameters."""
 GradientFunction = Callable[[Batch], tuple[Metrics, Gradients, dict[str, Tensor]]]
-Mode: TypeAlias = Literal["offline", "online", "offline_to_online"]
-A = TypeVar("A", bound="Algorithm")
 H = TypeVar("H", bound=Hyper, default=Any)
 M = TypeVar("M", bound=Model, default=Any)
 
@@ -125,10 +125,12 @@ class Algorithm(nn.Module, Generic[H, M]):
         self.model = cast("M", model)
         self.target = cast("M", nn.Module())
         self.optimizers = cast("dict[str, Any]", nn.ModuleDict())
+        declared = self.make_steps(self.hyper)
+        check_parts(self, model, declared)
         self.action_space: ActionSpace = BoxActions((-1.0,) * model.action_dim, (1.0,) * model.action_dim)
         self.updates = 0
         self._tracked: dict[str, tuple[list[Tensor], list[Tensor]]] = {}
-        steps = [self._with_parameters(step) for step in self.make_steps(self.hyper)]
+        steps = [self._with_parameters(step) for step in declared]
         self.steps = tuple(step for step in steps if step is not None)
         self.reads = self.make_reads(self.hyper)
         for step in self.steps:
@@ -162,9 +164,6 @@ class Algorithm(nn.Module, Generic[H, M]):
 
     def _with_parameters(self, step: Step) -> Step | None:
         """The step without children that have no parameters, such as a fixed temperature; None if none is left."""
-        missing = [child for child in (*step.children, *step.tracks) if not hasattr(self.model, child)]
-        if missing:
-            raise ValueError(f"step {step.name!r} of {type(self).__name__} names {missing[0]!r}, which the model lacks")
         trained = tuple(child for child in step.children if trainable(getattr(self.model, child)))
         if trained == step.children:
             return step
@@ -320,27 +319,3 @@ class Algorithm(nn.Module, Generic[H, M]):
         """Restore what `get_extra_state` returned."""
         self.updates = state["updates"]
         self.clock.fill_(self.updates)
-
-
-ALGORITHMS: dict[str, type[Algorithm]] = {}
-"""The table of algorithms: those of this package, of installed packages, and of the user's own modules."""
-
-
-def register(name: str, *, mode: Mode) -> Callable[[type[A]], type[A]]:
-    """Enter an algorithm into the registry under its name."""
-
-    def enter(cls: type[A]) -> type[A]:
-        for other, known in ALGORITHMS.items():
-            if other == name:
-                raise ValueError(f"algorithm {name!r} exists already: choose another name")
-            if known.__name__ == cls.__name__:
-                # Exports and managed classes go by the name of the class.
-                raise ValueError(f"the class of {other!r} is called {cls.__name__} too: choose another name")
-        for step in cls.steps:
-            if not hasattr(cls, f"{step.name}_loss"):
-                raise TypeError(f"{cls.__name__} declares step {step.name!r} but has no method {step.name}_loss")
-        cls.name, cls.mode = name, mode
-        ALGORITHMS[name] = cls
-        return cls
-
-    return enter

@@ -34,7 +34,10 @@ class AlgorithmSpec:
     @property
     def idea(self) -> str:
         """The algorithm in a sentence."""
-        text = sys.modules[self.algorithm.__module__].__doc__ or self.algorithm.__doc__ or ""
+        module = self.algorithm.__module__
+        # The docstring of a program or notebook is about something else.
+        about = None if module == "__main__" else getattr(sys.modules.get(module), "__doc__", None)
+        text = about or self.algorithm.__doc__ or ""
         line = text.strip().partition("\n")[0]
         return line.partition(": ")[2] or line
 

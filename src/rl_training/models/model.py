@@ -100,12 +100,16 @@ class Model(nn.Module):
     @classmethod
     def accepts(cls) -> frozenset[str]:
         """The names of the keyword arguments of the constructor."""
-        names = frozenset(inspect.signature(cls).parameters)
-        if "shape" not in names:
+        parameters = inspect.signature(cls).parameters
+        rest = next((name for name, each in parameters.items() if each.kind is each.VAR_KEYWORD), None)
+        names = frozenset(parameters.keys() - {rest})
+        if rest is None:
             return names
-        # **shape: Unpack[Shape] stands for the keys of Shape.
-        passed_on = get_args(get_type_hints(cls.__init__)["shape"])
-        return (names - {"shape"}).union(*(shape.__annotations__ for shape in passed_on))
+        # **shape: Unpack[Shape] stands for the keys of Shape. Without a type, it stands for what the parent takes.
+        passed_on = get_args(get_type_hints(cls.__init__).get(rest))
+        owner = next(base for base in cls.__mro__ if "__init__" in vars(base))
+        parent: type[Model] = owner.__mro__[1]
+        return names.union(*(shape.__annotations__ for shape in passed_on)) if passed_on else names | parent.accepts()
 
     def act(self, obs: Tensor, *, deterministic: bool) -> Tensor:
         """Actions for observations, both as networks see them."""

@@ -39,6 +39,7 @@ from rl_training.runtime.plan import make_plan, rollout_rows
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.replay_store import ReplayStore
 from rl_training.runtime.trainer import Session, TrainerState
+from rl_training.runtime.trial import try_policy
 from rl_training.spaces import SpaceSpec
 from rl_training.types import CheckpointError, ConfigError, DatasetError, nearest
 
@@ -72,6 +73,8 @@ def open_session(
     algorithm = options.algorithm.build(spaces, options.hyper).to(device)
     if data is not None and data.dataset.obs_mean is not None and data.dataset.obs_std is not None:
         algorithm.set_obs_statistics(data.dataset.obs_mean, data.dataset.obs_std)
+    policy = Policy.sharing(algorithm, spaces)
+    try_policy(policy, algorithm, acts=options.mode != "offline")
     chain = _reward_transforms(config, options, data)
     rewards = [each.resolve() for each in chain]
     if options.online.initial_checkpoint is not None and tree is None:
@@ -87,7 +90,6 @@ def open_session(
     if options.controls.early_stopping is not None:
         _check_metric(options.controls.early_stopping.metric, algorithm, config, held_out)
         callbacks = [EarlyStoppingCallback(options.controls.early_stopping), *callbacks]
-    policy = Policy.sharing(algorithm, spaces)
     is_rollout = isinstance(algorithm.reads, Rollout)
     collector = None if buffer is None else _make_collector(config, options, policy, buffer, resources)
     config = options.resolve(config)

@@ -62,7 +62,7 @@ def _measure(algorithm: Algorithm, batch: Batch) -> Metrics:
         q = algorithm.model.values(obs, batch["actions"])
         policy_q = algorithm.model.values(obs, policy_actions)
         next_q = _values(algorithm, batch["next_obs"])
-        target = batch["rewards"] + algorithm.hyper.gamma * (1 - batch["dones"]) * next_q
+        target = batch["rewards"] + getattr(algorithm.hyper, "gamma", 1.0) * (1 - batch["dones"]) * next_q
     return report | {"td_error": (q - target).square().mean(), "value_mean": policy_q.mean()}
 
 

@@ -315,7 +315,9 @@ def test_hyper_parameters_may_decide_about_steps_and_needs() -> None:
 
 def test_a_step_that_names_what_the_model_lacks_is_refused() -> None:
     for step in (Step("actor", trains=("acter",)), Step("actor", tracks=("acter",))):
-        with pytest.raises(ValueError, match="step 'actor' of Stepped names 'acter', which the model lacks"):
+        with pytest.raises(
+            ValueError, match="step 'actor' of Stepped names 'acter', which ToyModel lacks; did you mean 'actor'"
+        ):
             _toy(step)
 
 
