@@ -17,6 +17,9 @@ from rl_training.runtime.evaluation import read_successes
 from rl_training.runtime.policy import Policy
 from rl_training.types import Acted, TrainingError
 
+SCALED_REWARDS = "scaled_rewards"
+"""The column of a buffer that the collector fills, and not the model."""
+
 
 @dataclass(frozen=True)
 class StepResult:
@@ -199,7 +202,7 @@ class LocalCollector:
         self.last_step: StepResult | None = None
         self.obs_dim, self.num_envs = policy.spaces.obs_dim, stepper.envs.num_envs
         self.statistics = RunningStatistics(self.obs_dim) if normalize else None
-        scales = "scaled_rewards" in buffer.fields
+        scales = SCALED_REWARDS in buffer.fields
         self.scaler = RewardScaler(self.num_envs, gamma=buffer.gamma) if scales else None
         self.returns, self.lengths = np.zeros(self.num_envs), np.zeros(self.num_envs, dtype=int)
         self.episodes: list[tuple[float, int, bool | None]] = []
@@ -214,7 +217,7 @@ class LocalCollector:
         extras: dict[str, Any] = dict(acted.extras)
         if self.scaler is not None:
             rewards = self.buffer.transformed(torch.as_tensor(result.rewards, dtype=torch.float32)).numpy(force=True)
-            extras["scaled_rewards"] = self.scaler.scale(rewards, result.ends, result.valid)
+            extras[SCALED_REWARDS] = self.scaler.scale(rewards, result.ends, result.valid)
         self.buffer.add(
             obs=obs,
             actions=acted.drawn,

@@ -161,7 +161,7 @@ def _logged_bounds(parts: list[NDArray[np.float32]]) -> tuple[tuple[float, ...],
     top = np.max([part.max(axis=0) for part in parts], axis=0)
     says = "as the smallest and largest logged ones suggest: set action_low and action_high if others are possible"
     if (bottom >= -1).all() and (top <= 1).all():
-        if (bottom >= 0).all():
+        if (bottom >= 0).all() and (top > 0).any():
             logged = f"the logged ones are in [{bottom.min():.3g}, {top.max():.3g}]"
             advice = "set action_low and action_high to the bounds that they really have"
             warnings.warn(f"actions are taken to be in [-1, 1], but {logged}: {advice}", stacklevel=2)

@@ -12,6 +12,7 @@ from torch import Tensor
 from rl_training.algorithms import Algorithm
 from rl_training.importing import failure
 from rl_training.models import Model
+from rl_training.runtime.collecting import SCALED_REWARDS
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.randomness import forked
 from rl_training.types import ConfigError
@@ -73,7 +74,7 @@ def _check_shape(model: Model, method: str, found: Any, shape: Sequence[int]) ->
 
 def _check_explore(model: Model, algorithm: Algorithm, found: Any, shape: Sequence[int]) -> None:
     """Actions, and the columns that the algorithm declares."""
-    owner, declared = f"{type(model).__name__}.explore", set(algorithm.extra_columns())
+    owner, declared = f"{type(model).__name__}.explore", algorithm.extra_columns().keys() - {SCALED_REWARDS}
     if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], dict)):
         raise ConfigError(f"{owner} must give actions and a mapping of columns, got {type(found).__name__}")
     _check_shape(model, "explore", found[0], shape)
