@@ -32,7 +32,7 @@ bench-online: $(VENV)/.installed-dev ## How fast online algorithms learn, and wh
 bench-learning: $(VENV)/.installed-dev ## What every algorithm learns on two datasets; goes on where it was stopped
 	$(BIN)/python benchmarks/learning.py
 
-docs: $(VENV)/.installed-dev ## Write the generated tables into README.md and docs/
+docs: $(VENV)/.installed-dev ## Write the generated tables into docs/
 	$(BIN)/python docs/generate.py
 
 clean:

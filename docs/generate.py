@@ -82,11 +82,12 @@ def insert(text: str, name: str, content: str) -> str:
 
 def pages() -> dict[Path, str]:
     """Every generated page with what it should contain."""
-    result = {ROOT / "docs" / "options.md": options()}
-    result[ROOT / "src" / "rl_training" / "assets" / "index.json"] = json.dumps(build_index(), indent=1) + "\n"
-    for path in (ROOT / "README.md", ROOT / "docs" / "algorithms.md"):
-        result[path] = insert(path.read_text(encoding="utf-8"), "algorithms", algorithms())
-    return result
+    page = ROOT / "docs" / "algorithms.md"
+    return {
+        page: insert(page.read_text(encoding="utf-8"), "algorithms", algorithms()),
+        ROOT / "docs" / "options.md": options(),
+        ROOT / "src" / "rl_training" / "assets" / "index.json": json.dumps(build_index(), indent=1) + "\n",
+    }
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ import runpy
 import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,12 @@ from rl_training.config import TrainConfig, parse_yaml
 from rl_training.runtime.options import bind_options
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-TINY = ["--set", "total_timesteps=20", "--set", "eval_episodes=1", "--set", "algo_kwargs.hidden_sizes=[8]"]
-"""Added to `train` commands of the documentation: their length is theirs, whether they run is the test's."""
+FOLDERS = ("docs", "docs/tutorials")
+PAGES = [ROOT / "README.md", *(page for folder in FOLDERS for page in sorted((ROOT / folder).glob("*.md")))]
+SHORT = ["--set", "total_timesteps=20", "--set", "eval_episodes=1"]
+"""Added to `resume` commands of the documentation: their length is theirs, whether they run is the test's."""
+TINY = [*SHORT, "--set", "algo_kwargs.hidden_sizes=[8]"]
+"""Added to `train` commands."""
 
 
 def _blocks(page: Path, language: str) -> list[str]:
@@ -38,18 +42,19 @@ def test_examples_run_in_the_order_in_which_they_are_read(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)  # Python finds what lies in its working folder
     monkeypatch.setattr(importing, "IMPORTED", [])
     known = dict(ALGORITHMS)
     namespace: dict[str, Any] = {}
     text = page.read_text(encoding="utf-8")
-    for language, block in re.findall(r"```(python|sh)\n(.*?)```", text, flags=re.DOTALL):
+    for language, block in re.findall(r"```(python|sh|yaml)\n(.*?)```", text, flags=re.DOTALL):
         # A block whose first line names a file is that file.
-        file = re.match(r"# (\w+\.py)\n", block)
+        file = re.match(r"# (\w+\.(?:py|yaml))\n", block)
         if file is not None:
             Path(file[1]).write_text(block)
         elif language == "python":
             exec(compile(block, str(page), "exec"), namespace)  # noqa: S102 - our own documentation
-        else:
+        elif language == "sh":
             for line in block.splitlines():
                 _run(line, monkeypatch)
     # An algorithm that an example registers is forgotten again.
@@ -60,18 +65,36 @@ def test_examples_run_in_the_order_in_which_they_are_read(
 def _run(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run a line of shell that calls the command; `make` lines are what continuous integration itself runs."""
     program, *arguments = shlex.split(line, comments=True)
+    if program == "timeout":
+        _kill(arguments[arguments.index("rl-training") + 1 :])
+        return
     if program == "make":
         assert f"\n{arguments[0]}:" in (ROOT / "Makefile").read_text(encoding="utf-8")
         return
     assert program == "rl-training", line
     expanded = [str(path) for word in arguments for path in (sorted(Path().glob(word)) if "*" in word else [word])]
-    if arguments[0] == "train":
+    if "--seeds" in expanded:
+        # One process is enough to see that a sweep runs.
+        expanded[expanded.index("--seeds") + 1] = "0"
+    if arguments[0] in ("train", "resume"):
         # Right after the command's name, so that what the example sets itself comes later and wins.
-        expanded[1:1] = TINY
+        expanded[1:1] = TINY if arguments[0] == "train" else SHORT
     monkeypatch.setattr(sys, "argv", ["rl-training", *expanded])
     with pytest.raises(SystemExit) as status:
         main()
     assert status.value.code in (0, None), line
+
+
+def _kill(arguments: list[str]) -> None:
+    """Kill a run in the middle, as `timeout` does to it, but as soon as it has begun."""
+    command = [sys.executable, "-m", "rl_training", *arguments]
+    killed = subprocess.Popen([*command, "--set", "algo_kwargs.hidden_sizes=[8]"], stdout=subprocess.DEVNULL)
+    out = Path(arguments[arguments.index("--out") + 1])
+    while not list(out.glob("*/checkpoints/latest.pt")):
+        assert killed.poll() is None, arguments
+        time.sleep(0.1)
+    killed.kill()
+    killed.wait()
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if _blocks(page, "yaml")], ids=_ids)
