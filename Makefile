@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check slow lines bench bench-learning bench-online docs clean
+.PHONY: demo test check slow lines bench bench-learning bench-online docs docs-site clean
 
 demo: $(VENV)/.installed ## Train TD3+BC on random Pendulum data, and compare it with the data
 	$(BIN)/rl-training train --config td3_bc/pendulum
@@ -35,8 +35,12 @@ bench-learning: $(VENV)/.installed-dev ## What every algorithm learns on two dat
 docs: $(VENV)/.installed-dev ## Write the generated tables into docs/
 	$(BIN)/python docs/generate.py
 
+docs-site: $(VENV)/.installed-dev ## Build the documentation as a site in site/; warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "read it with: $(BIN)/python -m http.server --directory site"
+
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info
+	rm -rf $(VENV) build dist site src/*.egg-info
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

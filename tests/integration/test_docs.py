@@ -21,7 +21,7 @@ from rl_training.config import TrainConfig, parse_yaml
 from rl_training.runtime.options import bind_options
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("docs", "docs/tutorials")
+FOLDERS = ("docs", "docs/tutorials", "docs/api")
 PAGES = [ROOT / "README.md", *(page for folder in FOLDERS for page in sorted((ROOT / folder).glob("*.md")))]
 SHORT = ["--set", "total_timesteps=20", "--set", "eval_episodes=1"]
 """Added to `resume` commands of the documentation: their length is theirs, whether they run is the test's."""
@@ -110,6 +110,16 @@ def test_generated_tables_are_up_to_date() -> None:
         [sys.executable, str(ROOT / "docs" / "generate.py"), "--check"], capture_output=True, text=True, check=False
     )
     assert result.returncode == 0, f"run make docs; stale: {result.stdout}{result.stderr}"
+
+
+def test_the_site_builds_without_a_warning_and_fetches_nothing(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    result = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    pages = list(tmp_path.rglob("*.html"))
+    assert {path.stem for path in pages} >= {path.stem for path in PAGES[1:]} | {"changelog", "contributing"}
+    fetched = r"<(?:script|link|img|iframe)[^>]+(?:src|href)=\"?(?:https?:)?//[^>]+"
+    assert not [found for path in pages for found in re.findall(fetched, path.read_text(encoding="utf-8"))]
 
 
 def test_the_reference_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
