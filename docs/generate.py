@@ -1,4 +1,4 @@
-"""Write what follows from the code: tables in the documentation, and the index of options; `--check` only compares."""
+"""Write what follows from the code: tables of the docs, the index of options, the stub; `--check` only compares."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 import re
 import sys
 from pathlib import Path
+
+from stub import stub
 
 from rl_training.binding import describe
 from rl_training.config import TrainConfig
@@ -87,6 +89,7 @@ def pages() -> dict[Path, str]:
         page: insert(page.read_text(encoding="utf-8"), "algorithms", algorithms()),
         ROOT / "docs" / "options.md": options(),
         ROOT / "src" / "rl_training" / "assets" / "index.json": json.dumps(build_index(), indent=1) + "\n",
+        ROOT / "src" / "rl_training" / "__init__.pyi": stub(),
     }
 
 

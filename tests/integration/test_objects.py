@@ -148,7 +148,7 @@ def test_mistakes_are_answered_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"dataset must be a TransitionDataset, .* got int"):
         BC(dataset=3, output_dir=tmp_path).learn()
     with pytest.raises(ConfigError, match="did you mean 'bc_alpha'"):
-        TD3BC(dataset=_arrays(), bc_alfa=1)
+        TD3BC(dataset=_arrays(), bc_alfa=1)  # type: ignore[call-arg]  # type checkers see the mistake too
     with pytest.raises(ConfigError, match="give one or the other"):
         BC("bc/pendulum", dataset=_arrays(), output_dir=tmp_path).learn()
     with pytest.raises(ConfigError, match="does not go with mode: online"):
@@ -209,7 +209,7 @@ def test_a_new_run_starts_afresh(tmp_path: Path) -> None:
 
 
 def test_updates_before_the_first_step_do_not_count_when_learning_again(tmp_path: Path) -> None:
-    options = {"mode": "offline_to_online", "offline_pretrain_updates": 15, "learning_starts": 5}
+    options: dict[str, Any] = {"mode": "offline_to_online", "offline_pretrain_updates": 15, "learning_starts": 5}
     model = TD3BC(dataset=_arrays(), env=Walk, output_dir=tmp_path, **options, **SMALL)
 
     model.learn(total_timesteps=20)
