@@ -98,7 +98,7 @@ def try_out(env_id: str, env_kwargs: Mapping[str, Any]) -> Task:
         problems = [text for kind, text in trial.mistakes.items() if kind in trial.fatal]
         if problems or spaces is None:
             raise ConfigError(*problems, where=_described(env_id, env_kwargs))
-        return Task(spaces, describe_env(made), limit)
+        return Task(spaces, describe_env(bare), limit)
 
 
 def _spaces(env: gym.Env[Any, Any], env_id: str, trial: Trial) -> SpaceSpec | None:
