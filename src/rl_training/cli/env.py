@@ -65,7 +65,7 @@ def _view(report: EnvReport) -> dict[str, str]:
         kind = report.spaces.action.kind
         lines["observations"] = report.spaces.describe_obs().removeprefix("observations of ")
         lines["actions"] = report.spaces.action.describe()
-        lines["time limit"] = "none" if report.time_limit is None else f"{report.time_limit} steps"
+        lines["time limit"] = "none registered" if report.time_limit is None else f"{report.time_limit} steps"
         lines["episodes"] = _episodes(report)
         lines["algorithms"] = ", ".join(spec.name for spec in list_algorithms() if fits(spec.algorithm))
     return lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -50,7 +51,7 @@ class Task:
 
     def describe(self) -> str:
         """Observations and time limit in a few words."""
-        limit = "no time limit of its own" if self.time_limit is None else f"time limit {self.time_limit}"
+        limit = "no registered time limit" if self.time_limit is None else f"time limit {self.time_limit}"
         return f"observations of {self.spaces.obs_dim} numbers, {limit}"
 
 
@@ -64,7 +65,7 @@ def check_env(
 
     `env` is its name, an environment, or a function that makes one. One that cannot be made is an error.
     """
-    with named_env(env) as env_id, closing(make_bare_env(env_id, env_kwargs, checked=False)) as made:
+    with _quiet(), named_env(env) as env_id, closing(make_bare_env(env_id, env_kwargs, checked=False)) as made:
         bare, limit = without_own_wrappers(made)
         trial = Trial(bare, limit)
         spaces = _spaces(made, env_id, trial)
@@ -89,7 +90,7 @@ def try_out(env_id: str, env_kwargs: Mapping[str, Any]) -> Task:
 
     What would stop a run is refused before it begins, all of it at once. Other mistakes are left to `check_env`.
     """
-    with _generators_kept(), closing(make_bare_env(env_id, env_kwargs, checked=False)) as made:
+    with _quiet(), _generators_kept(), closing(make_bare_env(env_id, env_kwargs, checked=False)) as made:
         bare, limit = without_own_wrappers(made)
         trial = Trial(bare, limit)
         spaces = _spaces(made, env_id, trial)
@@ -135,6 +136,14 @@ def _described(env_id: str, env_kwargs: Mapping[str, Any]) -> str:
     words = " ".join([f"rl-training env check {env_id}", *(f"{name}={value}" for name, value in kwargs.items())])
     more = "rl_training.envs.check_env(env)" if env_id.startswith(GIVEN) else words
     return f"{made if kwargs else env_id} cannot be used ({more} says more)"
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without Gymnasium's own warnings, which come again and again, of mistakes that are reported here once."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"\x1b\[33mWARN")
+        yield
 
 
 @contextmanager
