@@ -117,6 +117,12 @@ def class_path(cls: type[Any], *, what: str) -> str:
     return path
 
 
+def command_text(name: str, run_dir: str | Path, *options: str) -> str:
+    """A command on a run, with the modules that the run needs."""
+    modules = [f"--import {module}" for module in IMPORTED]
+    return " ".join(["rl-training", name, str(run_dir), *options, *modules])
+
+
 def resume_command(run_dir: str | Path) -> str:
-    """The command that goes on with a run, with the modules that it needs."""
-    return " ".join(["rl-training resume", str(run_dir), *(f"--import {name}" for name in IMPORTED)])
+    """The command that goes on with a run."""
+    return command_text("resume", run_dir)

@@ -107,6 +107,8 @@ def test_an_algorithm_of_ones_own_goes_through_all_commands(folder: Path) -> Non
     run = json.loads(trained.out)["run_dir"]
     assert json.loads(trained.out)["metrics"]["update_count"] == 10
 
+    again = _run(folder, "resume", run, "--set", "total_timesteps=12", "--quiet", *own)
+    assert again.out.endswith(f"Next: rl-training eval {run} --episodes 100 --import {folder / 'nearby.py'}\n")
     resumed = _run(folder, "resume", run, "--set", "total_timesteps=15", "--json", *own)
     assert json.loads(resumed.out)["metrics"]["update_count"] == 15
     predicted = _run(folder, "predict", run, "--obs", "obs.npy", "--json", *own)

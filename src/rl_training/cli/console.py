@@ -16,6 +16,8 @@ from rich.table import Table
 from rich.text import Text
 from typing_extensions import Self
 
+from rl_training.importing import command_text
+
 if TYPE_CHECKING:
     from rl_training.experiment import SeedProgress
     from rl_training.runtime import TrainResult
@@ -112,8 +114,8 @@ def meaning(metrics: Mapping[str, float], data_return: float | None) -> str:
 def next_command(result: TrainResult) -> str:
     """The command that one would type after this run."""
     if "return_mean" in result.metrics:
-        return f"rl-training eval {result.run_dir} --episodes 100"
-    return f"rl-training predict {result.run_dir} --obs observations.npy"
+        return command_text("eval", result.run_dir, "--episodes 100")
+    return command_text("predict", result.run_dir, "--obs observations.npy")
 
 
 def score_text(metrics: Mapping[str, float]) -> str:
