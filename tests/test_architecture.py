@@ -36,7 +36,7 @@ ALLOWED = {
     "experiment": {"runtime", "algorithms", *BASE},
     "callbacks": {"runtime"},
     "api": {"experiment", "runtime", "envs", *BASE},
-    "cli": {"api", "envs", "experiment", "runtime", *BASE},
+    "cli": {"api", "data", "envs", "experiment", "runtime", *BASE},
     "__main__": {"cli"},
     "__init__": {"config", "runtime", "api", "types"},
 }

@@ -18,6 +18,9 @@ from rl_training.types import ConfigError, DatasetError, Metrics, nearest
 TOLERANCE = 1e-5
 """How far outside its bounds a logged action may be, relative to their distance, and still count as rounding."""
 
+ROWS_CHECKED = 1 << 16
+"""Rows checked at a time, which bounds the memory that a check takes beside the data."""
+
 ActionKind: TypeAlias = Literal["continuous", "discrete"]
 
 
@@ -111,14 +114,22 @@ class BoxActions:
         """Refuse logged actions outside the bounds; `origin` names their source, `ignored` rows may hold anything."""
         low, high = native.new_tensor(self.low), native.new_tensor(self.high)
         slack = TOLERANCE * (high - low)
-        outside = (native < low - slack) | (native > high + slack)
-        if ignored is not None:
-            outside &= ~ignored[:, None]
-        if not bool(outside.any()):
+        count, first = 0, (0, 0)
+        for start in range(0, len(native), ROWS_CHECKED):
+            part = native[start : start + ROWS_CHECKED]
+            outside = (part < low - slack) | (part > high + slack)
+            if ignored is not None:
+                outside &= ~ignored[start : start + ROWS_CHECKED, None]
+            found = int(outside.any(1).sum())
+            if found and not count:
+                row, column = outside.nonzero()[0].tolist()
+                first = (start + row, column)
+            count += found
+        if not count:
             return
-        row, column = outside.nonzero()[0].tolist()
+        row, column = first
         raise DatasetError(
-            f"{int(outside.any(1).sum())} rows have {name} outside the bounds of {origin}: row {row}, column {column} "
+            f"{count} rows have {name} outside the bounds of {origin}: row {row}, column {column} "
             f"is {float(native[row, column]):g}, expected [{self.low[column]:g}, {self.high[column]:g}]; "
             "set clip_actions: true to clip them"
         )

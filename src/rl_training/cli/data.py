@@ -6,21 +6,27 @@ from typing import Annotated
 
 import typer
 
+from rl_training.cli import data_convert
 from rl_training.cli.console import print_json
 from rl_training.cli.options import BestOption, ImportOption, JsonOption
 from rl_training.types import ConfigError
 
-data_app = typer.Typer(help="Make datasets.", no_args_is_help=True)
+data_app = typer.Typer(help="Make datasets, look at them and convert them.", no_args_is_help=True)
 
 
 @data_app.callback()
 def data() -> None:
-    """Make datasets."""
+    """Make datasets, look at them and convert them."""
+
+
+data_app.command("convert")(data_convert.convert)
+data_app.command("mix")(data_convert.mix)
+data_app.command("split")(data_convert.split)
 
 
 @data_app.command("collect")
 def collect(
-    out: Annotated[str, typer.Option(help="A .npz or .hdf5 file, or the id of a Minari dataset to make.")],
+    out: Annotated[str, typer.Option(help="A .npz, .pt or .hdf5 file, a folder .rlt, or the id of a Minari dataset.")],
     checkpoint: Annotated[str | None, typer.Option(help="Run directory or checkpoint whose policy acts.")] = None,
     random: Annotated[bool, typer.Option("--random", help="Act at random.")] = False,
     best: BestOption = False,

@@ -13,14 +13,22 @@ from rl_training.binding import MODES, bind, option, options
 from rl_training.config import PathText, RewardPreset, RewardTransformConfig
 from rl_training.data.audit import audit
 from rl_training.data.collection import collect_dataset
+from rl_training.data.mapped import open_mapped
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.offline_mixers import concatenate_datasets, mix_transition_datasets
 from rl_training.data.readers import read_hdf5, read_minari, read_npz, read_pt
 from rl_training.types import ConfigError, DatasetError, nearest
 
-Kind = Literal["random", "npz", "pt", "hdf5", "minari"]
-ENDINGS: dict[str, Kind] = {".npz": "npz", ".pt": "pt", ".pth": "pt", ".hdf5": "hdf5", ".h5": "hdf5"}
-_NEEDS = {"dataset_path": ("npz", "pt", "hdf5"), "dataset_id": ("minari",), "dataset_download": ("minari",)}
+Kind = Literal["random", "npz", "pt", "hdf5", "mapped", "minari"]
+ENDINGS: dict[str, Kind] = {
+    ".npz": "npz",
+    ".pt": "pt",
+    ".pth": "pt",
+    ".hdf5": "hdf5",
+    ".h5": "hdf5",
+    ".rlt": "mapped",
+}
+_NEEDS = {"dataset_path": ("npz", "pt", "hdf5", "mapped"), "dataset_id": ("minari",), "dataset_download": ("minari",)}
 """Options that go with some kinds of data only; those that have no default are required there."""
 
 
@@ -29,7 +37,7 @@ class DatasetSpec:
     """Where one dataset comes from."""
 
     dataset_kind: Kind | None = option(None, "form of the data; inferred from a path's ending")
-    dataset_path: PathText | None = option(None, "file to read (npz, pt, hdf5)")
+    dataset_path: PathText | None = option(None, "file to read (npz, pt, hdf5), or folder (mapped)")
     dataset_id: str | None = option(None, "name of a Minari dataset")
     dataset_download: bool = option(False, "fetch a Minari dataset that is not on this machine")
     dataset_size: int | None = option(None, "rows to collect (random, default 10000) or to mix", ge=1)
@@ -206,6 +214,8 @@ def _load(spec: DatasetSpec, env: Callable[[], Any] | None) -> TransitionDataset
 
 
 def _read_file(path: Path, kind: Kind) -> TransitionDataset:
+    if kind == "mapped" and path.exists():
+        return open_mapped(path)
     if path.is_dir():
         raise DatasetError(f"dataset_path {str(path)!r} is a folder, expected a file")
     if not path.is_file():

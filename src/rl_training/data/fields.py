@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,12 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "achieved_goals": ("achieved_goal",),
     "masks": (),
     "episode_ends": ("episode_terminals",),
+    "next_action_mask": (),
+    "tail_rewards": (),
 }
-"""Field name to other spellings. `masks` is 1 where bootstrapping goes on, `episode_ends` on an episode's last row."""
+"""Field name to other spellings. `masks` is 1 where bootstrapping goes on, `episode_ends` on an episode's last row.
+
+The last two are what reading a log without `next_obs` makes of it: they are in files that it was converted to."""
 
 KNOWN = frozenset(spelling for field, others in ALIASES.items() for spelling in (field, *others))
 REQUIRED = ("obs", "actions", "rewards")
@@ -94,12 +98,13 @@ def _shape(field: str, spelling: str, value: Any, *, copy: bool) -> NDArray[Any]
         array = _vector(array)
         if array.ndim != 1:
             raise DatasetError(f"{spelling} must be one number per row, got shape {array.shape}")
-    if field in ("dones", "truncations", "masks", "episode_ends"):
+    if field in ("dones", "truncations", "masks", "episode_ends", "next_action_mask"):
         return _flags(spelling, array)
     # Checked as it will be kept: a float64 beyond the range of float32 becomes infinite.
     with np.errstate(over="ignore"):
         array = np.ascontiguousarray(array, dtype=np.float32)
-    _check_finite(spelling, array)
+    if field != "tail_rewards":
+        _check_finite(spelling, array)
     return array
 
 
@@ -175,9 +180,9 @@ def add_next_actions(logged: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]
     """
     dones = logged["dones"]
     if "next_actions" in logged:
-        return {**logged, "next_action_mask": np.ones_like(dones)}
+        return {"next_action_mask": np.ones_like(dones), **logged}
     follows = ~(dones | logged["truncations"])
-    added = {"next_actions": _following(logged["actions"])} if follows.any() else {}
+    added = {"next_actions": following(logged["actions"])} if follows.any() else {}
     return {**logged, **added, "next_action_mask": follows | dones}
 
 
@@ -188,7 +193,7 @@ def add_next_obs(logged: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     reward of the dropped row after each row, and NaN where none was dropped.
     """
     obs, dones, truncations = logged["obs"], logged["dones"], logged["truncations"]
-    logged["next_obs"] = _following(obs)
+    logged["next_obs"] = following(obs)
     logged["next_obs"][dones] = obs[dones]
     kept = ~truncations
     if not kept.any():
@@ -196,12 +201,12 @@ def add_next_obs(logged: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     starts_anew = np.concatenate([[True], (dones | truncations)[:-1]])
     # The row before a dropped one is where its episode is cut from here on.
     before_dropped = np.append(truncations[1:] & ~starts_anew[1:], False)
-    logged["tail_rewards"] = np.where(before_dropped, _following(logged["rewards"]), np.float32(np.nan))
+    logged["tail_rewards"] = np.where(before_dropped, following(logged["rewards"]), np.float32(np.nan))
     logged["truncations"] = before_dropped
     return {name: array[kept] for name, array in logged.items()}
 
 
-def _following(array: NDArray[Any]) -> NDArray[Any]:
+def following(array: NDArray[Any]) -> NDArray[Any]:
     """The next row on every row, and the last row on itself."""
     return np.concatenate([array[1:], array[-1:]])
 
@@ -246,9 +251,15 @@ def episode_rows(number: int, episode: Any) -> dict[str, NDArray[Any]]:
         rows[field] = flags if flags.ndim else np.append(np.zeros(steps - 1, bool), bool(flags))
     if not (rows["dones"][-1] or rows["truncations"][-1]):
         rows["truncations"] = np.append(rows["truncations"][:-1], True)
-    # Minari keeps fields that it does not know in `infos`, which begin with the reset.
-    infos, goals = getattr(episode, "infos", None) or {}, get("achieved_goals")
-    goals = infos.get("achieved_goals") if goals is None else goals
-    if goals is not None:
-        rows["achieved_goals"] = goals[-steps:]
+    return rows | _beside(get, getattr(episode, "infos", None) or {}, steps)
+
+
+def _beside(get: Callable[[str], Any], infos: Mapping[str, Any], steps: int) -> dict[str, NDArray[Any]]:
+    """Optional fields of an episode; Minari keeps them in `infos`, which begin with the reset."""
+    rows = {}
+    for field in ("achieved_goals", "next_actions", "next_action_mask", "tail_rewards", "returns_to_go"):
+        found = get(field)
+        found = infos.get(field) if found is None else found
+        if found is not None:
+            rows[field] = np.asarray(found)[-steps:]
     return rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,6 +16,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from rl_training.config import RewardTransformConfig
+from rl_training.data.columns import Stored, digest, map_rows, take_rows
 from rl_training.data.fields import add_next_actions, add_next_obs, join_episodes, read_fields
 from rl_training.data.rows import Rows
 from rl_training.data.sampling import BlockSampler, sample_trajectory_windows
@@ -31,7 +31,7 @@ SHUFFLED = 0.9
 SHUFFLED_HINT = "the rows seem shuffled; give next_actions as a field, or rows in episode order"
 _ORIGINS = {"next_actions": f": {SHUFFLED_HINT}", "returns_to_go": "; call with_returns_to_go(gamma=...)"}
 """Fields that not every dataset has, and where they come from."""
-_BESIDE = ("truncations", "next_action_mask", "tail_rewards")
+BESIDE = ("truncations", "next_action_mask", "tail_rewards")
 """What a dataset has for every row beside its fields."""
 
 
@@ -78,6 +78,8 @@ class TransitionDataset:
     reward_transforms: tuple[RewardTransformConfig, ...] = ()
     """What was done to the rewards as they were logged, one after the other."""
     seed: int = 0
+    stored: Stored | None = None
+    """Where the fields are mapped from; what is derived from all rows is then kept in files too, not in memory."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fields", MappingProxyType(dict(self.fields)))
@@ -108,7 +110,7 @@ class TransitionDataset:
         dropped = rows - len(logged["obs"])
         logged["dones"] = logged["dones"].astype(np.float32)
         tensors = {name: torch.from_numpy(array) for name, array in logged.items()}
-        beside: dict[str, Any] = {name: tensors.pop(name, None) for name in _BESIDE}
+        beside: dict[str, Any] = {name: tensors.pop(name, None) for name in BESIDE}
         notes = (f"dropped {dropped} rows without a next observation",) if dropped else ()
         return cls(fields=tensors, **beside, num_dropped=dropped, notes=notes, seed=seed)
 
@@ -246,7 +248,8 @@ class TransitionDataset:
 
     def map_actions(self, function: Callable[[Tensor], Tensor]) -> Self:
         """The dataset with a function applied to all actions, those of held-out episodes too."""
-        mapped = {name: function(self.fields[name]) for name in ("actions", "next_actions") if name in self.fields}
+        names = [name for name in ("actions", "next_actions") if name in self.fields]
+        mapped = {name: map_rows(self.fields[name], function, self.stored) for name in names}
         if all(value is self.fields[name] for name, value in mapped.items()):
             return self
         held_out = None if self.validation is None else self.validation.map_actions(function)
@@ -291,7 +294,7 @@ class TransitionDataset:
         return self._select(rows.to(self.device))
 
     def _select(self, rows: Tensor) -> Self:
-        return self._map(lambda tensor: tensor.index_select(0, rows), *_BESIDE)
+        return self._map(lambda tensor: take_rows(tensor, rows, self.stored), *BESIDE)
 
     def _map(self, function: Callable[[Tensor], Tensor], *names: str) -> Self:
         """The dataset with a function applied to all fields, and to these attributes where it has them."""
@@ -319,7 +322,7 @@ class TransitionDataset:
 
     def to(self, device: torch.device | str) -> Self:
         """The dataset on a device."""
-        moved = self._map(lambda tensor: tensor.to(device), *_BESIDE, "raw_returns", "obs_mean", "obs_std")
+        moved = self._map(lambda tensor: tensor.to(device), *BESIDE, "raw_returns", "obs_mean", "obs_std")
         return replace(moved, validation=None if self.validation is None else self.validation.to(device))
 
     @cached_property
@@ -339,11 +342,7 @@ class TransitionDataset:
 
     def fingerprint(self) -> str:
         """A short text that differs between datasets with different contents."""
-        digest = hashlib.blake2b(digest_size=12)
-        for name, value in sorted({**self.fields, "truncations": self.truncations}.items()):
-            digest.update(name.encode())
-            digest.update(value.contiguous().numpy(force=True).view(np.uint8).data)
-        return digest.hexdigest()
+        return digest({**self.fields, "truncations": self.truncations}, self.stored)
 
     def _require_order(self, what: str) -> None:
         if not self.is_ordered:

@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from rl_training.data.archives import check_memory, npz_members
 from rl_training.data.fields import KNOWN
 from rl_training.types import DatasetError, import_extra, nearest
 
 
-def read_npz(path: Path) -> dict[str, Any]:
-    """The arrays of an .npz file, and None for unknown fields; pickled objects are refused, never run."""
-    if not zipfile.is_zipfile(path):
-        raise DatasetError(f"{path} is not a readable .npz file, it may be truncated (no complete archive of arrays)")
+def read_npz(path: Path, *, every: bool = False) -> dict[str, Any]:
+    """The arrays of an .npz file; None for unknown fields, unless `every` array is wanted.
+
+    Pickled objects are refused, never run.
+    """
     arrays: dict[str, Any] = {}
-    name = "it"
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            for name in file.files:
-                arrays[name] = file[name] if name in KNOWN else None
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
-        if "pickle" in str(error):
-            wrong = f"{name} holds pickled Python objects, which are not read"
-            raise DatasetError(f"{path}: {wrong}; save it as a plain array") from None
-        raise DatasetError(f"{path} is not a readable .npz file, it may be truncated ({error})") from None
+    with npz_members(path) as members:
+        wanted = [each for each in members if each.name in KNOWN or (every and not each.dtype.hasobject)]
+        for member in wanted:
+            member.check()
+        check_memory(path, sum(member.nbytes for member in wanted))
+        for member in members:
+            arrays[member.name] = member.read() if member in wanted else None
     return arrays
 
 
@@ -41,22 +40,52 @@ def read_pt(path: Path) -> Any:
         raise DatasetError(f"{path} is not a readable .pt file of plain tensors ({reason})") from None
     if not isinstance(values, (dict, list)):
         raise DatasetError(f"{path} must hold a mapping of tensors or a list of episodes, got {type(values).__name__}")
+    if isinstance(values, dict):
+        check_memory(path, sum(value.nbytes for value in values.values() if isinstance(value, torch.Tensor)))
     return values
 
 
-def read_hdf5(path: Path) -> dict[str, Any]:
-    """The arrays of an HDF5 file in D4RL's or d3rlpy's layout, and None for unknown fields."""
+def read_hdf5(path: Path, *, every: bool = False) -> dict[str, Any]:
+    """The arrays of an HDF5 file in D4RL's or d3rlpy's layout; None for unknown fields, unless `every` is wanted."""
+    with hdf5_items(path) as items:
+        # Arrays in groups are never fields.
+        names = [name for name in items if every or "/" not in name]
+        wanted = [name for name in names if every or name in KNOWN]
+        check_memory(path, sum(items[name].nbytes for name in wanted))
+        arrays: dict[str, Any] = {name: items[name][()] if name in wanted else None for name in names}
+        if every:
+            arrays = {name: np.asarray(_text(value)) for name, value in arrays.items()}
+        if are_choices(items) and arrays.get("actions") is not None:
+            arrays["actions"] = arrays["actions"].astype(np.int64)
+        return arrays
+
+
+def _text(value: Any) -> Any:
+    """A string as such where HDF5 gives its bytes."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+@contextmanager
+def hdf5_items(path: Path) -> Iterator[dict[str, Any]]:
+    """The arrays of an open HDF5 file by their names, those in groups with the names of these before them."""
     h5py = import_extra("h5py", "hdf5", f"reading {path}")
+    items: dict[str, Any] = {}
+
+    def add(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset):
+            items[name] = item
+
     try:
         with h5py.File(path, "r") as file:
-            items = {name: item for name, item in file.items() if isinstance(item, h5py.Dataset)}
-            arrays: dict[str, Any] = {name: item[()] if name in KNOWN else None for name, item in items.items()}
-            if "discrete_action" in items and bool(items["discrete_action"][()]) and arrays.get("actions") is not None:
-                # d3rlpy may store choices as floating-point numbers, and says beside them that they are choices.
-                arrays["actions"] = arrays["actions"].astype(np.int64)
-            return arrays
-    except OSError as error:
+            file.visititems(add)
+            yield items
+    except (OSError, RuntimeError) as error:
         raise DatasetError(f"{path} is not a readable HDF5 file, it may be truncated ({error})") from None
+
+
+def are_choices(items: dict[str, Any]) -> bool:
+    """Whether a file of d3rlpy's says that its actions are choices, which may be stored as floating-point numbers."""
+    return "discrete_action" in items and bool(items["discrete_action"][()])
 
 
 def read_minari(dataset_id: str, *, download: bool) -> list[Any]:

@@ -1,22 +1,27 @@
-"""Datasets written for others to read: NumPy, D4RL's HDF5, Minari."""
+"""Datasets written to files: NumPy, torch, D4RL's HDF5, Minari, the mapped form."""
 
 from __future__ import annotations
 
 import re
 import shutil
 import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from rl_training.data.fields import add_next_actions
+from rl_training.data.mapped import write_mapped
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.files import atomic_write
 from rl_training.reading import TRANSITION
-from rl_training.types import ConfigError, import_extra, nearest
+from rl_training.types import ConfigError, DatasetError, import_extra, nearest
 
-ENDINGS = (".npz", ".hdf5", ".h5")
 D4RL = {"obs": "observations", "next_obs": "next_observations", "dones": "terminals", "truncations": "timeouts"}
 """D4RL's names of the fields that have another name here."""
 
@@ -44,63 +49,128 @@ def check_destination(out: str) -> None:
         raise ConfigError(f"the Minari dataset id {out!r} exists already")
 
 
-def write_dataset(dataset: TransitionDataset, out: str, *, env: Any, policy: str) -> None:
-    """Write transitions in native units to a file, under D4RL's names, or as a Minari dataset.
+def write_dataset(dataset: TransitionDataset, out: str, *, env: Any = None, policy: str = "unknown") -> None:
+    """Write transitions in native units to a file, under D4RL's names, as a Minari dataset, or in the mapped form.
 
-    `env` is the environment that they come from, `policy` says who acted.
+    `env` is the environment that they come from, if it is known, and `policy` says who acted.
     """
     check_destination(out)
-    ending = Path(out).suffix.lower()
-    if not ending:
+    if not Path(out).suffix:
         _write_minari(dataset, out, env, policy)
-    elif ending == ".npz":
-        write_npz(dataset, Path(out))
-    else:
-        _write_hdf5(dataset, Path(out), {"env_id": env.spec.id, "policy": policy})
+        return
+    about = {} if env is None else {"env_id": env.spec.id, "policy": policy}
+    save_dataset(dataset, Path(out), about)
 
 
-def save_dataset(dataset: TransitionDataset, path: Path) -> None:
-    """Write transitions to an .npz or .hdf5 file, under D4RL's names, in place of one that is there."""
-    if path.suffix.lower() not in ENDINGS:
+def save_dataset(dataset: TransitionDataset, path: Path, about: Mapping[str, str] | None = None) -> None:
+    """Write transitions to a file, under D4RL's names, in place of one that is there; HDF5 files keep texts `about`."""
+    ending, dataset = path.suffix.lower(), _separated(dataset)
+    if ending not in ENDINGS:
         hint = nearest(path.suffix, ENDINGS)
         raise ConfigError(f"a dataset is saved to a file that ends in {', '.join(ENDINGS)}, got {str(path)!r}{hint}")
-    if path.suffix.lower() == ".npz":
-        write_npz(dataset, path)
+    if ending == ".rlt":
+        write_mapped(dataset, path)
+    elif ending in (".hdf5", ".h5"):
+        _write_hdf5(_arrays(dataset), path, about or {})
     else:
-        _write_hdf5(dataset, path, {})
+        ARRAY_WRITERS[ending](_arrays(dataset), path)
 
 
 def write_npz(dataset: TransitionDataset, path: Path) -> None:
     """Write transitions to a NumPy archive, in place of one that is there."""
-    arrays: dict[str, Any] = _arrays(dataset)
-    with atomic_write(path) as temporary, temporary.open("wb") as file:
-        np.savez_compressed(file, **arrays)
+    _write_npz(_arrays(_separated(dataset)), path)
+
+
+def _separated(dataset: TransitionDataset) -> TransitionDataset:
+    """The dataset as it is read back: rows that are no neighbours any more are cut from each other."""
+    if dataset.is_ordered:
+        return dataset
+    return replace(dataset, truncations=~dataset.dones.bool(), tail_rewards=None, is_ordered=True)
 
 
 def _arrays(dataset: TransitionDataset) -> dict[str, NDArray[Any]]:
+    """The fields under D4RL's names, and with them whatever reading the file would not find again by itself."""
     fields = {**dataset.fields, "dones": dataset.dones.bool(), "truncations": dataset.truncations}
-    names = [name for name in (*TRANSITION, "truncations", "achieved_goals") if name in fields]
-    return {D4RL.get(name, name): fields[name].numpy(force=True) for name in names}
+    names = [name for name in (*TRANSITION, "truncations", "achieved_goals", "returns_to_go") if name in fields]
+    arrays = {D4RL.get(name, name): fields[name].numpy(force=True) for name in names}
+    if not _finds_next_actions(dataset):
+        for name in ("next_actions", "next_action_mask"):
+            value = getattr(dataset, name, None)
+            arrays |= {} if value is None else {name: value.numpy(force=True)}
+    if dataset.tail_rewards is not None:
+        arrays["tail_rewards"] = dataset.tail_rewards.numpy(force=True)
+    return arrays
 
 
-def _write_hdf5(dataset: TransitionDataset, path: Path, about: dict[str, str]) -> None:
+def _finds_next_actions(dataset: TransitionDataset) -> bool:
+    """Whether the next actions are those of the next rows."""
+    if "next_actions" not in dataset.fields or dataset.next_action_mask is None:
+        return True
+    logged = {"actions": dataset.actions.numpy(force=True), "dones": dataset.dones.bool().numpy(force=True)}
+    found = add_next_actions({**logged, "truncations": dataset.truncations.numpy(force=True)})
+    return all(
+        name in found and np.array_equal(found[name], getattr(dataset, name).numpy(force=True))
+        for name in ("next_actions", "next_action_mask")
+    )
+
+
+def _write_npz(arrays: Mapping[str, NDArray[Any]], path: Path) -> None:
+    named: dict[str, Any] = dict(arrays)
+    with atomic_write(path) as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, **named)
+
+
+def _write_pt(arrays: Mapping[str, NDArray[Any]], path: Path) -> None:
+    # A text is no tensor, but may stand beside tensors.
+    values = {
+        name: array.tolist() if array.dtype.kind == "U" else torch.from_numpy(np.array(array, order="C"))
+        for name, array in arrays.items()
+    }
+    with atomic_write(path) as temporary:
+        torch.save(values, temporary)
+
+
+def _write_hdf5(
+    arrays: Mapping[str, NDArray[Any]], path: Path, about: Mapping[str, str] = MappingProxyType({})
+) -> None:
     h5py = import_extra("h5py", "hdf5", f"writing {path.name}")
     with atomic_write(path) as temporary, h5py.File(temporary, "w") as file:
-        for name, array in _arrays(dataset).items():
-            file.create_dataset(name, data=array, compression="gzip")
+        for name, array in arrays.items():
+            if array.dtype.kind == "U":
+                file.create_dataset(name, data=array.astype(object), dtype=h5py.string_dtype())
+            else:
+                file.create_dataset(name, data=array, compression="gzip" if array.ndim else None)
         for name, text in about.items():
             file.attrs[name] = text
 
 
+ARRAY_WRITERS: dict[str, Callable[[Mapping[str, NDArray[Any]], Path], None]] = {
+    ".npz": _write_npz,
+    ".hdf5": _write_hdf5,
+    ".h5": _write_hdf5,
+    ".pt": _write_pt,
+}
+"""Endings of files of named arrays, with what writes them."""
+ENDINGS = (*ARRAY_WRITERS, ".rlt")
+
+
 def _write_minari(dataset: TransitionDataset, dataset_id: str, env: Any, policy: str) -> None:
     minari = _minari(dataset_id)
+    _check_steps(dataset)
+    beside = [name for name in ("next_actions", "next_action_mask") if not _finds_next_actions(dataset)]
+    beside += [name for name in ("achieved_goals", "tail_rewards", "returns_to_go") if _has(dataset, name)]
     buffers = []
-    for number, episode in enumerate(dataset.episodes()):
+    for number, ((start, stop), episode) in enumerate(
+        zip(dataset.episode_bounds().tolist(), dataset.episodes(), strict=True)
+    ):
         arrays = {name: value.numpy(force=True) for name, value in vars(episode).items() if value is not None}
-        goals = arrays.pop("achieved_goals", None)
-        # Infos begin with the reset, after which the achieved goal is not known.
-        infos = {} if goals is None else {"achieved_goals": np.insert(goals, 0, np.nan, axis=0)}
+        arrays.pop("achieved_goals", None)
+        # Infos begin with the reset, for which there is no value yet.
+        columns = {name: getattr(dataset, name)[start:stop].numpy(force=True) for name in beside}
+        infos = {name: np.concatenate([_blank(column), column]) for name, column in columns.items()}
         buffers.append(minari.data_collector.EpisodeBuffer(id=number, **arrays, infos=infos))
+    name = "an unknown environment" if env is None else env.spec.id
+    spaces = _spaces(dataset) if env is None else (env.observation_space, env.action_space)
     try:
         with warnings.catch_warnings():
             # Minari asks for an author and other facts that only a published dataset needs.
@@ -108,15 +178,47 @@ def _write_minari(dataset: TransitionDataset, dataset_id: str, env: Any, policy:
             minari.create_dataset_from_buffers(
                 dataset_id,
                 buffers,
-                env=env.spec.id,
-                observation_space=env.observation_space,
-                action_space=env.action_space,
+                env=None if env is None else env.spec.id,
+                observation_space=spaces[0],
+                action_space=spaces[1],
                 algorithm_name=policy,
-                description=f"{len(dataset)} transitions of {env.spec.id}",
+                description=f"{len(dataset)} transitions of {name}",
             )
     except BaseException:
         shutil.rmtree(minari.storage.get_dataset_path(dataset_id), ignore_errors=True)
         raise
+
+
+def _has(dataset: TransitionDataset, name: str) -> bool:
+    return getattr(dataset, name, None) is not None
+
+
+def _blank(column: NDArray[Any]) -> NDArray[Any]:
+    """A row that stands for no value."""
+    return np.full_like(column[:1], np.nan if column.dtype.kind == "f" else 0)
+
+
+def _check_steps(dataset: TransitionDataset) -> None:
+    """Refuse what T + 1 observations cannot hold: steps that do not begin where the step before them ended."""
+    if not dataset.has_episodes:
+        raise DatasetError("Minari holds whole episodes, and the rows are mixed or seem shuffled")
+    after, following_obs = dataset.next_obs[:-1], dataset.obs[1:]
+    wrong = (after != following_obs).any(1) & ~dataset.episode_ends[:-1]
+    if bool(wrong.any()):
+        row, count = int(wrong.nonzero()[0]), int(wrong.sum())
+        place = f"in {count} rows next_obs is not the obs of the row after it; the first is row {row}"
+        raise DatasetError(f"Minari keeps each observation once, but {place}")
+
+
+def _spaces(dataset: TransitionDataset) -> tuple[Any, Any]:
+    """Spaces that hold all logged values, where no environment says what they are."""
+    spaces = import_extra("gymnasium.spaces", "minari", "writing a Minari dataset")
+    obs = spaces.Box(-np.inf, np.inf, (dataset.obs_dim,), np.float32)
+    actions = dataset.actions.numpy(force=True)
+    if dataset.is_discrete:
+        return obs, spaces.Discrete(int(actions.max() - min(actions.min(), 0)) + 1, start=int(min(actions.min(), 0)))
+    low, high = np.minimum(actions.min(axis=0), -1), np.maximum(actions.max(axis=0), 1)
+    return obs, spaces.Box(low, high, dtype=np.float32)
 
 
 def _minari(dataset_id: str) -> Any:

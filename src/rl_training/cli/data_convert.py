@@ -1,0 +1,86 @@
+"""The commands `data convert`, `data mix` and `data split`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from rl_training.cli.console import print_json, working
+from rl_training.cli.options import JsonOption
+from rl_training.types import ConfigError
+
+SOURCE = "A .npz, .pt or .hdf5 file, a folder that ends in .rlt, or the id of a Minari dataset."
+SourceArgument = Annotated[str, typer.Argument(metavar="DATA", help=SOURCE)]
+
+
+def convert(
+    source: SourceArgument,
+    out: Annotated[str, typer.Argument(metavar="OUT", help="The same, to be written: its name says in which form.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Write a dataset in another form, such as a folder that is trained on without being read into memory."""
+    from rl_training.data.conversion import convert as convert_dataset
+
+    with working(quiet=as_json) as show:
+        show(f"converting {source}")
+        rows, left_out = convert_dataset(source, out)
+    if as_json:
+        print_json({"out": out, "rows": rows, "left_out": left_out})
+        return
+    print(f"{out}: {rows} transitions")
+    if left_out:
+        print(f"left out, since no algorithm reads them: {', '.join(left_out)}")
+
+
+def mix(
+    sources: Annotated[list[str], typer.Argument(metavar="DATA...", help=SOURCE)],
+    out: Annotated[str, typer.Option(help="What to write; its name says in which form.")],
+    ratio: Annotated[
+        str | None, typer.Option(help="Shares such as 1,3: rows in these proportions, which are no episodes any more.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the rows that are drawn for a ratio.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Write several datasets as one: all their episodes, or rows in given proportions."""
+    from rl_training.data.conversion import mix as mix_datasets
+
+    dataset = mix_datasets(sources, out, ratios=None if ratio is None else _ratios(ratio), seed=seed)
+    _report([(out, dataset)], as_json=as_json)
+
+
+def split(
+    source: SourceArgument,
+    fraction: Annotated[float, typer.Option(help="Share of the episodes in the second dataset, between 0 and 1.")],
+    out: Annotated[tuple[str, str], typer.Option(help="The two datasets to write; their names say in which form.")],
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the choice of episodes.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Write two datasets of whole episodes, chosen at random, such as one to train on and one to hold out."""
+    from rl_training.data.conversion import split as split_dataset
+
+    parts = split_dataset(source, out, fraction=fraction, seed=seed)
+    _report(list(zip(out, parts, strict=True)), as_json=as_json)
+
+
+def _ratios(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"--ratio {text!r}: expected numbers with commas between them, such as 1,3") from None
+
+
+def _report(written: list[tuple[str, Any]], *, as_json: bool) -> None:
+    """Say what is in the datasets that were written."""
+    found: list[dict[str, Any]] = []
+    for out, dataset in written:
+        episodes = len(dataset.episode_bounds()) if dataset.is_ordered else None
+        found.append({"out": out, "rows": len(dataset), "episodes": episodes, "notes": list(dataset.notes)})
+    if as_json:
+        print_json(found if len(found) > 1 else found[0])
+        return
+    for each in found:
+        ends = "no episodes" if each["episodes"] is None else f"{each['episodes']} episodes"
+        print(f"{each['out']}: {each['rows']} transitions, {ends}")
+        for note in each["notes"]:
+            print(f"note: {note}")

@@ -1,0 +1,119 @@
+"""`rl-training data convert`, `mix`, `split`: datasets in other forms, and training on them."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from command_line import Command, call_main
+
+from rl_training.config import TrainConfig
+from rl_training.data import load_transition_dataset
+from rl_training.data.conversion import load_any
+from rl_training.runtime import train
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    """The command, in a folder of its own, which is where Minari keeps its datasets too."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    return partial(call_main, monkeypatch, capsys)
+
+
+@pytest.fixture
+def log(command: Command) -> str:
+    assert (
+        command("data", "collect", "--random", "--env", "Pendulum-v1", "--steps", "650", "--out", "log.npz").code == 0
+    )
+    return "log.npz"
+
+
+@pytest.mark.parametrize("algo", ["td3_bc", "rebrac", "cal_ql"])
+@pytest.mark.parametrize("env_id", ["Pendulum-v1", "null"])
+def test_training_on_the_mapped_form_gives_the_same_policy(
+    algo: str, env_id: str, log: str, command: Command, tiny_config: Callable[..., TrainConfig]
+) -> None:
+    assert command("data", "convert", log, "log.rlt").code == 0
+    found = []
+    for path in (log, "log.rlt"):
+        options = (f"env_id={env_id}", f"algo_kwargs.dataset_path={path}")
+        none = ("algo_kwargs.dataset_kind=null", "algo_kwargs.dataset_size=null", "algo_kwargs.normalize_obs=true")
+        result = train(tiny_config(algo, *options, *none, "algo_kwargs.reward_scale=0.5"))
+        found.append(torch.load(result.checkpoint_path, weights_only=True))
+    trees = [tree["algorithm"] for tree in found]
+    torch.testing.assert_close(trees[0], trees[1], rtol=0, atol=0)
+    assert found[0]["trainer"]["fingerprint"] == found[1]["trainer"]["fingerprint"]
+
+
+@pytest.mark.parametrize("out", ["a.pt", "a.hdf5", "a.h5", "a.rlt", "mine/a-v0"])
+def test_a_dataset_comes_back_from_any_form(out: str, log: str, command: Command) -> None:
+    answer = command("data", "convert", log, out)
+    assert (answer.code, answer.out) == (0, f"{out}: 650 transitions\n")
+    back = command("data", "convert", out, "back.npz", "--json")
+    assert json.loads(back.out) == {"out": "back.npz", "rows": 650, "left_out": []}
+    assert load_any(log).fingerprint() == load_any("back.npz").fingerprint()
+    again = command("data", "convert", log, out)
+    assert again.code == 2
+    assert "exists already" in again.err
+
+
+def test_what_has_no_place_is_named(command: Command) -> None:
+    rows = np.zeros((4, 2))
+    np.savez("log.npz", obs=rows, next_obs=rows, actions=rows, rewards=rows[:, 0], dones=[0, 0, 0, 1], qpos=rows)
+    assert "left out, since no algorithm reads them: qpos" in command("data", "convert", "log.npz", "log.rlt").out
+
+
+def test_a_split_is_of_whole_episodes_and_mixing_joins_them_again(log: str, command: Command) -> None:
+    answer = command("data", "split", log, "--fraction", "0.25", "--out", "a.npz", "b.rlt", "--json")
+    assert [part["episodes"] for part in json.loads(answer.out)] == [3, 1]
+    assert sum(part["rows"] for part in json.loads(answer.out)) == 650
+    assert command("data", "mix", "a.npz", "b.rlt", "--out", "c.npz").out == "c.npz: 650 transitions, 4 episodes\n"
+    returns = [sorted(load_transition_dataset(path).episode_returns().tolist()) for path in (log, "c.npz")]
+    assert returns[0] == returns[1]
+
+
+@pytest.mark.parametrize("out", ["c.npz", "c.rlt"])
+def test_a_mixture_by_ratio_has_no_episodes(out: str, log: str, command: Command) -> None:
+    answer = command("data", "mix", log, log, "--ratio", "1,3", "--out", out)
+    assert "no episodes" in answer.out
+    mixed = load_transition_dataset(out)
+    assert not mixed.has_episodes
+    assert "next_actions" in mixed.fields
+
+
+def _bomb(path: Path) -> None:
+    """A megabyte that claims to be 64 GiB of zeros."""
+    header: Any = {"descr": "<f4", "fortran_order": False, "shape": (2**34, 1)}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in ("obs", "actions", "rewards", "dones"):
+            with archive.open(f"{name}.npy", "w") as file:
+                np.lib.format.write_array_header_1_0(file, header)
+                file.write(bytes(1000))
+
+
+@pytest.mark.parametrize(
+    "words", [("convert", "{}", "out.npz"), ("convert", "{}", "out.rlt"), ("mix", "{}", "{}", "--out", "out.npz")]
+)
+@pytest.mark.parametrize("kind", ["bomb", "empty", "loop"])
+def test_a_hostile_file_is_refused_in_one_sentence(kind: str, words: tuple[str, ...], command: Command) -> None:
+    path = Path("bad.npz")
+    if kind == "bomb":
+        _bomb(path)
+    elif kind == "empty":
+        path.touch()
+    else:
+        path.symlink_to(path)
+    answer = command("data", *(word.format(path) for word in words))
+    assert answer.code == 2
+    assert answer.err.startswith("error: ")
+    assert "bad.npz" in answer.err
+    assert answer.err.count("\n") == 1
+    assert not list(Path().glob("*out*"))
