@@ -1,4 +1,4 @@
-"""`rl-training data convert`, `mix`, `split`: datasets in other forms, and training on them."""
+"""`rl-training data convert`, `mix`, `split`, `inspect`, `head`: datasets in other forms, and what is in them."""
 
 from __future__ import annotations
 
@@ -89,6 +89,64 @@ def test_a_mixture_by_ratio_has_no_episodes(out: str, log: str, command: Command
     assert "next_actions" in mixed.fields
 
 
+@pytest.mark.parametrize("source", ["log.npz", "log.rlt"])
+def test_inspection_says_what_is_in_a_dataset(source: str, log: str, command: Command) -> None:
+    command("data", "convert", log, "log.rlt")
+    found = json.loads(command("data", "inspect", source, "--json").out)
+    dataset = load_transition_dataset(log)
+    assert (found["rows"], found["episodes"], found["terminations"], found["truncations"]) == (650, 4, 0, 4)
+    assert (found["lengths"]["min"], found["lengths"]["max"]) == (50, 200)
+    assert found["returns"]["mean"] == pytest.approx(float(dataset.episode_returns().mean()))
+    assert sum(found["returns"]["histogram"]["counts"]) == 4
+    assert found["fields"]["actions"]["high"] == pytest.approx(dataset.actions.max(0).values.tolist())
+    assert found["fingerprint"] == dataset.fingerprint()
+    assert found["is_in_memory"] == (source == "log.npz")
+    text = command("data", "inspect", source).out
+    assert "episodes     4: 0 terminations, 4 truncations" in text
+    assert "returns of episodes: mean " in text
+    assert "█" in text
+
+
+def test_the_first_rows_are_shown(log: str, command: Command) -> None:
+    dataset, rows = load_transition_dataset(log), json.loads(command("data", "head", log, "-n", "2", "--json").out)
+    assert [row["row"] for row in rows] == [0, 1]
+    assert rows[1]["obs"] == dataset.obs[1].tolist()
+    assert (rows[1]["terminated"], rows[1]["truncated"]) == (False, False)
+    lines = command("data", "head", log, "-n", "2").out.splitlines()
+    assert lines[0].split() == ["row", "obs", "actions", "rewards", "next_obs", "terminated", "truncated"]
+    assert len(lines) == 3
+
+
+def _rows(kind: str) -> dict[str, Any]:
+    rng, rows = np.random.default_rng(0), 40
+    obs = rng.normal(size=(rows, 1 if kind == "one column" else 9))
+    common = {"obs": obs, "rewards": np.ones(rows), "dones": np.arange(rows) % 8 == 7}
+    if kind == "choices":
+        return {**common, "actions": rng.integers(0, 3, rows)}
+    if kind == "shuffled":
+        ends = {"truncations": np.ones(rows, bool), "dones": np.zeros(rows)}
+        return {**common, "actions": rng.normal(size=(rows, 9)), "next_obs": obs, **ends}
+    if kind == "single steps":
+        return {**common, "actions": rng.normal(size=(rows, 2)), "dones": np.ones(rows)}
+    return {**common, "actions": rng.normal(size=(rows, 2)), "rewards": rng.normal(size=rows)}
+
+
+@pytest.mark.parametrize("kind", ["choices", "shuffled", "single steps", "one column", "vectors"])
+@pytest.mark.filterwarnings("error")
+def test_any_dataset_can_be_drawn(kind: str, command: Command) -> None:
+    np.savez("log.npz", **_rows(kind))
+    answer = command("data", "inspect", "log.npz", "--plot", "log.png")
+    assert (answer.code, answer.err) == (0, "")
+    assert Path("log.png").stat().st_size > 20_000
+    assert command("data", "inspect", "log.npz").code == 0
+
+
+def test_a_picture_of_an_unknown_kind_is_refused(log: str, command: Command) -> None:
+    answer = command("data", "inspect", log, "--plot", "log.jpg")
+    assert answer.code == 2
+    assert "expected one of the endings .png, .svg, .pdf" in answer.err
+
+
 def _bomb(path: Path) -> None:
     """A megabyte that claims to be 64 GiB of zeros."""
     header: Any = {"descr": "<f4", "fortran_order": False, "shape": (2**34, 1)}
@@ -100,7 +158,14 @@ def _bomb(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("convert", "{}", "out.npz"), ("convert", "{}", "out.rlt"), ("mix", "{}", "{}", "--out", "out.npz")]
+    "words",
+    [
+        ("convert", "{}", "out.npz"),
+        ("convert", "{}", "out.rlt"),
+        ("mix", "{}", "{}", "--out", "out.npz"),
+        ("inspect", "{}"),
+        ("head", "{}"),
+    ],
 )
 @pytest.mark.parametrize("kind", ["bomb", "empty", "loop"])
 def test_a_hostile_file_is_refused_in_one_sentence(kind: str, words: tuple[str, ...], command: Command) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from rl_training.cli import data_convert
+from rl_training.cli import data_convert, data_files
 from rl_training.cli.console import print_json
 from rl_training.cli.options import BestOption, ImportOption, JsonOption
 from rl_training.types import ConfigError
@@ -19,6 +19,8 @@ def data() -> None:
     """Make datasets, look at them and convert them."""
 
 
+data_app.command("inspect")(data_files.inspect)
+data_app.command("head")(data_files.head)
 data_app.command("convert")(data_convert.convert)
 data_app.command("mix")(data_convert.mix)
 data_app.command("split")(data_convert.split)

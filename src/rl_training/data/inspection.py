@@ -1,0 +1,82 @@
+"""What is in a dataset, in numbers: fields, episodes, returns, bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_training.data.columns import chunks
+from rl_training.data.offline_dataset import BESIDE, TransitionDataset
+
+BINS = 10
+"""Bars of a histogram."""
+
+
+def inspect_dataset(dataset: TransitionDataset) -> dict[str, Any]:
+    """Plain values that describe a dataset, without reading it into memory."""
+    about: dict[str, Any] = {
+        "rows": len(dataset),
+        "rows_dropped": dataset.num_dropped,
+        "obs_dim": dataset.obs_dim,
+        "action_dim": dataset.action_dim,
+        "is_discrete": dataset.is_discrete,
+        "fields": {name: _field(value.numpy(force=True)) for name, value in _columns(dataset).items()},
+        "bytes": sum(value.nbytes for value in _columns(dataset).values()),
+        "is_in_memory": dataset.stored is None,
+        "terminations": int(np.count_nonzero(dataset.dones.numpy(force=True))),
+        "truncations": int(np.count_nonzero(dataset.truncations.numpy(force=True))),
+        "episodes": None,
+        "fingerprint": dataset.fingerprint(),
+        "notes": list(dataset.notes),
+    }
+    if dataset.has_episodes:
+        lengths = np.diff(dataset.episode_bounds().numpy(force=True))[:, 0]
+        about |= {"episodes": len(lengths), "lengths": _spread(lengths)}
+        about["returns"] = _spread(dataset.episode_returns().numpy(force=True))
+    return about
+
+
+def _columns(dataset: TransitionDataset) -> dict[str, Any]:
+    beside = {name: value for name in BESIDE if (value := getattr(dataset, name)) is not None}
+    return {**dataset.fields, **beside}
+
+
+def _field(values: NDArray[Any]) -> dict[str, Any]:
+    """Shape, type and range of a field; the bounds of each column where there are several."""
+    # fmin and fmax pass over NaN, which means that there is no value.
+    lows = [np.fmin.reduce(values[part]) for part in chunks(len(values))]
+    highs = [np.fmax.reduce(values[part]) for part in chunks(len(values))]
+    return {
+        "shape": list(values.shape),
+        "dtype": str(values.dtype),
+        "low": np.fmin.reduce(lows).tolist(),
+        "high": np.fmax.reduce(highs).tolist(),
+    }
+
+
+def _spread(values: NDArray[Any]) -> dict[str, Any]:
+    """Mean, standard deviation, quartiles, and a histogram."""
+    counts, edges = np.histogram(values.astype(np.float64), bins=BINS)
+    names = ("min", "quarter", "median", "three_quarters", "max")
+    return {
+        "mean": float(values.mean(dtype=np.float64)),
+        "std": float(values.std(dtype=np.float64)),
+        **dict(zip(names, map(float, np.quantile(values, (0, 0.25, 0.5, 0.75, 1))), strict=True)),
+        "histogram": {"edges": edges.tolist(), "counts": counts.tolist()},
+    }
+
+
+def first_rows(dataset: TransitionDataset, count: int) -> list[dict[str, Any]]:
+    """The first rows, each with its fields and how it ended, as plain values."""
+    names = [name for name in ("obs", "actions", "rewards", "next_obs") if name in dataset.fields]
+    rest = [name for name in dataset.fields if name not in (*names, "dones", "next_actions")]
+    rows = []
+    for number in range(min(count, len(dataset))):
+        row: dict[str, Any] = {"row": number}
+        row |= {name: dataset.fields[name][number].tolist() for name in (*names, *rest)}
+        row["terminated"] = bool(dataset.dones[number])
+        row["truncated"] = bool(dataset.truncations[number])
+        rows.append(row)
+    return rows
