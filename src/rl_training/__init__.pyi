@@ -54,6 +54,7 @@ class _DataOptions(_DatasetSpec, total=False):
     action_low: Sequence[float] | None
     action_high: Sequence[float] | None
     num_actions: int | None
+    accept_audit: bool
     best_fraction: float | None
     validation_fraction: float | None
 

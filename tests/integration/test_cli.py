@@ -145,11 +145,10 @@ def test_without_an_environment_the_end_says_what_is_not_known(command: Command,
         timeouts=np.arange(1, 201) % 20 == 0,
     )
 
-    with pytest.warns(UserWarning, match=r"taken to be in \[-1, 1\], but the logged ones are in \[0.00"):
-        answer = command("train", "td3_bc", "--data", tmp_path / "log.npz", "--total-timesteps=10", "--out", tmp_path)
+    answer = command("train", "td3_bc", "--data", tmp_path / "log.npz", "--total-timesteps=10", "--out", tmp_path)
 
     assert "ends        0 episodes terminated, 10 ended otherwise (time limits)" in answer.out
-    assert "within [-1, 1], assumed since all logged ones are" in answer.out
+    assert "within [0, 1], assumed since all logged ones are" in answer.out
     assert "diagnostics on 1 episode held out (19 transitions)" in answer.out
     # 20 rewards of 1, discounted by 0.99.
     assert re.search(

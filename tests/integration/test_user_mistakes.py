@@ -217,6 +217,9 @@ def test_arrays_that_cannot_be_transitions_are_named(
 def test_a_missing_field_is_named(train_on: Command, output: Path, field: str) -> None:
     arrays: Arrays = transitions()
     del arrays[field]
+    if field == "terminals":
+        # With time limits alone, the data would be that of a task that never ends.
+        del arrays["timeouts"]
 
     words = {"observations": "obs", "terminals": "dones"}.get(field, field)
     _refused(train_on(arrays), output, f"field '{words}' is missing")

@@ -8,17 +8,19 @@ import typer
 
 from rl_training.cli import data_convert, data_files
 from rl_training.cli.console import print_json
+from rl_training.cli.data_audit import audit
 from rl_training.cli.options import BestOption, ImportOption, JsonOption
 from rl_training.types import ConfigError
 
-data_app = typer.Typer(help="Make datasets, look at them and convert them.", no_args_is_help=True)
+data_app = typer.Typer(help="Make datasets, look at them, check and convert them.", no_args_is_help=True)
 
 
 @data_app.callback()
 def data() -> None:
-    """Make datasets, look at them and convert them."""
+    """Make datasets, look at them, check and convert them."""
 
 
+data_app.command("audit")(audit)
 data_app.command("inspect")(data_files.inspect)
 data_app.command("head")(data_files.head)
 data_app.command("convert")(data_convert.convert)

@@ -57,6 +57,9 @@ def train(
     seeds: Annotated[str | None, typer.Option(help="Several seeds: 0-4, or 0,3,7.")] = None,
     workers: Annotated[str, typer.Option(help="Seeds trained side by side: a number, or auto.")] = "1",
     import_: ImportOption = None,
+    accept_audit: Annotated[
+        bool, typer.Option("--accept-audit", help="Train even on data that the audit refuses.")
+    ] = False,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -74,6 +77,7 @@ def train(
         *name_data(data),
         *(f"{name}={json.dumps(value)}" for name, value in named.items() if value is not None),
     ]
+    overrides += ["algo_kwargs.accept_audit=true"] * accept_audit
     overrides += [*(set_ or []), *more]
     if from_ is not None:
         bound = fine_tuning_config(from_, config, overrides=overrides)

@@ -93,6 +93,7 @@ class DataOptions(DatasetSpec):
     action_low: tuple[float, ...] | None = option(None, "lower action bounds, without an env_id")
     action_high: tuple[float, ...] | None = option(None, "upper action bounds, without an env_id")
     num_actions: int | None = option(None, "number of choices, without an env_id; default: largest logged + 1", ge=1)
+    accept_audit: bool = option(False, "train even on data that the audit refuses; the run remembers it")
     best_fraction: float | None = option(None, "keep this share of episodes, by return", gt=0, le=1)
     validation_fraction: float | None = option(
         None, "share of held-out episodes; default 0.1 without env_id", ge=0, lt=1
@@ -129,6 +130,7 @@ def load_transition_dataset(
     default_validation: float = 0.0,
     returns: Mapping[str, Any] | None = None,
     dataset: TransitionDataset | None = None,
+    inspect: Callable[[TransitionDataset], None] | None = None,
     **values: Any,
 ) -> TransitionDataset:
     """The dataset that options describe: read, checked, filtered, its rewards transformed, split.
@@ -138,7 +140,8 @@ def load_transition_dataset(
     of its rewards. Held-out episodes are the result's `validation`; `default_validation` is their share where the
     options leave it open and there are episodes to spare. With `returns`, the arguments of `with_returns_to_go`, the
     dataset has returns-to-go of the transformed rewards, computed before any row is mixed away. A `dataset` that is
-    given takes the place of one that options name.
+    given takes the place of one that options name. `inspect` is called with each part as it was
+    read, before anything is changed.
     """
     if isinstance(source, DataOptions):
         if values:
@@ -147,7 +150,7 @@ def load_transition_dataset(
     else:
         path = {} if source is None else {"dataset_path": source}
         options = bind({**path, **values}, DataOptions)[0]
-    parts = [_filter(part, options) for part in _parts(options, env, dataset)]
+    parts = [_filter(part, options, inspect) for part in _parts(options, env, dataset)]
     if env_rewards is not None:
         parts = [part.with_reward_transform(**env_rewards.resolve()) for part in parts]
     # One normalisation for all parts: with one of its own, bad data would be rewarded as well as good data.
@@ -230,8 +233,12 @@ def _read_file(path: Path, kind: Kind) -> TransitionDataset:
         raise DatasetError(f"{path}: {error}") from None
 
 
-def _filter(dataset: TransitionDataset, options: DataOptions) -> TransitionDataset:
+def _filter(
+    dataset: TransitionDataset, options: DataOptions, inspect: Callable[[TransitionDataset], None] | None
+) -> TransitionDataset:
     """The episodes that the options ask for, with remarks on the data and the returns it came with."""
+    if inspect is not None:
+        inspect(dataset)
     dataset = dataset.with_notes(*audit(dataset))
     if not dataset.has_episodes:
         if options.best_fraction is not None:

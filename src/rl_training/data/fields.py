@@ -21,6 +21,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "next_actions": (),
     "returns_to_go": (),
     "achieved_goals": ("achieved_goal",),
+    "timestamps": ("timestamp",),
     "masks": (),
     "episode_ends": ("episode_terminals",),
     "next_action_mask": (),
@@ -32,8 +33,22 @@ The last two are what reading a log without `next_obs` makes of it: they are in 
 
 KNOWN = frozenset(spelling for field, others in ALIASES.items() for spelling in (field, *others))
 REQUIRED = ("obs", "actions", "rewards")
+DONE_QUESTION = (
+    "what does 'done' mean? If the task itself ended there, so that nothing comes after it (a fall, a goal, a fault), "
+    "name the array 'terminals'. If only the recording ended (a time limit, the end of a shift), name it 'timeouts'. "
+    "If it is set in both cases, split it into these two"
+)
+FIRST_ROWS = 5
 ROW_LIMIT = 1 << 14
 """Rows checked at a time, which bounds the memory that checks take beside the data."""
+
+
+class NotFiniteError(DatasetError):
+    """Values that are no numbers, in `count` places; `rows` are the first rows."""
+
+    def __init__(self, message: str, count: int, rows: list[int]) -> None:
+        super().__init__(message)
+        self.count, self.rows = count, rows
 
 
 def rename(names: Mapping[str, Any]) -> dict[str, str]:
@@ -51,8 +66,12 @@ def rename(names: Mapping[str, Any]) -> dict[str, str]:
         close = next((hint for name in unknown if (hint := nearest(name, [field, *ALIASES[field]]))), "")
         there = ", ".join(map(repr, unknown or names)) or "nothing"
         raise DatasetError(f"field {field!r} is missing (found {there}){close}")
-    if not {"dones", "masks"} & found.keys():
-        hint = "say where episodes terminated with 'dones' ('terminals') or 'masks'"
+    if not {"dones", "masks", "truncations"} & found.keys():
+        if "done" in unknown:
+            raise DatasetError(DONE_QUESTION)
+        hint = (
+            "say where episodes terminated with 'dones' ('terminals') or 'masks', or where they were cut ('timeouts')"
+        )
         raise DatasetError(f"field 'dones' is missing: {hint}")
     for name in unknown:
         # Other fields are ignored, but a misspelt known one must not be: lost time limits change every value.
@@ -100,9 +119,14 @@ def _shape(field: str, spelling: str, value: Any, *, copy: bool) -> NDArray[Any]
             raise DatasetError(f"{spelling} must be one number per row, got shape {array.shape}")
     if field in ("dones", "truncations", "masks", "episode_ends", "next_action_mask"):
         return _flags(spelling, array)
+    return _numbers(field, spelling, array)
+
+
+def _numbers(field: str, spelling: str, array: NDArray[Any]) -> NDArray[Any]:
+    """Finite numbers in single precision; timestamps, seconds since 1970, need more digits than that has."""
     # Checked as it will be kept: a float64 beyond the range of float32 becomes infinite.
     with np.errstate(over="ignore"):
-        array = np.ascontiguousarray(array, dtype=np.float32)
+        array = np.ascontiguousarray(array, dtype=np.float64 if field == "timestamps" else np.float32)
     if field != "tail_rewards":
         _check_finite(spelling, array)
     return array
@@ -139,12 +163,17 @@ def _check_finite(spelling: str, array: NDArray[Any]) -> None:
         row, *column = np.argwhere(~np.isfinite(array))[0]
         place = f"row {row}" + (f", column {column[0]}" if column else "")
         first = array[(row, *column)]
-        raise DatasetError(f"{spelling} has {bad} values that are not finite; the first is {first} in {place}")
+        rows = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(axis=1))
+        message = f"{spelling} has {bad} values that are not finite; the first is {first} in {place}"
+        raise NotFiniteError(message, len(rows), rows[:FIRST_ROWS].tolist())
 
 
 def _ends(fields: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Reduce every convention for the end of an episode to `dones` (termination) and `truncations` (cut)."""
     none = np.zeros(len(fields["obs"]), dtype=bool)
+    if not {"dones", "masks"} & fields.keys():
+        # A plant that runs on and on: its episodes are cut, and none terminates.
+        fields["dones"] = none.copy()
     if "masks" in fields:
         # OGBench: masks say where the task ended, `terminals` only where the recording did.
         recorded, fields["dones"] = fields.get("dones", none), ~fields.pop("masks")

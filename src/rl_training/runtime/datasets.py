@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from rl_training.config import TrainConfig
 from rl_training.data import DataOptions, TransitionDataset, load_transition_dataset
 from rl_training.envs import Task, make_native_env, reward_transform, try_out
+from rl_training.runtime.auditing import TrainingAudit
 from rl_training.runtime.options import RunOptions
 from rl_training.spaces import BoxActions, DiscreteActions, SpaceSpec
 from rl_training.types import ConfigError, DatasetError
@@ -29,6 +30,8 @@ class Data:
     fingerprint: str
     origin: str = "as the data has them"
     """Who says what the actions are, for the start of a run."""
+    audit: Mapping[str, Any] = field(default_factory=dict)
+    """What the cheap part of the audit found."""
 
     @property
     def mean_return(self) -> float | None:
@@ -45,6 +48,7 @@ class Data:
             "rows_held_out": 0 if dataset.validation is None else len(dataset.validation),
             "rows_dropped": dataset.num_dropped + len(dataset) - len(drawn),
             "notes": list(drawn.notes),
+            "audit": dict(self.audit),
         }
         if returns is None:
             return about
@@ -65,6 +69,7 @@ def load_data(
     spaces = None if task is None else task.spaces
     env = None if env_id is None else partial(make_native_env, env_id, config.env_kwargs, raw_rewards=True)
     _check_reward_wrappers(config, data_options)
+    audit = TrainingAudit(None if spaces is None else spaces.action)
     dataset = load_transition_dataset(
         data_options,
         env=env,
@@ -72,7 +77,9 @@ def load_data(
         default_validation=DEFAULT_VALIDATION if env is None else 0.0,
         returns=_returns(options),
         dataset=given,
+        inspect=audit.inspect,
     )
+    summary = audit.summary(accepted=data_options.accept_audit)
     says = "as the data has them"
     if spaces is None:
         is_stated = data_options.action_low is not None or data_options.num_actions is not None
@@ -89,7 +96,7 @@ def load_data(
     fingerprint = encoded.fingerprint()
     if encoded.validation is not None:
         fingerprint += encoded.validation.fingerprint()
-    return Data(encoded, spaces, fingerprint, says)
+    return Data(encoded, spaces, fingerprint, says, summary)
 
 
 def _returns(options: RunOptions) -> dict[str, Any] | None:
@@ -156,16 +163,13 @@ def _with_spaces_of_data(dataset: TransitionDataset, options: DataOptions) -> tu
 
 
 def _logged_bounds(parts: list[NDArray[np.float32]]) -> tuple[tuple[float, ...], tuple[float, ...], str]:
-    """[-1, 1] where it holds all logged actions, else the smallest and the largest of them; and which it is."""
+    """[0, 1] or [-1, 1] where it holds all logged actions, else the smallest and largest of them; and which it is."""
     bottom = np.min([part.min(axis=0) for part in parts], axis=0)
     top = np.max([part.max(axis=0) for part in parts], axis=0)
     says = "as the smallest and largest logged ones suggest: set action_low and action_high if others are possible"
     if (bottom >= -1).all() and (top <= 1).all():
-        if (bottom >= 0).all() and (top > 0).any():
-            logged = f"the logged ones are in [{bottom.min():.3g}, {top.max():.3g}]"
-            advice = "set action_low and action_high to the bounds that they really have"
-            warnings.warn(f"actions are taken to be in [-1, 1], but {logged}: {advice}", stacklevel=2)
-        bottom, top, says = -np.ones_like(bottom), np.ones_like(top), "assumed since all logged ones are"
+        lowest = 0 if (bottom >= 0).all() and (top > 0).any() else -1
+        bottom, top, says = np.full_like(bottom, lowest), np.ones_like(top), "assumed since all logged ones are"
     flat = np.flatnonzero(bottom == top)
     if len(flat):
         raise DatasetError(f"action column {flat[0]} is {bottom[flat[0]]:g} throughout; set action_low and action_high")

@@ -1,0 +1,108 @@
+"""The command `data audit`, and its report as a page."""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rl_training.cli.console import print_json, print_table
+from rl_training.cli.options import ImportOption, JsonOption
+from rl_training.files import write_text
+from rl_training.types import ConfigError
+
+if TYPE_CHECKING:
+    from rl_training.runtime.auditing import Audit, Finding
+
+STYLE = """
+:root { color-scheme: light dark; --ink: #1c2430; --paper: #fff; --line: #d8dee6; --faint: #5b6675;
+  --pass: #1a7f37; --warn: #9a6700; --fail: #cf222e; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e3e8ee; --paper: #14181d; --line: #343c46; --faint: #98a3b0;
+  --pass: #4ac26b; --warn: #e0b34a; --fail: #ff7b72; } }
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 60rem;
+  margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.4rem; overflow-wrap: anywhere; }
+table { border-collapse: collapse; width: 100%; }
+td, th { text-align: left; vertical-align: top; padding: .5rem .75rem .5rem 0; border-bottom: 1px solid var(--line); }
+td:nth-child(2) { white-space: nowrap; }
+p { margin: .25rem 0; }
+.faint { color: var(--faint); }
+.pass { color: var(--pass); } .warn { color: var(--warn); } .fail { color: var(--fail); }
+.verdict { font-weight: 600; }
+"""
+
+
+def audit(
+    data: Annotated[str, typer.Argument(metavar="DATA", help="A file of transitions, or the id of a Minari dataset.")],
+    env: Annotated[str | None, typer.Option(help="Environment that tells the bounds of actions.")] = None,
+    html: Annotated[str | None, typer.Option(help="Write the report as one page, a .html file.")] = None,
+    import_: ImportOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Look for mistakes in logged data before training on it; the status is 1 if a check fails."""
+    from rl_training.runtime.auditing import audit_data
+
+    if html is not None and Path(html).suffix.lower() not in (".html", ".htm"):
+        raise ConfigError(f"--html expects a file that ends with .html, got {html!r}")
+    report = audit_data(data, env_id=env)
+    if html is not None:
+        write_text(Path(html), page(report))
+    if as_json:
+        print_json(report.to_plain())
+    else:
+        _print(report)
+        if html is not None:
+            print(f"report      {html}")
+    raise typer.Exit(1 if report.verdict == "fail" else 0)
+
+
+def _print(report: Audit) -> None:
+    """All checks as a table, then what is wrong, why it matters and what to do."""
+    print_table(["check", "verdict", "finding"], [[each.check, each.verdict, each.message] for each in report.findings])
+    for each in report.findings:
+        if each.verdict != "pass":
+            print(f"\n{each.verdict}: {each.check}")
+            for name, text in _details(each).items():
+                print(f"  {name:<12}{text}")
+    print(f"\n{summary(report)}")
+
+
+def _details(finding: Finding) -> dict[str, str]:
+    """What a finding says, by name."""
+    lines = {"what": finding.message, "why": finding.why, "what to do": finding.advice}
+    if finding.rows:
+        more = ", ..." if finding.count > len(finding.rows) else ""
+        lines["rows"] = ", ".join(map(str, finding.rows)) + more
+    return lines
+
+
+def summary(report: Audit) -> str:
+    """The whole report in a sentence."""
+    counts = [sum(each.verdict == verdict for each in report.findings) for verdict in ("pass", "warn", "fail")]
+    size = "" if report.rows is None else f" ({report.rows:,} rows)"
+    return f"{report.source}{size}: {report.verdict}; {counts[0]} passed, {counts[1]} warned, {counts[2]} failed"
+
+
+def page(report: Audit) -> str:
+    """The report as one self-contained page."""
+    order = ("fail", "warn", "pass")
+    rows = "".join(_row(each) for each in sorted(report.findings, key=lambda each: order.index(each.verdict)))
+    title = escape(f"Audit of {report.source}")
+    return (
+        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>\n'
+        f'<body><h1>{title}</h1><p class="verdict {report.verdict}">{escape(summary(report))}</p>\n'
+        f"<table><tr><th>Check</th><th>Verdict</th><th>Finding</th></tr>\n{rows}</table></body></html>\n"
+    )
+
+
+def _row(finding: Finding) -> str:
+    """One line of the page's table."""
+    text = f"<p>{escape(finding.message)}</p>"
+    if finding.verdict != "pass":
+        lines = {name: value for name, value in _details(finding).items() if name != "what"}
+        text += "".join(f'<p class="faint">{name}: {escape(value)}</p>' for name, value in lines.items())
+    verdict = f'<td class="verdict {finding.verdict}">{finding.verdict}</td>'
+    return f"<tr><td>{escape(finding.check)}</td>{verdict}<td>{text}</td></tr>\n"

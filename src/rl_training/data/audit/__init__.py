@@ -1,0 +1,94 @@
+"""The audit: what may be wrong with data, before anything is trained on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from rl_training.data.audit import behaviour, order, rewards, values
+from rl_training.data.audit.finding import VERDICTS as VERDICTS
+from rl_training.data.audit.finding import Finding as Finding
+from rl_training.data.audit.finding import Verdict as Verdict
+from rl_training.data.audit.finding import View as View
+from rl_training.data.audit.finding import worst as worst
+from rl_training.data.offline_dataset import TransitionDataset
+
+Check = Callable[[View], Finding]
+
+CHEAP: tuple[Check, ...] = (
+    values.finite,
+    order.order,
+    order.next_observations,
+    order.timestamps,
+    order.time_limits,
+    rewards.constant_reward,
+    values.constant_columns,
+    values.action_scale,
+    order.open_episodes,
+)
+"""What every training looks at: a few passes over the rows."""
+
+CHECKS: tuple[Check, ...] = (
+    values.finite,
+    order.order,
+    order.next_observations,
+    order.jumps,
+    order.timestamps,
+    order.intervals,
+    order.end_flags,
+    order.open_episodes,
+    order.time_limits,
+    values.constant_columns,
+    values.duplicate_columns,
+    values.duplicate_rows,
+    values.duplicate_episodes,
+    values.action_bounds,
+    values.stuck_actions,
+    values.quantised_actions,
+    values.action_scale,
+    rewards.constant_reward,
+    rewards.reward_outliers,
+    rewards.reward_leak,
+    rewards.late_rewards,
+    behaviour.returns,
+    behaviour.drift,
+    behaviour.determinism,
+    behaviour.coverage,
+    behaviour.trajectories,
+    behaviour.enough,
+)
+"""All checks, in the order of the report."""
+
+REMARKS: tuple[Check, ...] = (order.order, order.time_limits, rewards.constant_reward)
+"""What the notes of a dataset say."""
+
+
+def check_data(view: View, checks: Sequence[Check] = CHECKS) -> list[Finding]:
+    """The findings of checks on data. Where numbers are not finite, no other check makes sense."""
+    first = values.finite(view)
+    if first.verdict == "fail":
+        return [first]
+    findings = [first]
+    for check in checks:
+        if check is not values.finite:
+            finding = check(view)
+            # End flags are looked at as the file has them, all others on the rows that are kept.
+            findings.append(finding if check is order.end_flags else _in_file(view, finding))
+    return findings
+
+
+def _in_file(view: View, finding: Finding) -> Finding:
+    """The finding with row numbers as in the file, where rows were dropped in between."""
+    if view.dropped_before is None:
+        return finding
+    return replace(finding, rows=tuple(row + int(view.dropped_before[row]) for row in finding.rows))
+
+
+def audit(dataset: TransitionDataset) -> list[str]:
+    """Remarks on data that looks wrong, for its notes."""
+    findings = [check(View(dataset)) for check in REMARKS]
+    return [
+        f"{each.message}; {each.advice}" if each.check == "time limits" else each.message
+        for each in findings
+        if each.verdict != "pass"
+    ]

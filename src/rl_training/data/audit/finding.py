@@ -1,0 +1,188 @@
+"""What a check says, and the data as checks see it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_training.data.offline_dataset import TransitionDataset
+from rl_training.spaces import BoxActions, DiscreteActions
+
+Verdict = Literal["pass", "warn", "fail"]
+VERDICTS: tuple[Verdict, ...] = ("pass", "warn", "fail")
+"""From good to bad."""
+FIRST = 5
+"""Row numbers that a finding names."""
+SAMPLE = 20_000
+"""Rows that are looked at where all of them would take too long."""
+SEED = 0
+
+Floats = NDArray[np.floating[Any]]
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The answer of one check."""
+
+    check: str
+    verdict: Verdict
+    message: str
+    why: str = ""
+    """Why it matters."""
+    advice: str = ""
+    """What to do."""
+    count: int = 0
+    """Rows that are concerned."""
+    rows: tuple[int, ...] = ()
+    """The numbers of the first ones, counted from 0 as in the file."""
+
+    def to_plain(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {**asdict(self), "rows": list(self.rows)}
+
+
+def passed(check: str, message: str) -> Finding:
+    """A check that found nothing wrong."""
+    return Finding(check, "pass", message)
+
+
+def found(
+    check: str, verdict: Verdict, message: str, why: str, advice: str, *, rows: NDArray[Any] | Sequence[int] = ()
+) -> Finding:
+    """A check that found something, in these rows."""
+    return Finding(check, verdict, message, why, advice, len(rows), tuple(int(row) for row in rows[:FIRST]))
+
+
+def worst(findings: Sequence[Finding]) -> Verdict:
+    """The verdict on the data as a whole."""
+    return VERDICTS[max((VERDICTS.index(finding.verdict) for finding in findings), default=0)]
+
+
+def plural(count: int, noun: str) -> str:
+    """A count and its noun."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def listed(numbers: Sequence[int] | NDArray[Any], most: int = 8) -> str:
+    """Some numbers, as a sentence names them."""
+    text = ", ".join(str(int(number)) for number in numbers[:most])
+    return text if len(numbers) <= most else f"{text}, ... ({len(numbers)} in all)"
+
+
+@dataclass(frozen=True)
+class View:
+    """A dataset as arrays, with what several checks need of it."""
+
+    dataset: TransitionDataset
+    bounds: BoxActions | DiscreteActions | None = None
+    """What actions can be, where that is known."""
+    flags: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
+    """End flags as the file has them: `dones`, `truncations`, `episode_ends`."""
+    ignored: tuple[str, ...] = ()
+    """Names in the file that are not used."""
+
+    def column(self, name: str) -> NDArray[Any]:
+        """A field as an array."""
+        return self.dataset.fields[name].numpy(force=True)
+
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        return len(self.dataset)
+
+    @cached_property
+    def obs(self) -> Floats:
+        """Observations."""
+        return self.column("obs")
+
+    @cached_property
+    def next_obs(self) -> Floats:
+        """Next observations."""
+        return self.column("next_obs")
+
+    @cached_property
+    def rewards(self) -> Floats:
+        """Rewards."""
+        return self.column("rewards")
+
+    @cached_property
+    def dones(self) -> NDArray[np.bool_]:
+        """Where the task terminated."""
+        return np.asarray(self.column("dones") != 0)
+
+    @cached_property
+    def actions(self) -> Floats:
+        """Actions as a matrix of numbers."""
+        actions = self.column("actions")
+        return actions if actions.ndim == 2 else actions[:, None].astype(np.float32)
+
+    @cached_property
+    def ends(self) -> NDArray[np.bool_]:
+        """The last rows of episodes."""
+        return self.dataset.episode_ends.numpy(force=True)
+
+    @cached_property
+    def episodes(self) -> Indices:
+        """First row and row after the last of each episode."""
+        return self.dataset.episode_bounds().numpy(force=True)
+
+    @cached_property
+    def lengths(self) -> Indices:
+        """Rows of each episode."""
+        return self.episodes[:, 1] - self.episodes[:, 0]
+
+    @cached_property
+    def inside(self) -> Indices:
+        """Rows that another of the same episode follows."""
+        return np.flatnonzero(~self.ends[:-1])
+
+    @cached_property
+    def sample(self) -> Indices:
+        """Some rows, in order; always the same ones."""
+        if self.rows <= SAMPLE:
+            return np.arange(self.rows)
+        return np.sort(np.random.default_rng(SEED).choice(self.rows, SAMPLE, replace=False))
+
+    @cached_property
+    def spread(self) -> Floats:
+        """Standard deviation of each observation column; 1 for constant ones."""
+        deviation = self.obs[self.sample].std(axis=0, dtype=np.float64)
+        return np.where(deviation > 0, deviation, 1.0)
+
+    @cached_property
+    def dropped_before(self) -> Indices | None:
+        """How many rows of the file were dropped before each row; None where that is not known, or none was."""
+        tails = self.dataset.tail_rewards
+        if tails is None:
+            return None
+        is_cut = ~np.isnan(tails.numpy(force=True))
+        if is_cut.sum() != self.dataset.num_dropped:
+            return None
+        return np.concatenate([[0], np.cumsum(is_cut)[:-1]])
+
+    @cached_property
+    def is_tabular(self) -> bool:
+        """Whether the same observations come again and again, so that equal rows say nothing."""
+        some = self.obs[self.sample]
+        return len(np.unique(hash_rows([some]))) < 0.5 * len(some)
+
+
+def hash_rows(columns: Sequence[NDArray[Any]]) -> NDArray[np.uint64]:
+    """One number for each row; different rows have different numbers, but for rare chance."""
+    generator = np.random.default_rng(SEED)
+    total = np.zeros(len(columns[0]), dtype=np.uint64)
+    for column in columns:
+        matrix = np.ascontiguousarray(column, dtype=np.float32).reshape(len(column), -1)
+        # -0 and 0 are the same number.
+        bits = (matrix + np.float32(0)).view(np.uint32)
+        for number in range(bits.shape[1]):
+            weight = generator.integers(1, 2**63, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+            total += bits[:, number].astype(np.uint64) * weight
+            total ^= total >> np.uint64(29)
+    return total

@@ -1,0 +1,231 @@
+"""Checks of single values and columns: what is no number, what says nothing, what is out of bounds."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rl_training.data.audit.finding import Finding, View, found, hash_rows, listed, passed, plural
+from rl_training.spaces import BoxActions
+
+MOST_COLUMNS = 1000
+"""Columns that are compared with each other."""
+NEARLY = 0.9999
+"""Correlation from which one column says what another says."""
+AT_BOUND = 0.5
+"""Share of rows at a bound from which actions count as stuck."""
+FEW_VALUES = 32
+NARROW = 0.02
+"""Share of the bounds that actions fill when they are probably in another unit."""
+
+
+def finite(view: View) -> Finding:
+    """NaN and infinity."""
+    bad = np.zeros(view.rows, dtype=bool)
+    names = []
+    for name in ("obs", "actions", "rewards", "next_obs"):
+        values = view.column(name)
+        wrong = ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
+        if wrong.any():
+            names.append(name)
+            bad |= wrong
+    rows = np.flatnonzero(bad)
+    if not len(rows):
+        return passed("finite", "every number is finite")
+    return not_finite(f"{plural(len(rows), 'row')} of {', '.join(names)} hold NaN or infinity", rows.tolist())
+
+
+def not_finite(message: str, rows: list[int], count: int | None = None) -> Finding:
+    """The finding that some values are no numbers."""
+    why = "one such value makes every loss NaN, and training cannot go on"
+    advice = "find out what the sensor or the query returned there, and drop those episodes or fill the gaps"
+    finding = found("finite", "fail", message, why, advice, rows=rows)
+    return finding if count is None else Finding(**{**vars(finding), "count": count})
+
+
+def constant_columns(view: View) -> Finding:
+    """Observation columns that never change."""
+    constant = np.flatnonzero(view.obs.min(axis=0) == view.obs.max(axis=0))
+    if not len(constant):
+        return passed("constant columns", "every observation column varies")
+    return found(
+        "constant columns",
+        "warn",
+        f"observation columns that never change: {listed(constant)}",
+        "a column that is constant says nothing, and anything can happen when it changes once the policy is in use",
+        "check that the sensor was connected; leave the columns out if they are meant to be constant",
+    )
+
+
+def duplicate_columns(view: View) -> Finding:
+    """Observation columns that say what another column says."""
+    name = "duplicated columns"
+    obs = view.obs[view.sample][:, :MOST_COLUMNS].astype(np.float64)
+    varying = np.flatnonzero(obs.std(axis=0) > 0)
+    if len(varying) < 2 or len(obs) < 3:
+        return passed(name, "there are no two columns to compare")
+    with np.errstate(invalid="ignore", divide="ignore"):
+        correlation = np.triu(np.abs(np.corrcoef(obs[:, varying], rowvar=False)), 1)
+    pairs = varying[np.argwhere(np.nan_to_num(correlation) > NEARLY)]
+    if not len(pairs):
+        return passed(name, "no two observation columns say the same")
+    exact = sum(bool((view.obs[:, first] == view.obs[:, second]).all()) for first, second in pairs[:MOST_COLUMNS])
+    texts = ", ".join(f"{first} and {second}" for first, second in pairs[:4])
+    kind = f"{exact} of them equal" if exact else "none of them exactly equal"
+    return found(
+        name,
+        "warn",
+        f"{plural(len(pairs), 'pair')} of observation columns say the same ({kind}): {texts}",
+        "the same quantity twice weighs twice, and policies that rely on the difference of both act on noise",
+        "leave one of each pair out",
+    )
+
+
+def action_bounds(view: View) -> Finding:
+    """Actions that cannot be."""
+    name = "action bounds"
+    if view.bounds is None:
+        return passed(name, "the bounds of actions are not known: name the environment to check them")
+    if isinstance(view.bounds, BoxActions):
+        low, high = (np.asarray(values, dtype=np.float32) for values in (view.bounds.low, view.bounds.high))
+        margin = 1e-5 * (high - low)
+        wrong = ((view.actions < low - margin) | (view.actions > high + margin)).any(axis=1)
+        limits = f"[{low.min():g}, {high.max():g}]"
+    else:
+        first, after = view.bounds.start, view.bounds.start + view.bounds.count
+        wrong = ((view.actions < first) | (view.actions >= after)).any(axis=1)
+        limits = f"{first} to {after - 1}"
+    rows = np.flatnonzero(wrong)
+    if not len(rows):
+        return passed(name, f"every action is within {limits}")
+    return found(
+        name,
+        "fail",
+        f"{plural(len(rows), 'row')} have actions outside {limits}",
+        "actions are scaled by their bounds, so the policy would learn something it can never do",
+        "state the true bounds (action_low, action_high), convert the unit, or set clip_actions: true",
+        rows=rows,
+    )
+
+
+def stuck_actions(view: View) -> Finding:
+    """Actions that are at a bound most of the time."""
+    name = "actions at bounds"
+    if view.dataset.is_discrete:
+        return passed(name, "actions are choices")
+    if isinstance(view.bounds, BoxActions):
+        low, high = np.asarray(view.bounds.low), np.asarray(view.bounds.high)
+    else:
+        low, high = view.actions.min(axis=0), view.actions.max(axis=0)
+    margin = 1e-4 * (high - low)
+    at_bound = (view.actions <= low + margin) | (view.actions >= high - margin)
+    at_bound &= low < high
+    stuck = np.flatnonzero(at_bound.mean(axis=0) > AT_BOUND)
+    if not len(stuck):
+        return passed(name, f"at most {at_bound.mean(axis=0).max():.0%} of the actions of a column are at a bound")
+    rows = np.flatnonzero(at_bound[:, stuck].any(axis=1))
+    return found(
+        name,
+        "warn",
+        f"action columns that are at a bound more than half of the time: {listed(stuck)}",
+        "the log hardly shows what lies between the bounds, so values there are guesses",
+        "check whether commands were clipped before they were logged; prefer algorithms that stay near the log",
+        rows=rows,
+    )
+
+
+def quantised_actions(view: View) -> Finding:
+    """Continuous actions that take a few values only."""
+    name = "quantised actions"
+    if view.dataset.is_discrete:
+        return passed(name, "actions are choices")
+    some = view.actions[view.sample]
+    counts = np.array([len(np.unique(column)) for column in some.T])
+    few = np.flatnonzero((counts > 1) & (counts <= FEW_VALUES) & (10 * counts <= len(some)))
+    if not len(few):
+        return passed(name, "actions take many values")
+    return found(
+        name,
+        "warn",
+        f"action columns that take at most {counts[few].max()} different values: {listed(few)}",
+        "a policy with continuous actions will ask for values in between, of which the log knows nothing",
+        "if actions are choices, store them as integers and use an algorithm for discrete actions",
+    )
+
+
+def action_scale(view: View) -> Finding:
+    """Actions in a unit that does not fit their bounds, or each other."""
+    name = "action scale"
+    if view.dataset.is_discrete:
+        return passed(name, "actions are choices")
+    low, high = view.actions.min(axis=0), view.actions.max(axis=0)
+    width = (high - low).astype(np.float64)
+    constant = np.flatnonzero(width == 0)
+    message = ""
+    if len(constant):
+        message = f"action columns that never change: {listed(constant)}"
+    elif isinstance(view.bounds, BoxActions):
+        full = np.asarray(view.bounds.high, dtype=np.float64) - np.asarray(view.bounds.low)
+        narrow = np.flatnonzero(width < NARROW * full)
+        if len(narrow):
+            message = f"the actions of columns {listed(narrow)} fill less than {NARROW:.0%} of their bounds"
+        elif (low >= 0).all() and (np.asarray(view.bounds.low) < 0).all() and view.rows >= 100:
+            message = f"actions lie in [{low.min():.3g}, {high.max():.3g}], though their bounds reach below 0"
+    elif width.max() > 1000 * width.min():
+        message = f"the range of action column {width.argmax()} is more than 1000 times that of {width.argmin()}"
+    if not message:
+        return passed(name, f"logged actions lie in [{low.min():.3g}, {high.max():.3g}]")
+    return found(
+        name,
+        "warn",
+        message,
+        "all columns are brought to [-1, 1] by their bounds; a column in another unit becomes nearly constant there",
+        "convert the column to the unit of its bounds, or state the bounds it really has",
+    )
+
+
+def duplicate_rows(view: View) -> Finding:
+    """Transitions that are there more than once."""
+    name = "duplicated transitions"
+    if view.is_tabular:
+        return passed(name, "observations repeat, as in a table of states: equal rows are expected")
+    fields = [view.obs, view.actions, view.rewards, view.next_obs]
+    hashes = hash_rows(fields)
+    order = np.argsort(hashes, kind="stable")
+    same = hashes[order[1:]] == hashes[order[:-1]]
+    rows = np.sort(order[1:][same])
+    if len(rows) <= 0.001 * view.rows:
+        return passed(name, f"transitions that are copies of earlier ones: {len(rows)}")
+    return found(
+        name,
+        "warn",
+        f"{plural(len(rows), 'transition')} ({len(rows) / view.rows:.1%}) are copies of earlier ones",
+        "copies weigh more than other rows, and held-out rows are not new if training has seen their copies",
+        "check whether files or shards were joined twice, and drop the copies",
+        rows=rows,
+    )
+
+
+def duplicate_episodes(view: View) -> Finding:
+    """Episodes that are there more than once."""
+    name = "duplicated episodes"
+    if not view.dataset.has_episodes:
+        return passed(name, "episodes are not known")
+    hashes = hash_rows([view.obs, view.actions, view.rewards])
+    seen: dict[bytes, int] = {}
+    rows = []
+    for start, stop in view.episodes.tolist():
+        # Short episodes of states from a table are equal by chance.
+        if stop - start < (20 if view.is_tabular else 2):
+            continue
+        if seen.setdefault(hashes[start:stop].tobytes(), start) != start:
+            rows.append(start)
+    if not rows:
+        return passed(name, "no episode is a copy of another")
+    return found(
+        name,
+        "warn",
+        f"{plural(len(rows), 'episode')} are copies of earlier ones, row by row",
+        "the data is smaller than it looks, and held-out episodes may be copies of those that are trained on",
+        "drop the copies; a simulator that was seeded alike each time, or a file that was read twice, makes them",
+        rows=rows,
+    )

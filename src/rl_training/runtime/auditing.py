@@ -1,0 +1,131 @@
+"""The audit of data that is named by a file or an id, and the part of it that every training makes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rl_training.data import DataOptions, TransitionDataset, load_transition_dataset
+from rl_training.data.audit import CHEAP, CHECKS, Verdict, View, check_data, worst
+from rl_training.data.audit import Finding as Finding
+from rl_training.data.audit.values import not_finite
+from rl_training.data.fields import ALIASES, KNOWN, NotFiniteError, join_episodes
+from rl_training.data.readers import read_hdf5, read_minari, read_npz, read_pt
+from rl_training.envs import try_out
+from rl_training.spaces import ActionSpace
+from rl_training.types import DatasetError
+
+READERS = {"npz": read_npz, "pt": read_pt, "hdf5": read_hdf5}
+END_FLAGS = ("dones", "truncations", "episode_ends")
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What the audit says about one dataset."""
+
+    source: str
+    rows: int | None
+    """None where the data could not be read."""
+    episodes: int | None
+    findings: tuple[Finding, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """That of the worst finding."""
+        return worst(self.findings)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        findings = [finding.to_plain() for finding in self.findings]
+        about = {"source": self.source, "rows": self.rows, "episodes": self.episodes}
+        return {**about, "verdict": self.verdict, "findings": findings}
+
+
+def audit_data(source: str | Path | TransitionDataset, *, env_id: str | None = None) -> Audit:
+    """Every check on a file, a Minari dataset on this machine, or a dataset; an environment tells the bounds."""
+    space = None if env_id is None else try_out(env_id, {}).spaces.action
+    if isinstance(source, TransitionDataset):
+        return _audit("the dataset", View(source, _fitting(source, space, env_id)))
+    is_path = Path(source).exists() or Path(source).suffix != "" or isinstance(source, Path)
+    options = DataOptions(dataset_path=str(source)) if is_path else DataOptions(dataset_id=str(source))
+    try:
+        dataset = load_transition_dataset(options)
+    except NotFiniteError as error:
+        return Audit(str(source), None, None, (not_finite(str(error), error.rows, error.count),))
+    except DatasetError as error:
+        # Values that are not finite are found while the rest is read, and the reader adds the name of the file.
+        if isinstance(error.__context__, NotFiniteError):
+            inner = error.__context__
+            return Audit(str(source), None, None, (not_finite(str(inner), inner.rows, inner.count),))
+        raise
+    flags, ignored = _as_logged(options)
+    return _audit(str(source), View(dataset, _fitting(dataset, space, env_id), flags, ignored))
+
+
+def _audit(source: str, view: View) -> Audit:
+    episodes = len(view.lengths) if view.dataset.has_episodes else None
+    return Audit(source, view.rows, episodes, tuple(check_data(view, CHECKS)))
+
+
+def _fitting(dataset: TransitionDataset, space: ActionSpace | None, env_id: str | None) -> ActionSpace | None:
+    """The action space, which must be one for actions of the dataset's kind."""
+    if space is not None and not _fits(dataset, space):
+        kind = "choices" if dataset.is_discrete else f"{dataset.action_dim} columns of actions"
+        raise DatasetError(f"the dataset has {kind}, {env_id} has {space.describe()}")
+    return space
+
+
+def _fits(dataset: TransitionDataset, space: ActionSpace) -> bool:
+    return dataset.is_discrete == (space.kind == "discrete") and (
+        dataset.is_discrete or dataset.action_dim == space.size
+    )
+
+
+def _as_logged(options: DataOptions) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """End flags as a file has them, and the names in it that are not used."""
+    kind = options.kind()
+    if kind == "minari":
+        arrays: Any = join_episodes(read_minari(str(options.dataset_id), download=False))
+    elif kind in READERS:
+        arrays = READERS[kind](Path(str(options.dataset_path)))
+        arrays = join_episodes(arrays) if isinstance(arrays, list) else arrays
+    else:
+        return {}, ()
+    flags = {}
+    for name in END_FLAGS:
+        for spelling in (name, *ALIASES[name]):
+            if arrays.get(spelling) is not None:
+                flags[name] = np.asarray(arrays[spelling]).reshape(-1) != 0
+    if arrays.get("masks") is not None:
+        # `terminals` beside `masks` says where the recording ended.
+        flags.pop("dones", None)
+    return flags, tuple(name for name in arrays if name not in KNOWN)
+
+
+class TrainingAudit:
+    """The cheap checks on each part of a run's data, as it was read."""
+
+    def __init__(self, space: ActionSpace | None) -> None:
+        self.space = space
+        self.findings: list[Finding] = []
+
+    def inspect(self, part: TransitionDataset) -> None:
+        """Check one part."""
+        space = self.space if self.space is not None and _fits(part, self.space) else None
+        self.findings += check_data(View(part, space), CHEAP)
+
+    def summary(self, *, accepted: bool) -> dict[str, Any]:
+        """What the run remembers; data that fails is refused unless the user accepts it."""
+        failed = [finding for finding in self.findings if finding.verdict == "fail"]
+        if failed and not accepted:
+            texts = [
+                f"{each.check}: {each.message} (rows {', '.join(map(str, each.rows))}); {each.advice}"
+                for each in failed
+            ]
+            ways = "see `rl-training data audit`; accept_audit: true (--accept-audit) trains on it all the same"
+            raise DatasetError("\n  ".join(["the audit refuses the data", *texts, ways]))
+        unusual = [finding.to_plain() for finding in self.findings if finding.verdict != "pass"]
+        return {"verdict": worst(self.findings), "accepted": bool(failed), "findings": unusual}
