@@ -149,6 +149,19 @@ def test_training_refuses_what_fails_unless_it_is_accepted(command: Command, tmp
     assert summary["findings"][0]["check"] == "next observations"
 
 
+def test_timestamps_change_nothing_in_training(command: Command, tmp_path: Path) -> None:
+    fingerprints = set()
+    for name, more in (("plain", {}), ("timed", {"timestamps": 1.7e9 + np.arange(200.0)})):
+        np.savez(tmp_path / f"{name}.npz", **log(**more))
+        small = ["--total-timesteps=5", "algo_kwargs.hidden_sizes=[4]", "--out", tmp_path / name]
+        assert command("train", "td3_bc", "--data", tmp_path / f"{name}.npz", *small).code == 0
+        (metadata,) = (tmp_path / name).glob("*/metadata.json")
+        about = json.loads(metadata.read_text())["data"]
+        fingerprints.add(about["fingerprint"])
+        assert about["audit"]["accepted"] is False
+    assert len(fingerprints) == 1
+
+
 def test_a_plant_that_never_ends_needs_no_terminals(command: Command, tmp_path: Path) -> None:
     arrays = log()
     del arrays["terminals"]

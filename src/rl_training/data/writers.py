@@ -91,7 +91,8 @@ def _separated(dataset: TransitionDataset) -> TransitionDataset:
 def _arrays(dataset: TransitionDataset) -> dict[str, NDArray[Any]]:
     """The fields under D4RL's names, and with them whatever reading the file would not find again by itself."""
     fields = {**dataset.fields, "dones": dataset.dones.bool(), "truncations": dataset.truncations}
-    names = [name for name in (*TRANSITION, "truncations", "achieved_goals", "returns_to_go") if name in fields]
+    extra = ("truncations", "achieved_goals", "returns_to_go", "timestamps")
+    names = [name for name in (*TRANSITION, *extra) if name in fields]
     arrays = {D4RL.get(name, name): fields[name].numpy(force=True) for name in names}
     if not _finds_next_actions(dataset):
         for name in ("next_actions", "next_action_mask"):

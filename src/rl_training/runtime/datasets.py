@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -80,6 +80,7 @@ def load_data(
         inspect=audit.inspect,
     )
     summary = audit.summary(accepted=data_options.accept_audit)
+    dataset = _without_timestamps(dataset)
     says = "as the data has them"
     if spaces is None:
         is_stated = data_options.action_low is not None or data_options.num_actions is not None
@@ -97,6 +98,13 @@ def load_data(
     if encoded.validation is not None:
         fingerprint += encoded.validation.fingerprint()
     return Data(encoded, spaces, fingerprint, says, summary)
+
+
+def _without_timestamps(dataset: TransitionDataset) -> TransitionDataset:
+    """The dataset as training needs it: only the audit looks at timestamps, and not every device knows float64."""
+    held_out = None if dataset.validation is None else _without_timestamps(dataset.validation)
+    kept = {name: value for name, value in dataset.fields.items() if name != "timestamps"}
+    return replace(dataset, fields=kept, validation=held_out)
 
 
 def _returns(options: RunOptions) -> dict[str, Any] | None:

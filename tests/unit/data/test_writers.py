@@ -281,3 +281,12 @@ def test_a_policy_acts_in_native_units_on_what_it_sees() -> None:
 def test_how_much_to_collect_is_said_in_one_way(counts: Any) -> None:
     with pytest.raises(ConfigError, match="give either size or episodes"):
         collect_dataset(make, **counts)
+
+
+@pytest.mark.parametrize("ending", ["npz", "hdf5"])
+def test_timestamps_are_written_with_all_their_digits(tmp_path: Path, ending: str) -> None:
+    times = 1.7e9 + 0.1 * np.arange(4)
+    rows = {"obs": np.arange(4.0), "actions": np.zeros((4, 1)), "rewards": np.ones(4), "next_obs": np.arange(4.0) + 1}
+    logged = TransitionDataset.from_dict({**rows, "timeouts": [0, 0, 0, 1], "timestamps": times})
+    logged.save(tmp_path / f"log.{ending}")
+    assert load_transition_dataset(tmp_path / f"log.{ending}").timestamps.tolist() == times.tolist()
