@@ -46,6 +46,7 @@ THIRD_PARTY_HOMES = {
     "gymnasium": {"envs"},
     "h5py": {"data/readers.py", "data/writers.py"},
     "minari": {"data/readers.py", "data/writers.py"},
+    "pyarrow": {"data/tables.py"},
     "imageio_ffmpeg": {"runtime/showing.py"},
     "matplotlib": {"experiment/plot.py", "experiment/data_plot.py"},
     "yaml": {"config.py"},

@@ -34,8 +34,9 @@ class _TrainConfig(TypedDict, total=False):
     env_kwargs: Mapping[str, Any]
 
 class _DatasetSpec(TypedDict, total=False):
-    dataset_kind: Literal['random', 'npz', 'pt', 'hdf5', 'mapped', 'minari'] | None
+    dataset_kind: Literal['random', 'npz', 'pt', 'hdf5', 'mapped', 'minari', 'csv', 'parquet'] | None
     dataset_path: Any | None
+    dataset_columns: Mapping[str, Any] | None
     dataset_id: str | None
     dataset_download: bool
     dataset_size: int | None

@@ -266,7 +266,8 @@ def test_predict_prints_actions_when_told_nothing_else(command: Command, run_dir
     ("file", "words"),
     [
         (("obs.npy", None), "does not exist"),
-        (("obs.csv", b"1,2,3"), "must be a .npy or .json file"),
+        (("obs.txt", b"1,2,3"), "must be a .npy, .json, .csv or .parquet file"),
+        (("obs.csv", b"1,2,3"), "was not trained on a table"),
         (("obs.npy", b"hello"), "cannot be read"),
         (("obs.json", b"[[1, 2, 3"), "cannot be read"),
         (("obs.json", b'{"obs": [1, 2, 3]}'), "cannot be read"),

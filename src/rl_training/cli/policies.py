@@ -126,23 +126,73 @@ def play(
 
 def predict(
     run: RunArgument,
-    obs: Annotated[Path, typer.Option(help="Observations: a .npy or .json file, one row each.")],
-    out: Annotated[Path | None, typer.Option(help="Write the actions to a .npy or .json file.")] = None,
+    obs: Annotated[
+        Path,
+        typer.Option(help="Observations: a .npy or .json file, or a table (.csv, .parquet) like the one trained on."),
+    ],
+    out: Annotated[Path | None, typer.Option(help="Write the actions to a .npy, .json, .csv or .parquet file.")] = None,
     best: BestOption = False,
     stochastic: StochasticOption = False,
     import_: ImportOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Actions of a trained policy for observations in a file."""
+    from rl_training.runtime.finding import find_checkpoint
+
+    path, is_table = find_checkpoint(run, name=_checkpoint_name(best)), _is_table(obs)
+    if out is not None:
+        _check_out(out, is_table=is_table)
+    if is_table:
+        _predict_table(path, obs, out, deterministic=not stochastic, as_json=as_json)
+    else:
+        _predict_arrays(path, obs, out, deterministic=not stochastic, as_json=as_json)
+
+
+def _is_table(path: Path) -> bool:
+    from rl_training.runtime.table_prediction import table_kind
+
+    return table_kind(path) is not None
+
+
+def _check_out(out: Path, *, is_table: bool) -> None:
+    from rl_training.runtime.table_prediction import check_table_path
+
+    if out.suffix in (".npy", ".json"):
+        return
+    if not is_table:
+        hint = "; a table of actions needs a table of observations" if _is_table(out) else ""
+        raise ConfigError(f"--out must end in .npy or .json, got {str(out)!r}{hint}")
+    check_table_path(out, name="--out")
+
+
+def _predict_table(path: Path, obs: Path, out: Path | None, *, deterministic: bool, as_json: bool) -> None:
+    """Actions under the names of their columns, choices by their names."""
+    import numpy as np
+
+    from rl_training.runtime.table_prediction import predict_table, table_text, tabulate, write_table
+
+    columns = predict_table(_load(path), obs, deterministic=deterministic)
+    records = [
+        dict(zip(columns, row, strict=True)) for row in zip(*(c.tolist() for c in columns.values()), strict=True)
+    ]
+    if out is not None and out.suffix == ".npy":
+        np.save(out, np.stack(list(columns.values()), axis=1))
+    elif out is not None and out.suffix == ".json":
+        out.write_text(json.dumps(records) + "\n", encoding="utf-8")
+    elif out is not None:
+        write_table(tabulate(columns), out)
+    if as_json:
+        print_json(records)
+    elif out is None:
+        print(table_text(tabulate(columns)), end="")
+
+
+def _predict_arrays(path: Path, obs: Path, out: Path | None, *, deterministic: bool, as_json: bool) -> None:
     import numpy as np
 
     from rl_training.runtime import predict as predict_run
-    from rl_training.runtime.finding import find_checkpoint
 
-    if out is not None and out.suffix not in (".npy", ".json"):
-        raise ConfigError(f"--out must end in .npy or .json, got {str(out)!r}")
-    path = find_checkpoint(run, name=_checkpoint_name(best))
-    actions = predict_run(path, _read_observations(obs), deterministic=not stochastic)
+    actions = predict_run(path, _read_observations(obs), deterministic=deterministic)
     if out is not None and out.suffix == ".npy":
         np.save(out, actions)
     elif out is not None:
@@ -220,4 +270,4 @@ def _read_observations(path: Path) -> Any:
             return np.asarray(json.loads(path.read_text(encoding="utf-8")), dtype=np.float32)
     except (ValueError, TypeError, OSError, EOFError) as error:
         raise ConfigError(f"--obs {str(path)!r} cannot be read: {error}") from None
-    raise ConfigError(f"--obs must be a .npy or .json file, got {str(path)!r}")
+    raise ConfigError(f"--obs must be a .npy, .json, .csv or .parquet file, got {str(path)!r}")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from rl_training.cli.columns import takes_columns
 from rl_training.cli.console import SweepDisplay, next_command, print_json, summary
 from rl_training.cli.index import names_beginning
 from rl_training.cli.options import (
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 
 
+@takes_columns
 def train(
     words: Annotated[
         list[str] | None,
@@ -40,7 +43,9 @@ def train(
         ),
     ] = None,
     config: ConfigOption = None,
-    data: Annotated[str | None, typer.Option(help="A file of transitions, or the id of a Minari dataset.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="A file of transitions, a table, or the id of a Minari dataset.")
+    ] = None,
     env: Annotated[str | None, typer.Option(help="Gymnasium environment, or module:Name-v0.")] = None,
     total_timesteps: Annotated[int | None, typer.Option(help="Length of the run.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the run.")] = None,
@@ -62,6 +67,7 @@ def train(
     ] = False,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
+    columns: Sequence[str] = (),
 ) -> None:
     """Train from a configuration, or an algorithm with its defaults: rl-training train td3_bc --data log.npz."""
     from rl_training.runtime import read_options
@@ -75,6 +81,7 @@ def train(
     named = {"env_id": env, "total_timesteps": total_timesteps, "seed": seed, "output_dir": out, "run_name": run_name}
     overrides = [
         *name_data(data),
+        *columns,
         *(f"{name}={json.dumps(value)}" for name, value in named.items() if value is not None),
     ]
     overrides += ["algo_kwargs.accept_audit=true"] * accept_audit
@@ -119,7 +126,7 @@ def name_data(data: str | None) -> list[str]:
     """The overrides that put a file, or the id of a Minari dataset, in place of the data that a configuration names."""
     if data is None:
         return []
-    is_file = bool(Path(data).suffix) or Path(data).exists()
+    is_file = bool(Path(data).suffix) or "*" in data or Path(data).exists()
     named = {"dataset_path": data if is_file else None, "dataset_id": None if is_file else data}
     named |= dict.fromkeys(("dataset_kind", "dataset_size"))
     return [f"algo_kwargs.{name}={json.dumps(value)}" for name, value in named.items()]

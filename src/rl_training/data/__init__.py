@@ -1,6 +1,7 @@
 """Where batches come from: logged transitions, and a run's own."""
 
 from rl_training.data.collection import collect_dataset as collect_dataset
+from rl_training.data.columns import ColumnsConfig as ColumnsConfig
 from rl_training.data.dataset_loaders import DataOptions as DataOptions
 from rl_training.data.dataset_loaders import as_dataset as as_dataset
 from rl_training.data.dataset_loaders import load_transition_dataset as load_transition_dataset
@@ -26,6 +27,13 @@ from rl_training.data.sources import hindsight_source as hindsight_source
 from rl_training.data.sources import make_source as make_source
 from rl_training.data.sources import source_for as source_for
 from rl_training.data.sources import with_annotations as with_annotations
+from rl_training.data.table_rows import read_observations as read_observations
+from rl_training.data.tables import TableFiles as TableFiles
+from rl_training.data.tables import check_table_path as check_table_path
+from rl_training.data.tables import make_table as make_table
+from rl_training.data.tables import table_kind as table_kind
+from rl_training.data.tables import table_text as table_text
+from rl_training.data.tables import write_table as write_table
 from rl_training.data.writers import check_destination as check_destination
 from rl_training.data.writers import write_dataset as write_dataset
 from rl_training.data.writers import write_npz as write_npz

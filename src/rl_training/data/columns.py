@@ -1,84 +1,166 @@
-"""Columns larger than memory: mapped from files, and what is derived from them, in files that nobody else sees."""
+"""Which columns of a table are what: the option group, and how its patterns become names."""
 
 from __future__ import annotations
 
-import hashlib
-import os
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from typing import Any, Literal
 
-import numpy as np
-import torch
-from torch import Tensor
+from pydantic import Field
 
-CHUNK = 1 << 16
-"""Rows read at a time, which bounds the memory that a pass over a column takes."""
+from rl_training.binding import option, options
+from rl_training.data.expressions import Expression
+from rl_training.types import ConfigError, DatasetError, nearest
 
-
-@dataclass(frozen=True)
-class Stored:
-    """Where columns are mapped from, and the fingerprint that they had when they were written."""
-
-    folder: Path
-    columns: Mapping[str, Tensor]
-    fingerprint: str | None
-    """None where a file was changed since."""
-
-    def holds(self, columns: Mapping[str, Tensor]) -> bool:
-        """Whether these are all the columns, none of them replaced."""
-        return columns.keys() == self.columns.keys() and all(columns[name] is self.columns[name] for name in columns)
-
-
-def chunks(rows: int, size: int = CHUNK) -> Iterator[slice]:
-    """All rows, in pieces that fit into memory."""
-    return (slice(start, min(start + size, rows)) for start in range(0, rows, size))
+_EPISODE_LIKE = re.compile(
+    r"(run|ep|episode|traj|trajectory|session)([ _-]?(id|no|nr|num|number|index|name))?", re.IGNORECASE
+)
+_SINGLE = ("reward", "episode", "step", "timestamp", "terminated", "truncated", "done", "propensity")
+_SEVERAL = ("obs", "next_obs", "actions", "valid_actions")
+_ASKS_EPISODES = (
+    "dataset_columns: which rows belong to the same episode (run, batch, day, patient)? Name the column that says so "
+    "(episode), or set episodes: one (all rows follow each other), episodes: flags (an episode ends where terminated, "
+    "truncated or done is 1), or episodes: each_row (every row is a decision of its own, as in a bandit)"
+)
+_ASKS_DONE = (
+    "dataset_columns: what does a 1 in the column {done!r} mean? Set done_means: terminated if the task itself was "
+    "over there, by success or failure, so that nothing good or bad could follow. Set done_means: episode_end if only "
+    "the recording stopped there, such as at a time limit or the end of a shift, while the process could go on. The "
+    "two are learned differently: after a termination, the future is worth nothing"
+)
 
 
-def map_column(path: Path, shape: tuple[int, ...], dtype: str) -> Tensor:
-    """A column of a file, of which only rows that are asked for are read; changes to the tensor stay in memory."""
-    array = np.memmap(path, dtype=np.dtype(dtype).newbyteorder("<"), mode="c", shape=shape)
-    return torch.from_numpy(np.asarray(array))
+@options
+class ColumnsConfig:
+    """What the columns of a table mean. Names may be patterns such as `x_*` where several columns are taken."""
+
+    obs: tuple[str, ...] = Field(description="observation, in this order; patterns expand in natural order")
+    actions: tuple[str, ...] = Field(description="action; one column of text or of integers holds choices")
+    reward: str | None = option(None, "a column, or arithmetic over columns such as -(temp - 21)^2")
+    next_obs: tuple[str, ...] = option((), "observation after the action; default that of the next row")
+    episode: str | None = option(None, "says which rows belong together")
+    episodes: Literal["each_row", "one", "flags"] | None = option(None, "what an episode is, without such a column")
+    step: str | None = option(None, "number of the row in its episode, without gaps")
+    timestamp: str | None = option(None, "time of the row, where steps are not numbered")
+    terminated: str | None = option(None, "1 where the task ended")
+    truncated: str | None = option(None, "1 where the episode was cut")
+    done: str | None = option(None, "1 at an end of the kind that done_means says")
+    done_means: Literal["terminated", "episode_end"] | None = option(None, "the task ended, or only the recording")
+    propensity: str | None = option(None, "probability with which the logged action was chosen")
+    valid_actions: tuple[str, ...] = option((), "1 where a choice was allowed, one column per choice")
+    missing: Literal["error", "drop_episode", "forward_fill"] = option("error", "what to do about empty cells")
+    one_hot: tuple[str, ...] | dict[str, tuple[str, ...]] = option(
+        (), "observation columns seen as one number per category; a mapping lists the categories"
+    )
+    action_kind: Literal["continuous", "discrete"] | None = option(None, "quantities or choices; default as they look")
+    choices: tuple[str, ...] = option((), "names of all choices, in the order of their numbers; default those logged")
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"dataset_columns: {name} must not be empty" for name in ("obs", "actions") if not getattr(self, name)
+        ]
+        if self.episode is None and self.episodes is None:
+            problems.append(_ASKS_EPISODES)
+        if self.episode is not None and self.episodes is not None:
+            problems.append("dataset_columns: episode and episodes both say what an episode is; give one")
+        if self.step is not None and self.timestamp is not None:
+            problems.append("dataset_columns: step and timestamp both order rows; give one")
+        problems += self._end_problems()
+        if self.choices and self.action_kind == "continuous":
+            problems.append("dataset_columns: choices do not go with action_kind: continuous")
+        if problems:
+            raise ConfigError("; ".join(problems))
+
+    def _end_problems(self) -> list[str]:
+        problems = []
+        flags = [name for name in ("terminated", "truncated", "done") if getattr(self, name) is not None]
+        if self.done is not None and self.done_means is None:
+            problems.append(_ASKS_DONE.format(done=self.done))
+        if self.done_means is not None and self.done is None:
+            problems.append("dataset_columns: done_means has no effect without done")
+        if self.done is not None and (
+            other := {"terminated": self.terminated, "episode_end": self.truncated}.get(self.done_means or "")
+        ):
+            problems.append(f"dataset_columns: done and {other!r} say the same; give one")
+        if self.episodes == "flags" and not flags:
+            problems.append("dataset_columns: episodes: flags needs terminated, truncated or done")
+        useless = [*flags, *(name for name in ("step", "timestamp") if getattr(self, name) is not None)]
+        if self.episodes == "each_row" and useless:
+            problems.append(
+                f"dataset_columns: {useless[0]} has no effect with episodes: each_row, where each row is an episode"
+            )
+        return problems
+
+    @property
+    def categories(self) -> Mapping[str, tuple[str, ...]]:
+        """The columns seen as categories, with the categories as far as they are known."""
+        return self.one_hot if isinstance(self.one_hot, dict) else dict.fromkeys(self.one_hot, ())
+
+    def used(self) -> list[str]:
+        """The names of all columns that are read; patterns must have been expanded."""
+        names = [name for role in _SEVERAL for name in getattr(self, role)]
+        names += [name for role in _SINGLE[1:] if (name := getattr(self, role)) is not None]
+        return list(dict.fromkeys(names))
 
 
-def map_rows(column: Tensor, function: Callable[[Tensor], Tensor], stored: Stored | None) -> Tensor:
-    """A function of each row of a column; that of a mapped column is kept in a file, which goes with the tensor."""
-    if stored is None:
-        return function(column)
-    first = column[:1]
-    like = function(first)
-    return column if like is first else _written(len(column), like, lambda part: function(column[part]), stored)
+def natural(text: str) -> list[tuple[int, int, str]]:
+    """A key by which x_2 stands before x_10."""
+    parts = re.split(r"(\d+)", text)
+    return [(0, int(part), part) if part.isdigit() and part.isascii() else (1, 0, part) for part in parts if part]
 
 
-def take_rows(column: Tensor, rows: Tensor, stored: Stored | None) -> Tensor:
-    """Some rows of a column; those of a mapped column are kept in a file, which goes with the tensor."""
-    if stored is None or not len(rows):
-        return column.index_select(0, rows)
-    return _written(len(rows), column[:1], lambda part: column.index_select(0, rows[part]), stored)
+def expand(columns: ColumnsConfig, names: Sequence[str]) -> ColumnsConfig:
+    """The mapping with names instead of patterns; all names that the table does not have are reported together.
+
+    A pattern takes no column that has another role, so that `*` means all that are left.
+    """
+    problems: list[str] = []
+    known = set(names)
+    exact = {role: {name for name in getattr(columns, role) if name in known} for role in _SEVERAL}
+    single = {name for role in _SINGLE if (name := getattr(columns, role)) is not None}
+    if columns.reward is not None and columns.reward not in known:
+        single |= set(Expression(columns.reward, names).columns)
+    found: dict[str, tuple[str, ...]] = {}
+    # The broadest pattern comes last: observations take what is left.
+    for role in reversed(_SEVERAL):
+        others = single.union(*(exact[other] for other in _SEVERAL if other != role), *map(set, found.values()))
+        taken: dict[str, None] = {}
+        for pattern in getattr(columns, role):
+            matches = [pattern] if pattern in known else []
+            if not matches and any(sign in pattern for sign in "*?["):
+                matches = sorted((n for n in names if fnmatchcase(n, pattern) and n not in others), key=natural)
+            if not matches:
+                problems.append(_unknown(role, pattern, names))
+            taken |= dict.fromkeys(matches)
+        found[role] = tuple(taken)
+    for role in _SINGLE[1:]:
+        name = getattr(columns, role)
+        if name is not None and name not in known:
+            problems.append(_unknown(role, name, names))
+    problems += [
+        f"one_hot names {name!r}, which is not among obs{nearest(name, found['obs'])}"
+        for name in columns.categories
+        if name not in found["obs"] and not problems
+    ]
+    if not problems and found["next_obs"] and len(found["next_obs"]) != len(found["obs"]):
+        problems.append(f"next_obs has {len(found['next_obs'])} columns, obs has {len(found['obs'])}")
+    if problems:
+        raise DatasetError("; ".join(problems))
+    several: dict[str, Any] = found
+    return replace(columns, **several)
 
 
-def _written(rows: int, like: Tensor, get: Callable[[slice], Tensor], stored: Stored) -> Tensor:
-    """A column whose rows are computed piece by piece, and kept in a file without a name beside the mapped data."""
-    place = stored.folder.parent if os.access(stored.folder.parent, os.W_OK) else None
-    descriptor, name = tempfile.mkstemp(prefix=f".{stored.folder.name}.", dir=place)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            for part in chunks(rows):
-                file.write(get(part).contiguous().numpy().data)
-        return map_column(Path(name), (rows, *like.shape[1:]), str(like.dtype).removeprefix("torch."))
-    finally:
-        # The mapping keeps what is in the file until it is no longer used.
-        Path(name).unlink()
+def _unknown(role: str, name: str, names: Sequence[str]) -> str:
+    hint = nearest(name, names)
+    if not hint:
+        shown = ", ".join(map(repr, names[:10])) or "none"
+        hint = f"; the table has {shown}{f' and {len(names) - 10} more' if len(names) > 10 else ''}"
+    return f"{role}: there is no column {name!r}{hint}"
 
 
-def digest(columns: Mapping[str, Tensor], stored: Stored | None = None) -> str:
-    """A short text that differs between columns with different names or contents; known for columns as stored."""
-    if stored is not None and stored.fingerprint is not None and stored.holds(columns):
-        return stored.fingerprint
-    found = hashlib.blake2b(digest_size=12)
-    for name, value in sorted(columns.items()):
-        found.update(name.encode())
-        for part in chunks(len(value)):
-            found.update(value[part].contiguous().numpy(force=True).view(np.uint8).data)
-    return found.hexdigest()
+def unused_episode_columns(columns: ColumnsConfig, names: Sequence[str]) -> list[str]:
+    """Columns that are named like an episode, and that nothing reads."""
+    used = columns.used()
+    return [name for name in names if name not in used and _EPISODE_LIKE.fullmatch(name)]

@@ -11,15 +11,19 @@ import torch
 
 from rl_training.binding import MODES, bind, option, options
 from rl_training.config import PathText, RewardPreset, RewardTransformConfig
+from rl_training.data.arrow import WHAT_COLUMNS, read_table
 from rl_training.data.audit import audit
 from rl_training.data.collection import collect_dataset
+from rl_training.data.columns import ColumnsConfig
 from rl_training.data.mapped import open_mapped
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.offline_mixers import concatenate_datasets, mix_transition_datasets
 from rl_training.data.readers import read_hdf5, read_minari, read_npz, read_pt
+from rl_training.data.tables import ENDINGS as TABLE_ENDINGS
+from rl_training.data.tables import table_kind
 from rl_training.types import ConfigError, DatasetError, nearest
 
-Kind = Literal["random", "npz", "pt", "hdf5", "mapped", "minari"]
+Kind = Literal["random", "npz", "pt", "hdf5", "mapped", "minari", "csv", "parquet"]
 ENDINGS: dict[str, Kind] = {
     ".npz": "npz",
     ".pt": "pt",
@@ -28,7 +32,11 @@ ENDINGS: dict[str, Kind] = {
     ".h5": "hdf5",
     ".rlt": "mapped",
 }
-_NEEDS = {"dataset_path": ("npz", "pt", "hdf5", "mapped"), "dataset_id": ("minari",), "dataset_download": ("minari",)}
+_NEEDS = {
+    "dataset_path": ("npz", "pt", "hdf5", "mapped", "csv", "parquet"),
+    "dataset_id": ("minari",),
+    "dataset_download": ("minari",),
+}
 """Options that go with some kinds of data only; those that have no default are required there."""
 
 
@@ -37,7 +45,10 @@ class DatasetSpec:
     """Where one dataset comes from."""
 
     dataset_kind: Kind | None = option(None, "form of the data; inferred from a path's ending")
-    dataset_path: PathText | None = option(None, "file to read (npz, pt, hdf5), or folder (mapped)")
+    dataset_path: PathText | None = option(
+        None, "file to read, or folder (mapped); of tables, also a folder or a pattern"
+    )
+    dataset_columns: ColumnsConfig | None = option(None, "what the columns of a table mean (csv, parquet)")
     dataset_id: str | None = option(None, "name of a Minari dataset")
     dataset_download: bool = option(False, "fetch a Minari dataset that is not on this machine")
     dataset_size: int | None = option(None, "rows to collect (random, default 10000) or to mix", ge=1)
@@ -51,15 +62,23 @@ class DatasetSpec:
                 raise ConfigError(f"dataset_kind {kind!r} needs a {name}")
             if kind not in kinds and given:
                 raise ConfigError(f"{name} does not go with dataset_kind {kind!r}")
+        if self.dataset_columns is not None and kind not in ("csv", "parquet", None):
+            raise ConfigError(f"dataset_columns go with dataset_kind csv or parquet, not with {kind!r}")
+        if self.dataset_columns is None and kind == "csv":
+            raise ConfigError(f"dataset_kind 'csv' needs dataset_columns: {WHAT_COLUMNS}")
 
     def kind(self) -> Kind | None:
         """The kind given or inferred; None where no dataset is named."""
         if self.dataset_kind is not None:
             return self.dataset_kind
         if self.dataset_path is not None:
+            if (table := table_kind(self.dataset_path)) is not None:
+                return table
             ending = Path(self.dataset_path).suffix.lower()
             if ending not in ENDINGS:
-                wrong = f"{self.dataset_path!r} has none of the endings {', '.join(ENDINGS)}"
+                if Path(self.dataset_path).is_dir():
+                    raise ConfigError(f"dataset_path {self.dataset_path!r} is a folder without tables of one kind")
+                wrong = f"{self.dataset_path!r} has none of the endings {', '.join((*ENDINGS, *TABLE_ENDINGS))}"
                 raise ConfigError(f"dataset_path {wrong}; set dataset_kind")
             return ENDINGS[ending]
         return "minari" if self.dataset_id is not None else None
@@ -100,6 +119,8 @@ class DataOptions(DatasetSpec):
     )
 
     def __post_init__(self) -> None:
+        if self.dataset_mix and self.dataset_columns is not None:
+            raise ConfigError("dataset_columns go into the parts of dataset_mix")
         if self.dataset_mix and self.kind() is not None:
             raise ConfigError("dataset_mix replaces dataset_kind, dataset_path and dataset_id; give one or the other")
         if not self.dataset_mix:
@@ -182,6 +203,10 @@ def as_dataset(data: Any) -> TransitionDataset:
         return TransitionDataset.from_dict(data)
     if isinstance(data, (list, tuple)):
         return TransitionDataset.from_episodes(data)
+    if hasattr(data, "__arrow_c_stream__"):
+        raise DatasetError(
+            "a table does not say what its columns are: use TransitionDataset.from_table(table, columns)"
+        )
     kinds = "a TransitionDataset, a mapping of arrays, or a list of episodes"
     raise DatasetError(f"dataset must be {kinds}, got {type(data).__name__}")
 
@@ -213,6 +238,8 @@ def _load(spec: DatasetSpec, env: Callable[[], Any] | None) -> TransitionDataset
         raise ConfigError(f"dataset_size does not go with dataset_kind {kind!r}; it counts rows to collect or to mix")
     if kind == "minari":
         return TransitionDataset.from_episodes(read_minari(str(spec.dataset_id), download=spec.dataset_download))
+    if kind in ("csv", "parquet"):
+        return read_table(str(spec.dataset_path), kind, spec.dataset_columns)
     return _read_file(Path(str(spec.dataset_path)), kind)
 
 
@@ -240,6 +267,9 @@ def _filter(
     if inspect is not None:
         inspect(dataset)
     dataset = dataset.with_notes(*audit(dataset))
+    if not dataset.has_rewards:
+        _refuse_without_rewards(options)
+        return dataset
     if not dataset.has_episodes:
         if options.best_fraction is not None:
             raise DatasetError("best_fraction needs episodes, and the rows seem shuffled; leave it out")
@@ -250,6 +280,13 @@ def _filter(
     if options.best_fraction is not None:
         dataset = dataset.best_episodes(options.best_fraction)
     return replace(dataset, raw_returns=dataset.episode_returns())
+
+
+def _refuse_without_rewards(options: DataOptions) -> None:
+    if options.best_fraction is not None:
+        raise DatasetError("best_fraction needs rewards: set dataset_columns.reward")
+    if options.reward_normalize != "none":
+        raise DatasetError(f"reward_normalize: {options.reward_normalize} needs rewards: set dataset_columns.reward")
 
 
 def _hold_out(dataset: TransitionDataset, options: DataOptions, default_validation: float) -> TransitionDataset:

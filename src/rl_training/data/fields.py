@@ -22,6 +22,8 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "returns_to_go": (),
     "achieved_goals": ("achieved_goal",),
     "timestamps": ("timestamp",),
+    "propensities": (),
+    "valid_actions": (),
     "masks": (),
     "episode_ends": ("episode_terminals",),
     "next_action_mask": (),
@@ -106,8 +108,8 @@ def _shape(field: str, spelling: str, value: Any, *, copy: bool) -> NDArray[Any]
         raise DatasetError(f"{spelling} must be an array, got rows of unequal lengths") from None
     if array.dtype == object or array.dtype.kind not in "fiub":
         raise DatasetError(f"{spelling} must hold numbers, got an array of type {array.dtype}")
-    if field in ("obs", "next_obs", "actions", "next_actions", "achieved_goals"):
-        if field.endswith("actions") and array.dtype.kind in "iub":
+    if field in ("obs", "next_obs", "actions", "next_actions", "achieved_goals", "valid_actions"):
+        if field in ("actions", "next_actions") and array.dtype.kind in "iub":
             return _choices(spelling, array)
         if array.ndim == 1:
             array = array[:, None]

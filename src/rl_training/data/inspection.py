@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_training.data.columns import chunks
+from rl_training.data.mapped_columns import chunks
 from rl_training.data.offline_dataset import BESIDE, TransitionDataset
 
 BINS = 10

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rl_training.data.columns import Stored, chunks, digest, map_column
+from rl_training.data.mapped_columns import Stored, chunks, digest, map_column
 from rl_training.data.offline_dataset import BESIDE, TransitionDataset
 from rl_training.files import atomic_folder, write_text
 from rl_training.types import DatasetError

@@ -16,8 +16,10 @@ from torch import Tensor
 from typing_extensions import Self
 
 from rl_training.config import RewardTransformConfig
-from rl_training.data.columns import Stored, digest, map_rows, take_rows
+from rl_training.data.columns import ColumnsConfig
+from rl_training.data.episodes import SHUFFLED, SHUFFLED_HINT, Episode
 from rl_training.data.fields import add_next_actions, add_next_obs, join_episodes, read_fields
+from rl_training.data.mapped_columns import Stored, digest, map_rows, take_rows
 from rl_training.data.rows import Rows
 from rl_training.data.sampling import BlockSampler, sample_trajectory_windows
 from rl_training.returns import episode_bounds, returns_to_go
@@ -26,29 +28,10 @@ from rl_training.types import Batch, DatasetError
 
 __all__ = ["Episode", "TransitionDataset", "sample_trajectory_windows"]
 
-SHUFFLED = 0.9
-"""Share of rows that end an episode without termination from which they seem shuffled."""
-SHUFFLED_HINT = "the rows seem shuffled; give next_actions as a field, or rows in episode order"
 _ORIGINS = {"next_actions": f": {SHUFFLED_HINT}", "returns_to_go": "; call with_returns_to_go(gamma=...)"}
 """Fields that not every dataset has, and where they come from."""
 BESIDE = ("truncations", "next_action_mask", "tail_rewards")
 """What a dataset has for every row beside its fields."""
-
-
-@dataclass(frozen=True)
-class Episode:
-    """One trajectory of T steps: T + 1 observations, and T of everything else."""
-
-    observations: Tensor
-    actions: Tensor
-    rewards: Tensor
-    terminations: Tensor
-    truncations: Tensor
-    achieved_goals: Tensor | None = None
-    """What was achieved after each step, in a task with goals."""
-
-    def __len__(self) -> int:
-        return len(self.rewards)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +60,8 @@ class TransitionDataset:
     validation: TransitionDataset | None = None
     reward_transforms: tuple[RewardTransformConfig, ...] = ()
     """What was done to the rewards as they were logged, one after the other."""
+    columns: ColumnsConfig | None = None
+    """Of a table: which of its columns became what."""
     seed: int = 0
     stored: Stored | None = None
     """Where the fields are mapped from; what is derived from all rows is then kept in files too, not in memory."""
@@ -123,6 +108,19 @@ class TransitionDataset:
         """
         return cls.from_dict(join_episodes(episodes), copy=False, seed=seed)
 
+    @classmethod
+    def from_table(cls, table: Any, columns: ColumnsConfig | Mapping[str, Any] | None = None) -> TransitionDataset:
+        """A dataset from a frame of pandas or polars, or another arrow stream; `columns` as in `dataset_columns`."""
+        from rl_training.data.arrow import dataset_from_table  # Here, since that module imports this one.
+
+        return dataset_from_table(table, columns)
+
+    def to_arrow(self) -> Any:
+        """The transitions as a table of pyarrow, under the names of the table that they come from, if they do."""
+        from rl_training.data.arrow import dataset_to_arrow  # Here, since that module imports this one.
+
+        return dataset_to_arrow(self)
+
     def __len__(self) -> int:
         return len(self.truncations)
 
@@ -148,6 +146,11 @@ class TransitionDataset:
     def is_discrete(self) -> bool:
         """Whether actions are choices, one integer per row."""
         return self.fields["actions"].ndim == 1
+
+    @property
+    def has_rewards(self) -> bool:
+        """Whether rewards were logged. A table may have none, and they are 0 then."""
+        return self.columns is None or self.columns.reward is not None
 
     @property
     def device(self) -> torch.device:
@@ -195,9 +198,8 @@ class TransitionDataset:
 
     def episode_returns(self) -> Tensor:
         """Sum of rewards of each episode, rewards of dropped last rows included."""
-        rewards = self.fields["rewards"]
-        if self.tail_rewards is not None:
-            rewards = rewards + self.tail_rewards.nan_to_num()
+        logged, tails = self.fields["rewards"], self.tail_rewards
+        rewards = logged if tails is None else logged + tails.nan_to_num()
         values = rewards.numpy(force=True)
         sums = [values[start:stop].sum(dtype=np.float64) for start, stop in self.episode_bounds().tolist()]
         return torch.tensor(sums, dtype=torch.float32, device=self.device)
@@ -241,10 +243,8 @@ class TransitionDataset:
         An episode all of whose rewards equal `failure_reward` counts as if it went on like that for ever.
         """
         self._require_order("returns_to_go")
-        returns = returns_to_go(
-            self.rewards, self.episode_ends, gamma=gamma, tails=self.tail_rewards, failure_reward=failure_reward
-        )
-        return self.with_fields(returns_to_go=returns)
+        how: dict[str, Any] = {"gamma": gamma, "tails": self.tail_rewards, "failure_reward": failure_reward}
+        return self.with_fields(returns_to_go=returns_to_go(self.rewards, self.episode_ends, **how))
 
     def map_actions(self, function: Callable[[Tensor], Tensor]) -> Self:
         """The dataset with a function applied to all actions, those of held-out episodes too."""
@@ -271,9 +271,8 @@ class TransitionDataset:
 
     def requiring(self, *names: str) -> Self:
         """Only these fields in a batch; rows for which one of them does not exist are dropped, with a note."""
-        for name in names:
-            if name not in self.fields:
-                raise DatasetError(f"the data has no {name}{_ORIGINS.get(name, '')}")
+        for name in (name for name in names if name not in self.fields):
+            raise DatasetError(f"the data has no {name}{_ORIGINS.get(name, '')}")
         dataset = self
         if "next_actions" in names and self.next_action_mask is not None and not bool(self.next_action_mask.all()):
             kept = self.next_action_mask.nonzero().flatten()

@@ -9,6 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from rl_training.data.columns import ColumnsConfig
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.sources import MixedSource, Ratio, make_source
 from rl_training.types import DatasetError
@@ -62,9 +63,23 @@ def concatenate_datasets(datasets: Sequence[TransitionDataset]) -> TransitionDat
         raw_returns=_joined([part.raw_returns for part in datasets]),
         num_dropped=sum(part.num_dropped for part in datasets),
         reward_transforms=first.reward_transforms,
+        columns=_shared_columns(datasets),
         notes=tuple(dict.fromkeys(notes)),
         seed=first.seed,
     )
+
+
+def _shared_columns(datasets: Sequence[TransitionDataset]) -> ColumnsConfig | None:
+    """How the columns of tables became fields; tables in which they mean different things cannot be mixed."""
+    found = [(number, part.columns) for number, part in enumerate(datasets) if part.columns is not None]
+    for number, columns in found[1:]:
+        for name in ("obs", "actions", "choices", "one_hot"):
+            if getattr(columns, name) != getattr(found[0][1], name):
+                wrong = f"datasets {found[0][0]} and {number} cannot be mixed: their tables have other {name}"
+                raise DatasetError(f"{wrong}; write them out in dataset_columns, equal in both")
+        if (columns.reward is None) != (found[0][1].reward is None):
+            raise DatasetError(f"datasets {found[0][0]} and {number} cannot be mixed: only one has rewards")
+    return found[0][1] if found else None
 
 
 def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:

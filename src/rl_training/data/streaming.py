@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.data.archives import PIECE, npz_members
-from rl_training.data.columns import chunks
 from rl_training.data.fields import ALIASES, KNOWN, add_next_actions, add_next_obs, following, read_fields
 from rl_training.data.mapped import mapped_writer
+from rl_training.data.mapped_columns import chunks
 from rl_training.data.readers import are_choices, hdf5_items
 from rl_training.types import DatasetError
 

@@ -28,7 +28,7 @@ from rl_training.runtime.artifacts import RunDirectory
 from rl_training.runtime.callbacks import Callback, EarlyStoppingCallback
 from rl_training.runtime.checkpointing import load_session, save_checkpoint, session_tree
 from rl_training.runtime.collecting import Collector, LocalCollector, Stepper
-from rl_training.runtime.datasets import Data, find_task, load_data
+from rl_training.runtime.datasets import Data, find_task, load_data, with_columns
 from rl_training.runtime.diagnostics import diagnose
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
 from rl_training.runtime.fine_tuning import FineTuning, begin_with_checkpoint
@@ -92,7 +92,7 @@ def open_session(
         callbacks = [EarlyStoppingCallback(options.controls.early_stopping), *callbacks]
     is_rollout = isinstance(algorithm.reads, Rollout)
     collector = None if buffer is None else _make_collector(config, options, policy, buffer, resources)
-    config = options.resolve(config)
+    config = with_columns(options.resolve(config), data)
     if run is None:
         about: dict[str, Any] = {"compiled": compiled, "threads": torch.get_num_threads()}
         about |= {} if data is None or drawn is None else {"data": data.describe(drawn)}

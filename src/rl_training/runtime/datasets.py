@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from rl_training.spaces import BoxActions, DiscreteActions, SpaceSpec
 from rl_training.types import ConfigError, DatasetError
 
 DEFAULT_VALIDATION = 0.1
+SHOWN_CHOICES = 6
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,7 @@ def load_data(
     )
     summary = audit.summary(accepted=data_options.accept_audit)
     dataset = _without_timestamps(dataset)
+    _check_columns(dataset, options, env_id)
     says = "as the data has them"
     if spaces is None:
         is_stated = data_options.action_low is not None or data_options.num_actions is not None
@@ -105,6 +107,35 @@ def _without_timestamps(dataset: TransitionDataset) -> TransitionDataset:
     held_out = None if dataset.validation is None else _without_timestamps(dataset.validation)
     kept = {name: value for name, value in dataset.fields.items() if name != "timestamps"}
     return replace(dataset, fields=kept, validation=held_out)
+
+
+def _check_columns(dataset: TransitionDataset, options: RunOptions, env_id: str | None) -> None:
+    """Refuse a table that lacks what the algorithm, or the environment, needs to know of it."""
+    algorithm, columns = options.algorithm, dataset.columns
+    reads = algorithm.make_reads(options.hyper)
+    if not dataset.has_rewards and (reads.bootstraps or reads.reads_returns or algorithm.annotates):
+        hint = "set dataset_columns.reward to a column, or to arithmetic over columns"
+        raise DatasetError(f"{algorithm.name} learns from rewards, and the table has none: {hint}; bc does without")
+    stated = [part.dataset_columns for part in (options.data, *options.data.dataset_mix)]
+    if env_id is not None and columns is not None and columns.choices and not any(c and c.choices for c in stated):
+        hint = f"list them in dataset_columns.choices in the order of the numbers that {env_id} gives them"
+        raise DatasetError(f"the choices of the table are text: {hint}")
+
+
+def with_columns(config: TrainConfig, data: Data | None) -> TrainConfig:
+    """The config with names, categories and choices in place of what `dataset_columns` left to the table."""
+    if data is None or data.dataset.columns is None:
+        return config
+    kwargs = {**config.algo_kwargs, "dataset_columns": asdict(data.dataset.columns)}
+    if config.algo_kwargs.get("dataset_mix"):
+        # The parts of a mixture agree in what a policy needs to know, and keep the rest for themselves.
+        found = {name: kwargs["dataset_columns"][name] for name in ("obs", "actions", "choices", "one_hot")}
+        parts = [
+            {**part, "dataset_columns": {**part["dataset_columns"], **found}} if part["dataset_columns"] else part
+            for part in config.algo_kwargs["dataset_mix"]
+        ]
+        kwargs |= {"dataset_columns": None, "dataset_mix": parts}
+    return replace(config, algo_kwargs=kwargs)
 
 
 def _returns(options: RunOptions) -> dict[str, Any] | None:
@@ -153,7 +184,12 @@ def _with_spaces_of_data(dataset: TransitionDataset, options: DataOptions) -> tu
     if dataset.is_discrete:
         if options.action_low is not None:
             raise ConfigError("action_low and action_high do not go with choices, which are integers; set num_actions")
-        count = options.num_actions or 1 + max(int(part.max()) for part in parts)
+        named = dataset.columns.choices if dataset.columns is not None else ()
+        count = options.num_actions or len(named) or 1 + max(int(part.max()) for part in parts)
+        if named and count != len(named):
+            raise ConfigError(f"num_actions is {count}, but the table has {len(named)} choices; list them in choices")
+        if named:
+            return dataset, SpaceSpec.vector(dataset.obs_dim, DiscreteActions(count)), _choices_text(named)
         if options.num_actions is None:
             dataset = dataset.with_notes(f"taken to be all there are: {count} choices; set num_actions if more exist")
         says = "as the config says" if options.num_actions is not None else "as the largest logged one suggests"
@@ -168,6 +204,10 @@ def _with_spaces_of_data(dataset: TransitionDataset, options: DataOptions) -> tu
             f"action_low and action_high must have {dataset.action_dim} numbers, got {len(low)} and {len(high)}"
         )
     return dataset, SpaceSpec.vector(dataset.obs_dim, BoxActions(low, high)), says
+
+
+def _choices_text(names: tuple[str, ...]) -> str:
+    return f"by name: {', '.join(names[:SHOWN_CHOICES])}{', ...' if len(names) > SHOWN_CHOICES else ''}"
 
 
 def _logged_bounds(parts: list[NDArray[np.float32]]) -> tuple[tuple[float, ...], tuple[float, ...], str]:

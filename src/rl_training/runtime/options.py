@@ -129,7 +129,7 @@ def missing_files(options: RunOptions) -> list[str]:
     return [
         f"algo_kwargs: {name} {path!r} does not exist"
         for name, path in named.items()
-        if path is not None and not Path(path).exists()
+        if path is not None and not Path(path).exists() and not any(Path(path).parent.glob(Path(path).name))
     ]
 
 

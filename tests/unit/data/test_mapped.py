@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl_training.data import TransitionDataset, columns, load_transition_dataset, streaming
+from rl_training.data import TransitionDataset, load_transition_dataset, mapped_columns, streaming
 from rl_training.data.mapped import open_mapped, write_mapped
 from rl_training.types import DatasetError
 
@@ -52,7 +52,7 @@ def test_a_streamed_log_is_what_reading_it_gives(
     with_next_obs: bool, chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     np.savez(tmp_path / "log.npz", **_log(with_next_obs=with_next_obs))
-    monkeypatch.setattr(columns.chunks, "__defaults__", (chunk,))
+    monkeypatch.setattr(mapped_columns.chunks, "__defaults__", (chunk,))
     assert streaming.stream_to_mapped(tmp_path / "log.npz", "npz", tmp_path / "log.rlt") == []
     _check_same(load_transition_dataset(tmp_path / "log.npz"), load_transition_dataset(tmp_path / "log.rlt"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log.npz", "log.rlt"]

@@ -1,0 +1,50 @@
+"""The actions of a trained policy for a table, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_training.data import (
+    ColumnsConfig,
+    TableFiles,
+    check_table_path,
+    read_observations,
+    table_kind,
+    table_text,
+    write_table,
+)
+from rl_training.data import make_table as tabulate
+from rl_training.runtime.saved_policy import SavedPolicy
+from rl_training.types import ConfigError, DatasetError
+
+__all__ = ["check_table_path", "predict_table", "table_columns", "table_kind", "table_text", "tabulate", "write_table"]
+
+
+def predict_table(saved: SavedPolicy, path: Path, *, deterministic: bool = True) -> dict[str, NDArray[Any]]:
+    """A column for every column of the action, in the units of the table that the policy was trained on."""
+    columns, kind = table_columns(saved), table_kind(path)
+    if kind is None:
+        raise ConfigError(f"{str(path)!r} is no table: its name ends neither in .csv nor in .parquet")
+    try:
+        obs = read_observations(TableFiles(path, kind), columns)
+    except DatasetError as error:
+        raise error if str(path) in str(error) else DatasetError(f"{path}: {error}") from None
+    actions = saved.predict(obs, deterministic=deterministic)
+    if columns.choices:
+        actions = np.array(columns.choices)[actions]
+    return dict(zip(columns.actions, actions.reshape(len(obs), -1).T, strict=True))
+
+
+def table_columns(saved: SavedPolicy) -> ColumnsConfig:
+    """What the columns of the table meant that a policy was trained on."""
+    kwargs = saved.config.algo_kwargs
+    parts = [kwargs, *kwargs.get("dataset_mix", ())]
+    found: list[Mapping[str, Any]] = [part["dataset_columns"] for part in parts if part.get("dataset_columns")]
+    if not found:
+        raise ConfigError("the policy was not trained on a table: give its observations as a .npy or .json file")
+    return ColumnsConfig(**found[0])
