@@ -72,7 +72,7 @@ def _run(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert f"\n{arguments[0]}:" in (ROOT / "Makefile").read_text(encoding="utf-8")
         return
     assert program == "rl-training", line
-    expanded = [str(path) for word in arguments for path in (sorted(Path().glob(word)) if "*" in word else [word])]
+    expanded = [match for word in arguments for match in _matches(word)]
     if "--seeds" in expanded:
         # One process is enough to see that a sweep runs.
         expanded[expanded.index("--seeds") + 1] = "0"
@@ -83,6 +83,11 @@ def _run(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SystemExit) as status:
         main()
     assert status.value.code in (0, None), line
+
+
+def _matches(word: str) -> list[str]:
+    """The files that a pattern means; as in a shell, one that no file matches stays as it is."""
+    return [str(path) for path in sorted(Path().glob(word))] or [word] if "*" in word else [word]
 
 
 def _kill(arguments: list[str]) -> None:

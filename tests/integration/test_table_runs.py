@@ -107,6 +107,7 @@ def test_choices_come_back_by_name_and_bc_needs_no_rewards(plant: Path, tmp_path
     short = ["--total-timesteps", "200", "--out", tmp_path, "--run-name", "run", "algo_kwargs.hidden_sizes=[8]"]
     trained = command("train", "bc", "--data", plant, *MAPPED, "--quiet", "algo_kwargs.batch_size=16", *short)
     assert trained.code == 0, trained.err
+    assert f"Next: rl-training predict {tmp_path / 'run'} --obs {plant}" in trained.out
     printed = command("predict", tmp_path / "run", "--obs", plant)
     assert printed.out.splitlines()[0] == '"valve"'
     assert set(printed.out.splitlines()[1:]) == {'"open"', '"shut"'}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -115,7 +116,7 @@ def next_command(result: TrainResult) -> str:
     """The command that one would type after this run."""
     if "return_mean" in result.metrics:
         return command_text("eval", result.run_dir, "--episodes 100")
-    return command_text("predict", result.run_dir, "--obs observations.npy")
+    return command_text("predict", result.run_dir, f"--obs {shlex.quote(result.table or 'observations.npy')}")
 
 
 def score_text(metrics: Mapping[str, float]) -> str:

@@ -77,7 +77,9 @@ class DatasetSpec:
             ending = Path(self.dataset_path).suffix.lower()
             if ending not in ENDINGS:
                 if Path(self.dataset_path).is_dir():
-                    raise ConfigError(f"dataset_path {self.dataset_path!r} is a folder without tables of one kind")
+                    raise ConfigError(
+                        f"dataset_path {self.dataset_path!r} is a folder that holds no tables, or several kinds"
+                    )
                 wrong = f"{self.dataset_path!r} has none of the endings {', '.join((*ENDINGS, *TABLE_ENDINGS))}"
                 raise ConfigError(f"dataset_path {wrong}; set dataset_kind")
             return ENDINGS[ending]

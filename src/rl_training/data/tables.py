@@ -49,6 +49,8 @@ def find_files(path: str | Path, kind: TableKind) -> list[Path]:
         if not files:
             raise DatasetError(f"no file matches {str(path)!r}")
     else:
+        if place.is_symlink():
+            raise DatasetError(f"dataset_path {str(path)!r} is a link that leads nowhere")
         beside = [item.name for item in place.parent.iterdir()] if place.parent.is_dir() else []
         raise DatasetError(f"dataset_path {str(path)!r} does not exist{nearest(place.name, beside)}")
     return sorted(files, key=lambda item: natural(item.name))

@@ -167,6 +167,7 @@ def finish(session: Session) -> TrainResult:
         best_metrics=session.best_metrics,
         data_return=session.data_return,
         fine_tuning={} if session.fine_tuning is None else session.fine_tuning.summary(),
+        table=session.options.data.dataset_path if session.options.data.kind() in ("csv", "parquet") else None,
     )
     write_json(run.path / "result.json", {**session.counters(), "best_step": state.best_step, **result.to_plain()})
     if session.store is not None and session.options.online.save_replay and not state.interrupted:

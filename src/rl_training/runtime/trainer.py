@@ -137,6 +137,8 @@ class TrainResult:
     """Mean return of the logged episodes, to compare the policy's with."""
     fine_tuning: dict[str, float] = field(default_factory=dict)
     """Of a run that went online: the offline score, the largest drop below it, and the regret."""
+    table: str | None = None
+    """Path of the table that the run was trained on, if it was one."""
 
     def to_plain(self) -> dict[str, Any]:
         """Metrics and how the run ended, as `result.json` and `--json` have them."""

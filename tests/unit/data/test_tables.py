@@ -271,10 +271,14 @@ def test_ten_thousand_columns_are_read_or_refused_in_one_short_line(tmp_path: Pa
 
 def test_a_folder_without_tables_is_refused(tmp_path: Path) -> None:
     columns = {"obs": ["x"], "actions": ["u"], "episodes": "one"}
-    with pytest.raises(ConfigError, match="is a folder without tables"):
+    with pytest.raises(ConfigError, match="is a folder that holds no tables, or several kinds"):
         load_transition_dataset(tmp_path, dataset_columns=columns)
     with pytest.raises(DatasetError, match=r"has no files that end in \.parquet"):
         load_transition_dataset(tmp_path, dataset_kind="parquet", dataset_columns=columns)
+    (tmp_path / "loop.csv").symlink_to(tmp_path / "loop.csv")
+    with pytest.raises(DatasetError, match="is a link that leads nowhere"):
+        load_transition_dataset(tmp_path / "loop.csv", dataset_columns=columns)
+    (tmp_path / "loop.csv").unlink()
     with pytest.raises(DatasetError, match="no file matches"):
         load_transition_dataset(tmp_path / "*.csv", dataset_columns=columns)
 
