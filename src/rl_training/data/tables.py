@@ -216,8 +216,8 @@ class Table:
 
     def _plain(self, name: str) -> Any:
         """A column without the dictionary that categories are stored with."""
-        column = self.arrow.column(name)
-        return column.cast(column.type.value_type) if hasattr(column.type, "value_type") else column
+        column, types = self.arrow.column(name), _pyarrow("reading a table").types
+        return column.cast(column.type.value_type) if types.is_dictionary(column.type) else column
 
 
 def stored_mapping(schema: Any) -> dict[str, Any] | None:

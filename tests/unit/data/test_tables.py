@@ -141,6 +141,15 @@ def test_empty_cells_are_an_error_or_dealt_with_by_choice(tmp_path: Path) -> Non
         load(tmp_path, PLANT.replace("a,0,0.5,", "a,0,,"), missing="forward_fill")
 
 
+def test_a_table_may_hold_categories_but_no_lists() -> None:
+    kinds = {"x": [[1.0], [2.0]], "u": pa.array(["b", "a"]).dictionary_encode(), "y": [1, 2]}
+    columns = {"obs": ["y"], "actions": ["u"], "episodes": "each_row"}
+    data = TransitionDataset.from_table(pa.table(kinds), columns)
+    assert (data.actions.tolist(), data.has_rewards) == ([1, 0], False)
+    with pytest.raises(DatasetError, match="column 'x' holds list<item: double>, expected one number per row"):
+        TransitionDataset.from_table(pa.table(kinds), {**columns, "obs": ["x"]})
+
+
 def test_integers_are_choices_unless_they_are_said_to_be_quantities(tmp_path: Path) -> None:
     data = load(tmp_path, obs=["x_1"], actions=["x_2"])
     assert data.is_discrete
