@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from command_line import Command, call_main
 
+from rl_training.data import load_transition_dataset
 from rl_training.runtime.auditing import audit_data
 
 REAL_WARNINGS: dict[str, set[str]] = {
@@ -187,6 +188,18 @@ def test_good_data_is_not_called_bad(shared_data: Path, name: str) -> None:
     report = audit_data(shared_data / name)
     assert {each.check for each in report.findings if each.verdict == "fail"} == set()
     assert {each.check for each in report.findings if each.verdict == "warn"} <= REAL_WARNINGS[name]
+
+
+@pytest.mark.parametrize("name", [name for name in REAL_WARNINGS if not name.startswith("pendulum")])
+@pytest.mark.parametrize(("shift", "which"), [(1, "before"), (-1, "after")])
+def test_rewards_of_real_data_that_are_moved_by_a_row_are_found(
+    shared_data: Path, name: str, shift: int, which: str
+) -> None:
+    dataset = load_transition_dataset(shared_data / name)
+    report = audit_data(dataset.with_rewards(dataset.rewards.roll(shift)))
+    (finding,) = [each for each in report.findings if each.check == "reward timing"]
+    assert finding.verdict == "warn"
+    assert f"fit the row {which} better" in finding.message
 
 
 def test_demonstrations_of_people_are_not_called_bad(shared_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
