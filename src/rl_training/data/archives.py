@@ -106,7 +106,9 @@ def check_memory(path: Path, needed: int) -> None:
     free = _free_memory()
     if free is not None and needed > free:
         sizes = f"{needed / 2**30:.1f} GiB of arrays, this machine has {free / 2**30:.1f} GiB of memory free"
-        hint = "if that is right, data convert makes a folder that ends in .rlt, which is not read into memory"
+        hint = (
+            "if that is right, data convert makes a folder .rlt of an .npz or HDF5 file, which is not read into memory"
+        )
         raise DatasetError(f"{path} holds {sizes}; {hint}")
 
 

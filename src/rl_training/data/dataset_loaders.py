@@ -250,6 +250,8 @@ def _read_file(path: Path, kind: Kind) -> TransitionDataset:
         return open_mapped(path)
     if path.is_dir():
         raise DatasetError(f"dataset_path {str(path)!r} is a folder, expected a file")
+    if path.is_symlink() and not path.exists():
+        raise DatasetError(f"dataset_path {str(path)!r} is a link that leads nowhere")
     if not path.is_file():
         beside = [item.name for item in path.parent.iterdir()] if path.parent.is_dir() else []
         raise DatasetError(f"dataset_path {str(path)!r} does not exist{nearest(path.name, beside)}")
