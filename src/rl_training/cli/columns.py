@@ -62,6 +62,16 @@ def column_overrides(stated: dict[str, Any]) -> list[str]:
     return [f"algo_kwargs.dataset_columns.{key}={json.dumps(value)}" for key, value in found.items()]
 
 
+def column_mapping(overrides: list[str]) -> dict[str, Any] | None:
+    """What such overrides say, as the mapping `dataset_columns`; None where they say nothing."""
+    from rl_training.config import parse_overrides
+
+    if not overrides:
+        return None
+    found: dict[str, Any] = parse_overrides(overrides)["algo_kwargs"]["dataset_columns"]
+    return found
+
+
 def _parameter(key: str, flag: str, meaning: str) -> inspect.Parameter:
     kind: Any = list[str] | None if key in LISTS else str | None
     option = typer.Option(flag, help=meaning, rich_help_panel="Columns of a table")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rl_training.cli.columns import column_mapping, takes_columns
 from rl_training.cli.console import print_json, print_table
 from rl_training.cli.options import ImportOption, JsonOption
 from rl_training.files import write_text
@@ -34,19 +35,22 @@ p { margin: .25rem 0; }
 """
 
 
+@takes_columns
 def audit(
     data: Annotated[str, typer.Argument(metavar="DATA", help="A file of transitions, or the id of a Minari dataset.")],
     env: Annotated[str | None, typer.Option(help="Environment that tells the bounds of actions.")] = None,
     html: Annotated[str | None, typer.Option(help="Write the report as one page, a .html file.")] = None,
     import_: ImportOption = None,
     as_json: JsonOption = False,
+    *,
+    columns: list[str],
 ) -> None:
     """Look for mistakes in logged data before training on it; the status is 1 if a check fails."""
     from rl_training.runtime.auditing import audit_data
 
     if html is not None and Path(html).suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"--html expects a file that ends with .html, got {html!r}")
-    report = audit_data(data, env_id=env)
+    report = audit_data(data, env_id=env, columns=column_mapping(columns))
     if html is not None:
         write_text(Path(html), page(report))
     if as_json:

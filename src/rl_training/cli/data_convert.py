@@ -6,25 +6,29 @@ from typing import Annotated, Any
 
 import typer
 
+from rl_training.cli.columns import column_mapping, takes_columns
 from rl_training.cli.console import print_json, working
 from rl_training.cli.options import JsonOption
 from rl_training.types import ConfigError
 
-SOURCE = "A .npz, .pt or .hdf5 file, a folder that ends in .rlt, or the id of a Minari dataset."
+SOURCE = "A .npz, .pt, .hdf5, .csv or .parquet file, a folder that ends in .rlt, or the id of a Minari dataset."
 SourceArgument = Annotated[str, typer.Argument(metavar="DATA", help=SOURCE)]
 
 
+@takes_columns
 def convert(
     source: SourceArgument,
     out: Annotated[str, typer.Argument(metavar="OUT", help="The same, to be written: its name says in which form.")],
     as_json: JsonOption = False,
+    *,
+    columns: list[str],
 ) -> None:
     """Write a dataset in another form, such as a folder that is trained on without being read into memory."""
     from rl_training.data.conversion import convert as convert_dataset
 
     with working(quiet=as_json) as show:
         show(f"converting {source}")
-        rows, left_out = convert_dataset(source, out)
+        rows, left_out = convert_dataset(source, out, columns=column_mapping(columns))
     if as_json:
         print_json({"out": out, "rows": rows, "left_out": left_out})
         return

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from rl_training.cli.columns import column_mapping, takes_columns
 from rl_training.cli.console import number_text, print_json, print_table
 from rl_training.cli.data_convert import SourceArgument
 from rl_training.cli.options import JsonOption
@@ -18,10 +19,13 @@ MOST_NUMBERS = 4
 """Numbers of a vector that a table shows."""
 
 
+@takes_columns
 def inspect(
     source: SourceArgument,
     plot: Annotated[Path | None, typer.Option(help="Draw a picture too: .png, .svg or .pdf.")] = None,
     as_json: JsonOption = False,
+    *,
+    columns: list[str],
 ) -> None:
     """Say what is in a dataset: fields, episodes and how they end, returns, bounds, memory."""
     from rl_training.data.conversion import load_any
@@ -30,7 +34,7 @@ def inspect(
 
     if plot is not None:
         check_picture(plot)
-    dataset = load_any(source)
+    dataset = load_any(source, column_mapping(columns))
     about = {"data": source, **inspect_dataset(dataset)}
     if plot is not None:
         plot_dataset(dataset, plot, title=source)
@@ -42,16 +46,19 @@ def inspect(
             print(f"picture      {plot}")
 
 
+@takes_columns
 def head(
     source: SourceArgument,
     count: Annotated[int, typer.Option("--rows", "-n", min=1, help="Rows to show.")] = 5,
     as_json: JsonOption = False,
+    *,
+    columns: list[str],
 ) -> None:
     """Show the first rows of a dataset."""
     from rl_training.data.conversion import load_any
     from rl_training.data.inspection import first_rows
 
-    rows = first_rows(load_any(source), count)
+    rows = first_rows(load_any(source, column_mapping(columns)), count)
     if as_json:
         print_json(rows)
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,15 +35,20 @@ class Converted(NamedTuple):
     """Arrays of the source that the destination has no place for: no algorithm reads them."""
 
 
-def load_any(source: str) -> TransitionDataset:
-    """The dataset of a file, a folder in the mapped form, or a Minari id, with nothing transformed."""
+def load_any(source: str, columns: Mapping[str, Any] | None = None) -> TransitionDataset:
+    """The dataset of a file, a folder in the mapped form, or a Minari id, with nothing transformed.
+
+    `columns` say what the columns of a table mean, as the option `dataset_columns` does.
+    """
     path = Path(source)
+    if columns is not None:
+        return load_transition_dataset(dataset_path=source, dataset_columns=columns)
     if path.suffix.lower() in ENDINGS or path.exists() or "-v" not in source:
         return load_transition_dataset(source)
     return load_transition_dataset(dataset_id=source)
 
 
-def convert(source: str, out: str) -> Converted:
+def convert(source: str, out: str, *, columns: Mapping[str, Any] | None = None) -> Converted:
     """Write a dataset in the form that the name of the destination says."""
     check_destination(out)
     path, ending = Path(source), Path(out).suffix.lower()
@@ -51,7 +56,7 @@ def convert(source: str, out: str) -> Converted:
     if kind in STREAMED and ending == ".rlt" and path.is_file():
         left_out = stream_to_mapped(path, str(kind), Path(out))
         return Converted(len(load_transition_dataset(out)), left_out)
-    dataset = load_any(source)
+    dataset = load_any(source, columns)
     arrays = ARRAY_READERS[str(kind)](path) if kind in ARRAY_READERS and ending != ".rlt" and ending else None
     if not isinstance(arrays, dict):
         write_dataset(dataset, out)

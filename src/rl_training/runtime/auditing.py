@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from rl_training.binding import bind
 from rl_training.data import DataOptions, TransitionDataset, load_transition_dataset
 from rl_training.data.audit import CHEAP, CHECKS, Verdict, View, check_data, worst
 from rl_training.data.audit import Finding as Finding
@@ -44,13 +46,19 @@ class Audit:
         return {**about, "verdict": self.verdict, "findings": findings}
 
 
-def audit_data(source: str | Path | TransitionDataset, *, env_id: str | None = None) -> Audit:
-    """Every check on a file, a Minari dataset on this machine, or a dataset; an environment tells the bounds."""
+def audit_data(
+    source: str | Path | TransitionDataset, *, env_id: str | None = None, columns: Mapping[str, Any] | None = None
+) -> Audit:
+    """Every check on a file, a Minari dataset on this machine, or a dataset; an environment tells the bounds.
+
+    `columns` say what the columns of a table mean, as the option `dataset_columns` does.
+    """
     space = None if env_id is None else try_out(env_id, {}).spaces.action
     if isinstance(source, TransitionDataset):
         return _audit("the dataset", View(source, _fitting(source, space, env_id)))
     is_path = Path(source).exists() or Path(source).suffix != "" or isinstance(source, Path)
-    options = DataOptions(dataset_path=str(source)) if is_path else DataOptions(dataset_id=str(source))
+    named = {"dataset_path" if is_path or columns is not None else "dataset_id": str(source)}
+    options: DataOptions = bind({**named, "dataset_columns": columns}, DataOptions)[0]
     try:
         dataset = load_transition_dataset(options)
     except NotFiniteError as error:
