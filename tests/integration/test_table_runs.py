@@ -143,3 +143,24 @@ def test_what_a_table_lacks_for_training_is_said_with_status_2(plant: Path, tmp_
     unmapped = command("train", "bc", "--data", plant, "--out", tmp_path)
     assert unmapped.code == 2
     assert "dataset_kind 'csv' needs dataset_columns" in unmapped.err
+
+
+def test_the_flags_of_columns_are_the_same_in_every_command(
+    command: Command, pendulum: dict[str, Path], tmp_path: Path
+) -> None:
+    flags = ["--obs-columns=x_*", "--next-obs-columns=next_x_*", "--action-columns=torque", "--reward-column=r"]
+    flags += ["--episode-column=run", "--step-column=t", "--terminated-column=ended"]
+    expected = load_transition_dataset(pendulum["npz"])
+
+    audited = json.loads(command("data", "audit", pendulum["parquet"], *flags, "--json").out)
+    inspected = json.loads(command("data", "inspect", pendulum["csv"], *flags, "--json").out)
+    shown = json.loads(command("data", "head", pendulum["csv"], *flags, "--json", "-n", "1").out)
+    converted = command("data", "convert", pendulum["parquet"], tmp_path / "log.rlt", *flags)
+    missing = command("data", "audit", pendulum["csv"], "--obs-columns=y_*")
+
+    assert (audited["rows"], audited["verdict"]) == (len(expected), "pass")
+    assert inspected["fingerprint"] == expected.fingerprint()
+    assert shown[0]["rewards"] == pytest.approx(float(expected.rewards[0]))
+    assert converted.code == 0
+    assert load_transition_dataset(tmp_path / "log.rlt").fingerprint() == expected.fingerprint()
+    assert (missing.code, missing.out) == (2, "")
