@@ -68,7 +68,9 @@ def test_a_dataset_comes_back_from_any_form(out: str, log: str, command: Command
 def test_what_has_no_place_is_named(command: Command) -> None:
     rows = np.zeros((4, 2))
     np.savez("log.npz", obs=rows, next_obs=rows, actions=rows, rewards=rows[:, 0], dones=[0, 0, 0, 1], qpos=rows)
-    assert "left out, since no algorithm reads them: qpos" in command("data", "convert", "log.npz", "log.rlt").out
+    assert command("data", "convert", "log.npz", "log.pt").code == 0
+    for source, out in (("log.npz", "log.rlt"), ("log.pt", "second.rlt"), ("log.npz", "mine/log-v0")):
+        assert "left out, since no algorithm reads them: qpos" in command("data", "convert", source, out).out
 
 
 def test_a_split_is_of_whole_episodes_and_mixing_joins_them_again(log: str, command: Command) -> None:

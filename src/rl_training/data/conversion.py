@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from rl_training.data.dataset_loaders import ENDINGS, load_transition_dataset
+from rl_training.data.fields import KNOWN
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.offline_mixers import concatenate_datasets, mix_transition_datasets
 from rl_training.data.readers import read_hdf5, read_npz, read_pt
@@ -57,10 +58,11 @@ def convert(source: str, out: str, *, columns: Mapping[str, Any] | None = None) 
         left_out = stream_to_mapped(path, str(kind), Path(out))
         return Converted(len(load_transition_dataset(out)), left_out)
     dataset = load_any(source, columns)
-    arrays = ARRAY_READERS[str(kind)](path) if kind in ARRAY_READERS and ending != ".rlt" and ending else None
-    if not isinstance(arrays, dict):
+    found = ARRAY_READERS[str(kind)](path) if kind in ARRAY_READERS else None
+    arrays = found if isinstance(found, dict) else {}
+    if not arrays or ending not in ARRAY_WRITERS:
         write_dataset(dataset, out)
-        return Converted(len(dataset), [])
+        return Converted(len(dataset), [name for name in arrays if name not in KNOWN])
     plain = {name: value for name, value in arrays.items() if _is_plain(value)}
     ARRAY_WRITERS[ending]({name: np.asarray(value) for name, value in plain.items()}, Path(out))
     return Converted(len(dataset), [name for name in arrays if name not in plain])
