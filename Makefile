@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check slow lines bench bench-learning bench-online docs docs-site clean
+.PHONY: demo test check slow extras lines bench bench-learning bench-online docs docs-site clean
 
 demo: $(VENV)/.installed ## Train TD3+BC on random Pendulum data, and compare it with the data
 	$(BIN)/rl-training train --config td3_bc/pendulum
@@ -19,6 +19,10 @@ check: $(VENV)/.installed-dev ## For daily work: format, lint, types, spelling, 
 
 slow: $(VENV)/.installed-dev ## Tests that take minutes: learning, kills
 	$(BIN)/python -m pytest -n 2 -m slow
+
+extras: $(VENV)/.installed-dev ## Tests that need programs beside Python: Node with packages from npm, Chromium
+	command -v chromium || apt-get install --yes chromium
+	$(BIN)/python -m pytest -m extras
 
 lines: ## How much code there is, without blanks, comments and docstrings
 	$(PYTHON) benchmarks/lines.py

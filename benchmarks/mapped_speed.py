@@ -41,7 +41,7 @@ def write_log(path: Path, rows: int) -> None:
                     "next_action_mask": ~ends,
                 }
             )
-        writer.finish(num_dropped=0, notes=())
+        writer.finish(num_dropped=0, has_rewards=True, notes=())
 
 
 def anonymous_memory() -> float:

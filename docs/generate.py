@@ -13,6 +13,7 @@ from rl_training.binding import describe
 from rl_training.config import TrainConfig
 from rl_training.data import DataOptions
 from rl_training.experiment import list_algorithms
+from rl_training.experiment.pipeline_config import PipelineConfig
 from rl_training.experiment.registry import build_index
 from rl_training.runtime.option_groups import ControlOptions, LoopOptions, OnlineOptions
 from rl_training.runtime.options import mode_defaults
@@ -65,6 +66,7 @@ def options() -> str:
         if defaults := mode_defaults(spec.algorithm, spec.algorithm.mode):
             changed = ", ".join(f"`{name}: {_cell(value)}`" for name, value in defaults.items())
             parts.append(f"Defaults of shared options that differ, after the paper: {changed}.")
+    parts += ["## PipelineConfig", "Options of `rl-training pipeline`.", option_table(describe(PipelineConfig))]
     return "\n\n".join(parts) + "\n"
 
 

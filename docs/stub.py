@@ -27,6 +27,9 @@ from typing_extensions import Unpack
 
 from rl_training.api import ManagedAlgorithm
 from rl_training.config import TrainConfig as TrainConfig
+from rl_training.experiment.estimation import estimate as estimate
+from rl_training.experiment.pipeline import run_pipeline as run_pipeline
+from rl_training.experiment.selecting import select as select
 from rl_training.runtime import TrainResult
 from rl_training.runtime import evaluate as evaluate
 from rl_training.runtime import predict as predict

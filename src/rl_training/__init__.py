@@ -15,9 +15,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rl_training.config import TrainConfig
+    from rl_training.experiment.estimation import estimate
+    from rl_training.experiment.pipeline import run_pipeline
+    from rl_training.experiment.selecting import select
     from rl_training.runtime import evaluate, predict, resume, train
 
-    __all__ = ["TrainConfig", "__version__", "evaluate", "predict", "resume", "train"]
+    __all__ = [
+        "TrainConfig",
+        "__version__",
+        "estimate",
+        "evaluate",
+        "predict",
+        "resume",
+        "run_pipeline",
+        "select",
+        "train",
+    ]
 
 try:
     __version__ = version("rl-training")
@@ -27,9 +40,12 @@ except PackageNotFoundError:
 # Loaded when asked for: importing torch takes over a second, and `rl-training --help` needs none of it.
 _HOMES = {
     "TrainConfig": "rl_training.config",
+    "estimate": "rl_training.experiment.estimation",
     "evaluate": "rl_training.runtime",
     "predict": "rl_training.runtime",
     "resume": "rl_training.runtime",
+    "run_pipeline": "rl_training.experiment.pipeline",
+    "select": "rl_training.experiment.selecting",
     "train": "rl_training.runtime",
 }
 

@@ -7,6 +7,9 @@ from typing_extensions import Unpack
 
 from rl_training.api import ManagedAlgorithm
 from rl_training.config import TrainConfig as TrainConfig
+from rl_training.experiment.estimation import estimate as estimate
+from rl_training.experiment.pipeline import run_pipeline as run_pipeline
+from rl_training.experiment.selecting import select as select
 from rl_training.runtime import TrainResult
 from rl_training.runtime import evaluate as evaluate
 from rl_training.runtime import predict as predict
@@ -85,6 +88,7 @@ class _OnlineOptions(TypedDict, total=False):
 
 class _ControlOptions(TypedDict, total=False):
     eval_interval: int | None
+    eval_fqe: bool
     max_updates: int | None
     max_epochs: int | None
     learning_rate_schedule: Any | None

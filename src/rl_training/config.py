@@ -158,16 +158,20 @@ def read_config(name: str | Path, *, overrides: Sequence[str] = (), others: Iter
     values = parse_yaml(text, where=str(path))
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: expected a mapping of options, got {type(values).__name__}")
+    return with_overrides(values, overrides)
+
+
+def with_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """A mapping of options with `dotted.key=value` overrides written into it."""
+    found = dict(values)
     for override in overrides:
-        _override(values, override)
-    return values
+        _override(found, override)
+    return found
 
 
 def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
     """`key=value` overrides as a mapping of a TrainConfig's fields."""
-    values: dict[str, Any] = {}
-    for override in overrides:
-        _override(values, override)
+    values = with_overrides({}, overrides)
     names = [field.name for field in fields(TrainConfig)]
     problems = [f"unknown option {name!r}{nearest(name, names)}" for name in values if name not in names]
     if problems:

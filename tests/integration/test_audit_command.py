@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from command_line import Command, call_main
 
-from rl_training.data import load_transition_dataset
+from rl_training.data import TransitionDataset, load_transition_dataset
+from rl_training.data.audit import View
+from rl_training.data.audit.borders import likely_borders
 from rl_training.runtime.auditing import audit_data
 
 REAL_WARNINGS: dict[str, set[str]] = {
@@ -30,7 +32,13 @@ REAL_WARNINGS: dict[str, set[str]] = {
 QUIRKS = {
     "cartpole/cartpole_replay_v1.1.0.h5": {"end flags": "1,448 rows before the last row", "constant reward": "is 1"},
     "d4rl/mujoco/ant_medium-v2.hdf5": {"constant columns": "84 in all"},
-    "d4rl/antmaze/antmaze-umaze-v0.hdf5": {"constant reward": "every reward is 0"},
+    "d4rl/antmaze/antmaze-umaze-v0.hdf5": {"constant reward": "every reward is 0", "trajectories": "2 episodes"},
+    "d4rl/antmaze/antmaze-medium-play-v0.hdf5": {"constant reward": "every reward is 0"},
+    "d4rl/antmaze/antmaze-umaze-diverse-v0.hdf5": {"constant reward": "every reward is 0"},
+    "d4rl/antmaze/antmaze-medium-diverse-v0.hdf5": {"trajectories": "3 episodes", "enough data": "67 rows"},
+    "d4rl/mujoco/hopper_medium_replay-v1.hdf5": {"trajectories": "2 episodes", "enough data": "49 rows"},
+    "d4rl/adroit/pen-expert-v1.hdf5": {"trajectories": "2 episodes", "enough data": "198 rows"},
+    "cs285_expert/Ant-v4_expert.npz": {"trajectories": "2 episodes"},
 }
 """What the publishers of data say about it, and where the audit says it."""
 
@@ -150,6 +158,39 @@ def test_training_refuses_what_fails_unless_it_is_accepted(command: Command, tmp
     assert summary["findings"][0]["check"] == "next observations"
 
 
+def test_training_remembers_end_flags_that_contradict_each_other(command: Command, tmp_path: Path) -> None:
+    np.savez(tmp_path / "log.npz", **log(terminals=np.isin(np.arange(200), [19, 59])))
+    small = ["--total-timesteps=5", "algo_kwargs.hidden_sizes=[4]", "--out", tmp_path / "runs"]
+    assert command("train", "td3_bc", "--data", tmp_path / "log.npz", *small).code == 0
+    (metadata,) = (tmp_path / "runs").glob("*/metadata.json")
+    found = {each["check"]: each for each in json.loads(metadata.read_text())["data"]["audit"]["findings"]}
+    assert found["end flags"]["rows"] == [19, 59]
+
+
+def test_training_says_that_runs_without_ends_look_like_several(command: Command, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    obs, actions = [], rng.uniform(-1, 1, size=(50, 40, 1))
+    for run in actions:
+        at = 3 * rng.normal(size=3)
+        for action in run:
+            obs.append(at)
+            at = 0.95 * at + 0.1 * action + 0.01 * rng.normal(size=3)
+    arrays: dict[str, Any] = {
+        "observations": np.array(obs),
+        "actions": actions.reshape(-1, 1),
+        "terminals": np.zeros(2000),
+    }
+    np.savez(tmp_path / "log.npz", **arrays, run_id=np.repeat(np.arange(50), 40))
+
+    trained = command(
+        "train", "bc", "--data", tmp_path / "log.npz", "--total-timesteps", "5", "--out", tmp_path / "runs"
+    )
+
+    assert trained.code == 0
+    assert "audit       warn: the observations after 49 rows, every 40 rows" in trained.out + trained.err
+    assert "'run_id' in the file is not used" in trained.out + trained.err
+
+
 def test_timestamps_change_nothing_in_training(command: Command, tmp_path: Path) -> None:
     fingerprints = set()
     for name, more in (("plain", {}), ("timed", {"timestamps": 1.7e9 + np.arange(200.0)})):
@@ -190,7 +231,7 @@ def test_good_data_is_not_called_bad(shared_data: Path, name: str) -> None:
     assert {each.check for each in report.findings if each.verdict == "warn"} <= REAL_WARNINGS[name]
 
 
-@pytest.mark.parametrize("name", [name for name in REAL_WARNINGS if not name.startswith("pendulum")])
+@pytest.mark.parametrize("name", REAL_WARNINGS)
 @pytest.mark.parametrize(("shift", "which"), [(1, "before"), (-1, "after")])
 def test_rewards_of_real_data_that_are_moved_by_a_row_are_found(
     shared_data: Path, name: str, shift: int, which: str
@@ -200,6 +241,35 @@ def test_rewards_of_real_data_that_are_moved_by_a_row_are_found(
     (finding,) = [each for each in report.findings if each.check == "reward timing"]
     assert finding.verdict == "warn"
     assert f"fit the row {which} better" in finding.message
+
+
+BORDERS = {
+    "pendulum/pendulum_medium_sac.npz": 49,
+    "pendulum/pendulum_expert_sac.npz": 49,
+    "pendulum/pendulum_replay_v1.1.0.h5": 499,
+    "pendulum/pendulum_random_v1.1.0.h5": 499,
+    "cartpole/cartpole_replay_v1.1.0.h5": 1581,
+    "d4rl/mujoco/halfcheetah_medium-v2.hdf5": 1,
+    "d4rl/mujoco/hopper_medium-v2.hdf5": 1,
+    "d4rl/mujoco/ant_medium-v2.hdf5": 1,
+    "cs285_expert/HalfCheetah-v4_expert.npz": 1,
+    "cs285_expert/Hopper-v4_expert.npz": 1,
+    "d4rl/adroit/door-human-v1.hdf5": 1,
+    "d4rl/adroit/hammer-expert-v1.hdf5": 1,
+}
+"""Borders between the episodes of real data, all of which are found when their end flags are taken away."""
+
+
+@pytest.mark.parametrize("name", BORDERS)
+def test_borders_of_real_data_are_found_without_their_flags_and_nothing_else(shared_data: Path, name: str) -> None:
+    dataset = load_transition_dataset(shared_data / name)
+    ends = dataset.episode_ends.numpy().nonzero()[0][:-1]
+    obs = dataset.obs.numpy()
+    arrays: dict[str, Any] = {"obs": obs, "actions": dataset.actions, "rewards": dataset.rewards}
+    arrays["terminals"] = np.zeros(len(obs))
+    joined = TransitionDataset.from_dict(arrays)
+    assert (len(ends), likely_borders(View(joined)).tolist()) == (BORDERS[name], ends.tolist())
+    assert likely_borders(View(dataset)).tolist() == []
 
 
 def test_demonstrations_of_people_are_not_called_bad(shared_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,6 +284,29 @@ def test_quirks_of_real_data_are_named(shared_data: Path, name: str) -> None:
     for check, words in QUIRKS[name].items():
         assert found[check].verdict == "warn"
         assert words in found[check].message
+
+
+@pytest.mark.parametrize(
+    ("name", "check", "words"),
+    [
+        ("pendulum/pendulum_replay_v1.1.0.h5", "episode ends", "500 episodes, 0 terminated, 500 cut; 500 last rows"),
+        ("pendulum/pendulum_replay_v1.1.0.h5", "returns", "from -1778 to"),
+        ("pendulum/pendulum_medium_sac.npz", "episode ends", "50 episodes, 0 terminated, 50 cut"),
+        ("d4rl/adroit/door-human-v1.hdf5", "episode ends", "2 episodes, 0 terminated, 2 cut; 2 last rows"),
+        ("d4rl/mujoco/hopper_medium-v2.hdf5", "episode ends", "2 episodes, 2 terminated, 0 cut"),
+    ],
+)
+def test_what_is_no_mistake_is_told_too(shared_data: Path, name: str, check: str, words: str) -> None:
+    (finding,) = [each for each in audit_data(shared_data / name).findings if each.check == check]
+    assert finding.verdict == "pass"
+    assert words in finding.message
+
+
+@pytest.mark.parametrize(("name", "warns"), [("men_random", set()), ("men_bts", {"constant columns"})])
+def test_logged_recommendations_are_audited(shared_data: Path, name: str, warns: set[str]) -> None:
+    columns = {"obs": ["user-item_affinity_*"], "actions": ["item_id"], "reward": "click", "episodes": "each_row"}
+    report = audit_data(shared_data / "obd" / f"{name}.csv.gz", columns={**columns, "action_kind": "discrete"})
+    assert {each.check for each in report.findings if each.verdict != "pass"} == warns
 
 
 def test_every_real_file_is_audited(shared_data: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from rl_training.experiment import get_algorithm_spec, list_algorithms
 from rl_training.reading import Rollout
 from rl_training.runtime.checkpointing import load_checkpoint
 from rl_training.runtime.options import bind_options, option_groups
+from rl_training.runtime.policy_files import policy_files
 from rl_training.spaces import BoxActions, DiscreteActions, SpaceSpec
 from rl_training.types import Batch, ConfigError
 
@@ -201,6 +203,11 @@ def test_train_evaluate_predict_and_resume_through_the_registry(name: str, tiny_
     action = spec.predict(result.run_dir, [0.5] * spaces.obs_dim)
     assert action.shape == spaces.action.column.shape
     spaces.action.check(torch.as_tensor(action)[None], name="actions", origin="the task")
+    file = policy_files(result.run_dir)[-1]
+    rows = np.linspace(-1, 1, 7 * spaces.obs_dim, dtype=np.float32).reshape(7, -1)
+    for deterministic in (True, False):
+        whole, alone = (spec.predict(path, rows, deterministic=deterministic) for path in (result.run_dir, file))
+        np.testing.assert_array_equal(whole, alone)
     resumed = spec.resume(result.run_dir, total_timesteps=30)
     state = load_checkpoint(resumed.checkpoint_path)["trainer"]["state"]
     assert state["global_step"] == 30

@@ -192,7 +192,7 @@ def test_a_mistake_gets_one_line_and_nothing_is_written(name: str, command: Comm
 @pytest.mark.parametrize(
     ("out", "words"),
     [
-        ("log.csv", "'log.csv' must end in .npz, .hdf5, .h5, .pt, .rlt, or be the id of a Minari dataset"),
+        ("log.csv", "'log.csv' must end in .npz, .hdf5, .h5, .pt, .parquet, .rlt, or be the id of a Minari dataset"),
         ("nowhere/log.npz", "the folder of 'nowhere/log.npz' does not exist"),
         ("my pendulum-v0", "'my pendulum-v0' is no id of a Minari dataset; expected one such as mine/pendulum-v0"),
     ],

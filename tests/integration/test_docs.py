@@ -18,6 +18,7 @@ from rl_training.algorithms import ALGORITHMS
 from rl_training.binding import bind
 from rl_training.cli import main
 from rl_training.config import TrainConfig, parse_yaml
+from rl_training.experiment.pipeline_config import read_pipeline
 from rl_training.runtime.options import bind_options
 
 ROOT = Path(__file__).parents[2]
@@ -27,6 +28,8 @@ SHORT = ["--set", "total_timesteps=20", "--set", "eval_episodes=1"]
 """Added to `resume` commands of the documentation: their length is theirs, whether they run is the test's."""
 TINY = [*SHORT, "--set", "algo_kwargs.hidden_sizes=[8]"]
 """Added to `train` commands."""
+QUICK_FITS = ["--set", "fit_updates=50", "--set", "algo_kwargs.hidden_sizes=[8]"]
+"""Added to `pipeline` commands that have minutes, with so few updates that nothing can be judged."""
 
 
 def _blocks(page: Path, language: str) -> list[str]:
@@ -79,6 +82,9 @@ def _run(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if arguments[0] in ("train", "resume"):
         # Right after the command's name, so that what the example sets itself comes later and wins.
         expanded[1:1] = TINY if arguments[0] == "train" else SHORT
+    if arguments[0] == "pipeline" and "--minutes" in expanded:
+        place = expanded.index("--minutes")
+        expanded[place : place + 2] = ["--updates", "20", "--members", "2", *QUICK_FITS]
     monkeypatch.setattr(sys, "argv", ["rl-training", *expanded])
     with pytest.raises(SystemExit) as status:
         main()
@@ -106,6 +112,10 @@ def _kill(arguments: list[str]) -> None:
 def test_yaml_examples_bind(page: Path) -> None:
     for block in _blocks(page, "yaml"):
         values = {"algo": "td3_bc", **parse_yaml(block, where=str(page))}
+        if "data" in values:
+            del values["algo"]
+            read_pipeline(values)
+            continue
         config: TrainConfig = bind(values, TrainConfig)[0]
         bind_options(config)
 

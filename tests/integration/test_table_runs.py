@@ -139,7 +139,7 @@ def test_predict_says_what_a_table_lacks(plant: Path, tmp_path: Path, command: C
 def test_what_a_table_lacks_for_training_is_said_with_status_2(plant: Path, tmp_path: Path, command: Command) -> None:
     without_reward = command("train", "dqn", "--data", plant, *MAPPED, "--out", tmp_path, "algo_kwargs.mode=offline")
     assert without_reward.code == 2
-    assert "dqn learns from rewards, and the table has none" in without_reward.err
+    assert "the data has no rewards, which dqn learns from: add an array named 'rewards'" in without_reward.err
     unmapped = command("train", "bc", "--data", plant, "--out", tmp_path)
     assert unmapped.code == 2
     assert "dataset_kind 'csv' needs dataset_columns" in unmapped.err
@@ -156,11 +156,27 @@ def test_the_flags_of_columns_are_the_same_in_every_command(
     inspected = json.loads(command("data", "inspect", pendulum["csv"], *flags, "--json").out)
     shown = json.loads(command("data", "head", pendulum["csv"], *flags, "--json", "-n", "1").out)
     converted = command("data", "convert", pendulum["parquet"], tmp_path / "log.rlt", *flags)
+    parts = [tmp_path / "rest.parquet", tmp_path / "held_out.npz"]
+    halved = command("data", "split", pendulum["csv"], "--fraction=0.5", "--out", *parts, *flags)
+    mixed = command("data", "mix", pendulum["csv"], parts[1], "--out", tmp_path / "more.npz", *flags)
     missing = command("data", "audit", pendulum["csv"], "--obs-columns=y_*")
 
     assert (audited["rows"], audited["verdict"]) == (len(expected), "pass")
     assert inspected["fingerprint"] == expected.fingerprint()
     assert shown[0]["rewards"] == pytest.approx(float(expected.rewards[0]))
-    assert converted.code == 0
+    assert (converted.code, halved.code, mixed.code) == (0, 0, 0)
+    assert sum(len(load_transition_dataset(part)) for part in parts) == len(expected)
     assert load_transition_dataset(tmp_path / "log.rlt").fingerprint() == expected.fingerprint()
     assert (missing.code, missing.out) == (2, "")
+
+
+def test_a_policy_from_a_mapped_table_takes_the_table(plant: Path, tmp_path: Path, command: Command) -> None:
+    assert command("data", "convert", plant, tmp_path / "plant.rlt", *MAPPED).code == 0
+    for name, source in (("mapped", [tmp_path / "plant.rlt"]), ("read", [plant, *MAPPED])):
+        arguments = ["--total-timesteps", 20, "--out", tmp_path, "--run-name", name, "--quiet"]
+        assert command("train", "bc", "--data", *source, *arguments).code == 0
+    answers = [command("predict", tmp_path / name, "--obs", plant) for name in ("mapped", "read")]
+    assert answers[0].code == 0
+    assert answers[0].out == answers[1].out
+    resumed = command("resume", tmp_path / "mapped", "total_timesteps=30", "--quiet")
+    assert resumed.code == 0, resumed.err

@@ -221,8 +221,9 @@ def test_a_missing_field_is_named(train_on: Command, output: Path, field: str) -
         # With time limits alone, the data would be that of a task that never ends.
         del arrays["timeouts"]
 
-    words = {"observations": "obs", "terminals": "dones"}.get(field, field)
-    _refused(train_on(arrays), output, f"field '{words}' is missing")
+    words = {"observations": "field 'obs' is missing", "terminals": "field 'dones' is missing"}
+    words["rewards"] = "the data has no rewards, which td3_bc learns from"
+    _refused(train_on(arrays), output, words.get(field, f"field '{field}' is missing"))
 
 
 def test_actions_outside_the_bounds_are_refused_until_clipping_is_asked_for(train_on: Command, output: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rl_training.data import TransitionDataset
-from rl_training.data.audit import Finding, View, check_data
+from rl_training.data.audit import Finding, View, borders, check_data
 from rl_training.spaces import BoxActions
 
 LAW = settings(deadline=None, max_examples=30, derandomize=True)
@@ -80,6 +80,21 @@ def test_a_shift_of_all_next_observations_is_found(seed: int, shift: int) -> Non
 
 
 @LAW
+@given(SEEDS, st.integers(2, 24))
+def test_borders_without_end_flags_are_found_and_nothing_else(seed: int, kept: int) -> None:
+    arrays = log(seed)
+    ends = np.flatnonzero(arrays["truncations"])
+    forgotten = np.delete(ends[:-1], slice(0, None, kept))
+    arrays["truncations"][forgotten] = False
+    arrays["next_obs"][forgotten] = arrays["obs"][forgotten + 1]
+    view = View(TransitionDataset.from_dict(arrays))
+    found = borders.likely_borders(view)
+    assert set(found) <= set(forgotten)
+    # Some runs begin near where the one before ended.
+    assert len(found) >= 0.5 * len(forgotten)
+
+
+@LAW
 @given(SEEDS, st.data())
 def test_an_action_out_of_bounds_is_found_anywhere(seed: int, data: st.DataObject) -> None:
     arrays = log(seed)
@@ -117,10 +132,47 @@ def test_a_copied_episode_is_found_wherever_it_stands(seed: int, data: st.DataOb
 
 
 @LAW
-@given(SEEDS)
-def test_rewards_that_come_a_step_late_are_found(seed: int) -> None:
+@given(SEEDS, st.sampled_from([1, -1]), st.sampled_from([0.0, 0.1, 0.3]))
+def test_rewards_that_come_a_step_late_or_early_are_found_under_noise(seed: int, shift: int, noise: float) -> None:
     arrays = log(seed)
-    arrays["rewards"] = np.roll(arrays["rewards"], 1)
+    rewards = arrays["rewards"]
+    rewards = rewards + noise * rewards.std() * np.random.default_rng(seed).normal(size=len(rewards))
+    arrays["rewards"] = rewards
+    assert findings(arrays)["reward timing"].verdict == "pass"
+    arrays["rewards"] = np.roll(rewards, shift)
     finding = findings(arrays)["reward timing"]
     assert finding.verdict == "warn"
-    assert "the row before" in finding.message
+    assert ("the row before" if shift == 1 else "the row after") in finding.message
+
+
+@LAW
+@given(SEEDS, st.data())
+def test_end_flags_that_contradict_each_other_are_found_anywhere(seed: int, data: st.DataObject) -> None:
+    arrays = log(seed)
+    ends = np.flatnonzero(arrays["truncations"]).tolist()
+    both = sorted(data.draw(st.lists(st.sampled_from(ends), min_size=1, max_size=5, unique=True)))
+    arrays["dones"][both] = True
+    finding = findings(arrays)["end flags"]
+    assert (finding.verdict, list(finding.rows)) == ("warn", both)
+
+
+@LAW
+@given(SEEDS, st.data())
+def test_a_reward_far_outside_the_others_is_found_anywhere(seed: int, data: st.DataObject) -> None:
+    arrays = log(seed)
+    row = data.draw(st.integers(0, len(arrays["obs"]) - 1))
+    arrays["rewards"][row] = data.draw(st.sampled_from([-1e3, 1e3, 1e6]))
+    finding = findings(arrays)["reward outliers"]
+    assert (finding.verdict, finding.rows) == ("warn", (row,))
+
+
+@LAW
+@given(SEEDS, st.data())
+def test_a_sensor_that_is_stuck_is_found_in_any_column(seed: int, data: st.DataObject) -> None:
+    arrays = log(seed)
+    column = data.draw(st.integers(0, arrays["obs"].shape[1] - 1))
+    for name in ("obs", "next_obs"):
+        arrays[name][:, column] = arrays[name][0, column]
+    finding = findings(arrays)["constant columns"]
+    assert finding.verdict == "warn"
+    assert finding.message.endswith(f"never change: {column}")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rl_training.data import TransitionDataset
 from rl_training.data.conversion import convert, load_any
 
-ENDINGS = (".npz", ".pt", ".hdf5", ".rlt")
+ENDINGS = (".npz", ".pt", ".hdf5", ".parquet", ".rlt")
 
 
 @st.composite
@@ -25,7 +25,6 @@ def logs(draw: Any) -> dict[str, Any]:
     ends = rng.integers(0, 4, size=rows)
     log: dict[str, Any] = {
         "observations": rng.normal(size=(rows, 3)).astype(dtype),
-        "rewards": rng.normal(size=rows).astype(dtype),
         "terminals": ends == 1,
         "timeouts": (ends == 2) & (np.arange(rows) > 0),
         "other": rng.integers(0, 9, size=(rows, 2), dtype=np.int16),
@@ -38,6 +37,14 @@ def logs(draw: Any) -> dict[str, Any]:
     if draw(st.booleans()):
         log["next_actions"] = log["actions"][::-1].copy()
     if draw(st.booleans()):
+        log["rewards"] = rng.normal(size=rows).astype(dtype)
+    if draw(st.booleans()):
+        log["timestamps"] = 1.7e9 + np.cumsum(rng.uniform(1e-3, 1, rows))
+    if draw(st.booleans()):
+        log["propensities"] = rng.uniform(0.1, 1, rows).astype(dtype)
+    if draw(st.booleans()):
+        log["valid_actions"] = rng.integers(0, 2, (rows, 3)).astype(np.float32)
+    if draw(st.booleans()):
         log["achieved_goals"] = rng.normal(size=(rows, 1)).astype(dtype)
     return log
 
@@ -47,6 +54,7 @@ def _check_same(one: TransitionDataset, other: TransitionDataset) -> None:
         name: value.dtype for name, value in other.fields.items()
     }
     assert one.fingerprint() == other.fingerprint()
+    assert one.has_rewards == other.has_rewards
     for name in ("truncations", "next_action_mask", "tail_rewards"):
         torch.testing.assert_close(getattr(one, name), getattr(other, name), rtol=0, atol=0, equal_nan=True)
 

@@ -40,6 +40,8 @@ class Optimizer(nn.Module):
 class Adam(Optimizer):
     """Adam. The moments mirror the module they belong to, so their names in a checkpoint are the module's own."""
 
+    _kernel: Callable[..., object] = staticmethod(torch._fused_adam_)
+
     def __init__(
         self, module: nn.Module, *, weight_decay: float = 0.0, beta1: float = 0.9, eps: float = 1e-8, **options: Any
     ) -> None:
@@ -59,7 +61,13 @@ class Adam(Optimizer):
         # The kernel behind torch.optim.Adam(fused=True); going through torch.optim costs 0.3 ms of Python per step.
         # The empty list would be the maxima of AMSGrad.
         state: list[list[Tensor]] = [self._averages, self._squares, [], [self.count] * len(gradients)]
-        torch._fused_adam_(self._params, gradients, *state, lr=self.learning_rate, **self._constants)
+        self._kernel(self._params, gradients, *state, lr=self.learning_rate, **self._constants)
+
+
+class AdamW(Adam):
+    """Adam with a weight decay beside the gradients instead of in them."""
+
+    _kernel = staticmethod(torch._fused_adamw_)
 
 
 def trainable(module: nn.Module) -> list[Tensor]:

@@ -17,6 +17,7 @@ from rl_training.config import TrainConfig
 from rl_training.envs import env_id_for
 from rl_training.experiment.registry import AlgorithmSpec, list_algorithms
 from rl_training.runtime import (
+    Export,
     Policy,
     SavedPolicy,
     TrainResult,
@@ -130,9 +131,21 @@ class ManagedAlgorithm:
         """Values of native actions by the critics: the discounted return that they predict, of transformed rewards."""
         return self._trained().predict_value(obs, actions)
 
+    def log_probs(self, obs: ArrayLike, actions: ArrayLike) -> NDArray[Any] | None:
+        """Log-probabilities with which the stochastic policy draws native actions; None where it has no density."""
+        return self._trained().log_probs(obs, actions)
+
     def policy(self) -> Policy:
         """The policy as a plain module from native observations to native actions."""
         return copy.deepcopy(self._trained().policy)
+
+    def export(self, path: str | Path, *, novelty: bool = True) -> Export:
+        """Write the policy to a new folder for use without this package, and check it there.
+
+        The folder has an ONNX file with `action` and `novelty`, the support score, its description, test vectors, and a
+        script that checks them. Without `novelty`, the data of the run is not needed.
+        """
+        return self._trained().export(path, dataset=self._dataset, novelty=novelty)
 
     def save(self, path: str | Path) -> None:
         """Write everything to one file, for `load`, and for `rl-training eval` and `predict`."""

@@ -14,11 +14,14 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 import rl_training
-from rl_training.cli import policies, report, train
+from rl_training.cli import export, policies, report, train
 from rl_training.cli.config import config_app, list_
 from rl_training.cli.console import print_json
 from rl_training.cli.data import data_app
 from rl_training.cli.env import env_app
+from rl_training.cli.estimate import estimate
+from rl_training.cli.pipeline import pipeline
+from rl_training.cli.select import select
 from rl_training.types import UserError
 
 SPINS = "2000"
@@ -41,6 +44,10 @@ app.command("eval")(policies.evaluate)
 app.command()(policies.record)
 app.command()(policies.play)
 app.command()(policies.predict)
+app.command()(estimate)
+app.command()(select)
+app.command()(pipeline)
+app.command()(export.export)
 app.command("list")(list_)
 app.command()(report.report)
 app.add_typer(config_app, name="config")

@@ -23,11 +23,16 @@ FLAGS: dict[str, tuple[str, str]] = {
     "truncated": ("--truncated-column", "Column that is 1 where the episode was cut."),
     "done": ("--done-column", "Column that is 1 at ends of the kind that --done-means says."),
     "done_means": ("--done-means", "terminated, or episode_end."),
+    "propensity": ("--propensity-column", "Column with the probability of the logged action."),
+    "behavior_log_prob": ("--behavior-log-prob-column", "Column with its natural logarithm, instead."),
+    "valid_actions": ("--valid-action-columns", "Columns that are 1 where a choice was allowed; repeatable."),
+    "action_kind": ("--action-kind", "continuous or discrete; default as the actions look."),
+    "choices": ("--choices", "Names of all choices, in the order of their numbers."),
     "one_hot": ("--one-hot", "Columns of the observation seen as categories; repeatable."),
     "missing": ("--missing", "What to do about empty cells: error, drop_episode, or forward_fill."),
 }
 """By key of `dataset_columns`, the option of a command and its help."""
-LISTS = ("obs", "next_obs", "actions", "one_hot")
+LISTS = ("obs", "next_obs", "actions", "valid_actions", "choices", "one_hot")
 
 
 def takes_columns(command: Callable[..., None]) -> Callable[..., None]:

@@ -17,6 +17,10 @@ from rl_training.types import ConfigError
 if TYPE_CHECKING:
     from rl_training.runtime.auditing import Audit, Finding
 
+MEANING = (
+    "fail: the data is wrong, whatever it is about. warn: it looks wrong, or limits what can be learned; for some data "
+    "it is right."
+)
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c2430; --paper: #fff; --line: #d8dee6; --faint: #5b6675;
   --pass: #1a7f37; --warn: #9a6700; --fail: #cf222e; }
@@ -71,13 +75,15 @@ def _print(report: Audit) -> None:
             for name, text in _details(each).items():
                 print(f"  {name:<12}{text}")
     print(f"\n{summary(report)}")
+    if report.verdict != "pass":
+        print(meaning(report))
 
 
 def _details(finding: Finding) -> dict[str, str]:
     """What a finding says, by name."""
     lines = {"what": finding.message, "why": finding.why, "what to do": finding.advice}
     if finding.rows:
-        more = ", ..." if finding.count > len(finding.rows) else ""
+        more = f", ... ({finding.count:,} in all)" if finding.count > len(finding.rows) else ""
         lines["rows"] = ", ".join(map(str, finding.rows)) + more
     return lines
 
@@ -89,6 +95,12 @@ def summary(report: Audit) -> str:
     return f"{report.source}{size}: {report.verdict}; {counts[0]} passed, {counts[1]} warned, {counts[2]} failed"
 
 
+def meaning(report: Audit) -> str:
+    """What the words and the row numbers of a report mean."""
+    rows = "Rows are counted from 1, without the header." if report.first_row else "Rows are counted from 0."
+    return f"{MEANING} {rows}"
+
+
 def page(report: Audit) -> str:
     """The report as one self-contained page."""
     order = ("fail", "warn", "pass")
@@ -98,6 +110,7 @@ def page(report: Audit) -> str:
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>\n'
         f'<body><h1>{title}</h1><p class="verdict {report.verdict}">{escape(summary(report))}</p>\n'
+        f'<p class="faint">{escape(meaning(report))}</p>\n'
         f"<table><tr><th>Check</th><th>Verdict</th><th>Finding</th></tr>\n{rows}</table></body></html>\n"
     )
 

@@ -37,6 +37,7 @@ def convert(
         print(f"left out, since no algorithm reads them: {', '.join(left_out)}")
 
 
+@takes_columns
 def mix(
     sources: Annotated[list[str], typer.Argument(metavar="DATA...", help=SOURCE)],
     out: Annotated[str, typer.Option(help="What to write; its name says in which form.")],
@@ -45,25 +46,31 @@ def mix(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the rows that are drawn for a ratio.")] = 0,
     as_json: JsonOption = False,
+    *,
+    columns: list[str],
 ) -> None:
     """Write several datasets as one: all their episodes, or rows in given proportions."""
     from rl_training.data.conversion import mix as mix_datasets
 
-    dataset = mix_datasets(sources, out, ratios=None if ratio is None else _ratios(ratio), seed=seed)
+    shares = None if ratio is None else _ratios(ratio)
+    dataset = mix_datasets(sources, out, ratios=shares, seed=seed, columns=column_mapping(columns))
     _report([(out, dataset)], as_json=as_json)
 
 
+@takes_columns
 def split(
     source: SourceArgument,
     fraction: Annotated[float, typer.Option(help="Share of the episodes in the second dataset, between 0 and 1.")],
     out: Annotated[tuple[str, str], typer.Option(help="The two datasets to write; their names say in which form.")],
     seed: Annotated[int, typer.Option(min=0, help="Seed of the choice of episodes.")] = 0,
     as_json: JsonOption = False,
+    *,
+    columns: list[str],
 ) -> None:
     """Write two datasets of whole episodes, chosen at random, such as one to train on and one to hold out."""
     from rl_training.data.conversion import split as split_dataset
 
-    parts = split_dataset(source, out, fraction=fraction, seed=seed)
+    parts = split_dataset(source, out, fraction=fraction, seed=seed, columns=column_mapping(columns))
     _report(list(zip(out, parts, strict=True)), as_json=as_json)
 
 

@@ -72,6 +72,7 @@ def _print_facts(about: dict[str, Any]) -> None:
     episodes = "not known: the rows seem shuffled" if about["episodes"] is None else f"{about['episodes']}: {ends}"
     facts = {"data": about["data"], "rows": f"{about['rows']}{dropped}", "episodes": episodes}
     facts |= {"size": size, "fingerprint": about["fingerprint"]}
+    facts |= {} if about["has_rewards"] else {"rewards": "none"}
     for name, text in facts.items():
         print(f"{name:<12} {text}")
     for note in about["notes"]:

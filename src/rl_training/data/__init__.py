@@ -27,8 +27,8 @@ from rl_training.data.sources import hindsight_source as hindsight_source
 from rl_training.data.sources import make_source as make_source
 from rl_training.data.sources import source_for as source_for
 from rl_training.data.sources import with_annotations as with_annotations
-from rl_training.data.table_rows import read_observations as read_observations
-from rl_training.data.tables import TableFiles as TableFiles
+from rl_training.data.table_fields import read_observations as read_observations
+from rl_training.data.table_files import TableFiles as TableFiles
 from rl_training.data.tables import check_table_path as check_table_path
 from rl_training.data.tables import make_table as make_table
 from rl_training.data.tables import table_kind as table_kind

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import os
 import zipfile
@@ -19,6 +20,8 @@ from rl_training.types import DatasetError
 
 BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError, RuntimeError)
 """What a damaged archive may raise."""
+CONVERT_HINT = "data convert makes a folder .rlt of an .npz or HDF5 file, which is not read into memory"
+CONTROL_GROUP = Path("/sys/fs/cgroup")
 PIECE = 1 << 24
 """Bytes read at a time."""
 
@@ -105,18 +108,43 @@ def check_memory(path: Path, needed: int) -> None:
     """Refuse to read more than there is memory for."""
     free = _free_memory()
     if free is not None and needed > free:
-        sizes = f"{needed / 2**30:.1f} GiB of arrays, this machine has {free / 2**30:.1f} GiB of memory free"
-        hint = (
-            "if that is right, data convert makes a folder .rlt of an .npz or HDF5 file, which is not read into memory"
-        )
-        raise DatasetError(f"{path} holds {sizes}; {hint}")
+        sizes = f"{needed / 2**30:.1f} GiB of arrays, and {free / 2**30:.1f} GiB of memory are free"
+        raise DatasetError(f"{path} holds {sizes}; if that is right, {CONVERT_HINT}")
 
 
 def _free_memory() -> int | None:
     """Bytes of memory that can be taken; None where the system does not say."""
+    found = [each for each in (_free_on_machine(), _free_in_container(), _free_for_process()) if each is not None]
+    return min(found, default=None)
+
+
+def _free_on_machine() -> int | None:
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
     except (OSError, StopIteration, ValueError):
         names = getattr(os, "sysconf_names", {})
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if "SC_PHYS_PAGES" in names else None
+
+
+def _free_in_container() -> int | None:
+    """What the control group leaves; a process that takes more is killed, without an error."""
+    try:
+        limit, used = (int((CONTROL_GROUP / f"memory.{name}").read_text("ascii")) for name in ("max", "current"))
+        stat = dict(line.split() for line in (CONTROL_GROUP / "memory.stat").read_text("ascii").splitlines())
+        # Files that are kept in memory make room when it is needed.
+        return max(limit - used + int(stat["file"]), 0)
+    except (OSError, ValueError, KeyError):
+        # There is no limit, or it says "max".
+        return None
+
+
+def _free_for_process() -> int | None:
+    """What `ulimit -v` leaves."""
+    try:
+        resource = importlib.import_module("resource")
+        limit = int(resource.getrlimit(resource.RLIMIT_AS)[0])
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    except (ImportError, OSError, ValueError):
+        return None
+    return None if limit < 0 else max(limit - pages * os.sysconf("SC_PAGE_SIZE"), 0)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
+from numpy.typing import ArrayLike
 from pydantic import Field
 
 from rl_training.binding import option, options
@@ -17,8 +18,20 @@ from rl_training.types import ConfigError, DatasetError, nearest
 _EPISODE_LIKE = re.compile(
     r"(run|ep|episode|traj|trajectory|session)([ _-]?(id|no|nr|num|number|index|name))?", re.IGNORECASE
 )
-_SINGLE = ("reward", "episode", "step", "timestamp", "terminated", "truncated", "done", "propensity")
+_SINGLE = (
+    "reward",
+    "episode",
+    "step",
+    "timestamp",
+    "terminated",
+    "truncated",
+    "done",
+    "propensity",
+    "behavior_log_prob",
+)
 _SEVERAL = ("obs", "next_obs", "actions", "valid_actions")
+FURTHER = ("achieved_goals", "next_actions", "next_action_mask", "returns_to_go", "tail_rewards", "timestamps")
+"""Fields that have no key of their own."""
 _ASKS_EPISODES = (
     "dataset_columns: which rows belong to the same episode (run, batch, day, patient)? Name the column that says so "
     "(episode), or set episodes: one (all rows follow each other), episodes: flags (an episode ends where terminated, "
@@ -49,7 +62,9 @@ class ColumnsConfig:
     done: str | None = option(None, "1 at an end of the kind that done_means says")
     done_means: Literal["terminated", "episode_end"] | None = option(None, "the task ended, or only the recording")
     propensity: str | None = option(None, "probability with which the logged action was chosen")
+    behavior_log_prob: str | None = option(None, "its natural logarithm, instead of propensity")
     valid_actions: tuple[str, ...] = option((), "1 where a choice was allowed, one column per choice")
+    fields: dict[str, tuple[str, ...]] = option({}, f"further fields and their columns: {', '.join(FURTHER)}")
     missing: Literal["error", "drop_episode", "forward_fill"] = option("error", "what to do about empty cells")
     one_hot: tuple[str, ...] | dict[str, tuple[str, ...]] = option(
         (), "observation columns seen as one number per category; a mapping lists the categories"
@@ -67,6 +82,13 @@ class ColumnsConfig:
             problems.append("dataset_columns: episode and episodes both say what an episode is; give one")
         if self.step is not None and self.timestamp is not None:
             problems.append("dataset_columns: step and timestamp both order rows; give one")
+        if self.propensity is not None and self.behavior_log_prob is not None:
+            problems.append("dataset_columns: propensity and behavior_log_prob say the same; give one")
+        problems += [
+            f"dataset_columns: fields: {name!r} is no field{nearest(name, FURTHER) or f'; there are {FURTHER}'}"
+            for name in self.fields
+            if name not in FURTHER
+        ]
         problems += self._end_problems()
         if self.choices and self.action_kind == "continuous":
             problems.append("dataset_columns: choices do not go with action_kind: continuous")
@@ -101,8 +123,15 @@ class ColumnsConfig:
     def used(self) -> list[str]:
         """The names of all columns that are read; patterns must have been expanded."""
         names = [name for role in _SEVERAL for name in getattr(self, role)]
+        names += [name for columns in self.fields.values() for name in columns]
         names += [name for role in _SINGLE[1:] if (name := getattr(self, role)) is not None]
         return list(dict.fromkeys(names))
+
+
+AnyColumns: TypeAlias = ColumnsConfig | Mapping[str, Any] | None
+"""A mapping of columns as a caller may give it; None where the table has its own."""
+RewardOf: TypeAlias = Callable[[Any], ArrayLike]
+"""A function from a table to the reward of each of its rows."""
 
 
 def natural(text: str) -> list[tuple[int, int, str]]:
@@ -120,6 +149,7 @@ def expand(columns: ColumnsConfig, names: Sequence[str]) -> ColumnsConfig:
     known = set(names)
     exact = {role: {name for name in getattr(columns, role) if name in known} for role in _SEVERAL}
     single = {name for role in _SINGLE if (name := getattr(columns, role)) is not None}
+    single |= {name for several in columns.fields.values() for name in several}
     if columns.reward is not None and columns.reward not in known:
         single |= set(Expression(columns.reward, names).columns)
     found: dict[str, tuple[str, ...]] = {}
@@ -139,6 +169,12 @@ def expand(columns: ColumnsConfig, names: Sequence[str]) -> ColumnsConfig:
         name = getattr(columns, role)
         if name is not None and name not in known:
             problems.append(_unknown(role, name, names))
+    problems += [
+        _unknown(f"fields: {field}", name, names)
+        for field, several in columns.fields.items()
+        for name in several
+        if name not in known
+    ]
     problems += [
         f"one_hot names {name!r}, which is not among obs{nearest(name, found['obs'])}"
         for name in columns.categories

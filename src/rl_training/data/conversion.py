@@ -9,12 +9,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from rl_training.binding import bind
+from rl_training.data.columns import ColumnsConfig
 from rl_training.data.dataset_loaders import ENDINGS, load_transition_dataset
 from rl_training.data.fields import KNOWN
+from rl_training.data.mapped import open_mapped
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.offline_mixers import concatenate_datasets, mix_transition_datasets
 from rl_training.data.readers import read_hdf5, read_npz, read_pt
-from rl_training.data.streaming import stream_to_mapped
+from rl_training.data.streaming import stream_table, stream_to_mapped
+from rl_training.data.tables import table_kind
 from rl_training.data.writers import ARRAY_WRITERS, check_destination, write_dataset
 from rl_training.types import ConfigError, DatasetError
 
@@ -53,10 +57,14 @@ def convert(source: str, out: str, *, columns: Mapping[str, Any] | None = None) 
     """Write a dataset in the form that the name of the destination says."""
     check_destination(out)
     path, ending = Path(source), Path(out).suffix.lower()
-    kind = ENDINGS.get(path.suffix.lower())
-    if kind in STREAMED and ending == ".rlt" and path.is_file():
+    kind, table = ENDINGS.get(path.suffix.lower()), table_kind(source)
+    if ending == ".rlt" and kind in STREAMED and path.is_file():
         left_out = stream_to_mapped(path, str(kind), Path(out))
-        return Converted(len(load_transition_dataset(out)), left_out)
+        return Converted(len(open_mapped(Path(out))), left_out)
+    if ending == ".rlt" and table is not None:
+        given = None if columns is None else bind({**columns}, ColumnsConfig)[0]
+        stream_table(source, table, given, Path(out))
+        return Converted(len(open_mapped(Path(out))), [])
     dataset = load_any(source, columns)
     found = ARRAY_READERS[str(kind)](path) if kind in ARRAY_READERS else None
     arrays = found if isinstance(found, dict) else {}
@@ -73,26 +81,35 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, (torch.Tensor, int, float, str)) or np.asarray(value).dtype.kind in "fiubU"
 
 
-def mix(sources: Sequence[str], out: str, *, ratios: Sequence[float] | None = None, seed: int = 0) -> TransitionDataset:
+def mix(
+    sources: Sequence[str],
+    out: str,
+    *,
+    ratios: Sequence[float] | None = None,
+    seed: int = 0,
+    columns: Mapping[str, Any] | None = None,
+) -> TransitionDataset:
     """Write all episodes of several datasets as one; with ratios, rows in these proportions, without episodes."""
     check_destination(out)
     if len(sources) < 2:
         raise ConfigError(f"a mixture needs at least 2 datasets, got {len(sources)}")
     if ratios is not None and len(ratios) != len(sources):
         raise ConfigError(f"--ratio: expected {len(sources)} numbers, one per dataset, got {len(ratios)}")
-    parts = [load_any(source) for source in sources]
+    parts = [load_any(source, columns if table_kind(source) else None) for source in sources]
     mixed = concatenate_datasets(parts) if ratios is None else mix_transition_datasets(parts, ratios, seed=seed)
     write_dataset(mixed, out)
     return mixed
 
 
-def split(source: str, outs: Sequence[str], *, fraction: float, seed: int = 0) -> list[TransitionDataset]:
+def split(
+    source: str, outs: Sequence[str], *, fraction: float, seed: int = 0, columns: Mapping[str, Any] | None = None
+) -> list[TransitionDataset]:
     """Write two datasets of whole episodes: the rest, and `fraction` of the episodes chosen at random."""
     if len(outs) != 2 or outs[0] == outs[1]:
         raise ConfigError(f"a split needs two different destinations, got {', '.join(outs) or 'none'}")
     for out in outs:
         check_destination(out)
-    dataset = load_any(source)
+    dataset = load_any(source, columns)
     if not dataset.has_episodes:
         raise DatasetError(f"{source} has no episodes to split by: its rows seem shuffled")
     parts = list(dataset.split(fraction, seed=seed))

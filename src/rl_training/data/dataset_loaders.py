@@ -11,17 +11,19 @@ import torch
 
 from rl_training.binding import MODES, bind, option, options
 from rl_training.config import PathText, RewardPreset, RewardTransformConfig
+from rl_training.data.archives import CONVERT_HINT
 from rl_training.data.arrow import WHAT_COLUMNS, read_table
 from rl_training.data.audit import audit
 from rl_training.data.collection import collect_dataset
 from rl_training.data.columns import ColumnsConfig
+from rl_training.data.fields import REWARDS_HINT
 from rl_training.data.mapped import open_mapped
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.offline_mixers import concatenate_datasets, mix_transition_datasets
-from rl_training.data.readers import read_hdf5, read_minari, read_npz, read_pt
+from rl_training.data.readers import read_hdf5, read_minari, read_npz, read_pt, refuse_what_is_no_file
 from rl_training.data.tables import ENDINGS as TABLE_ENDINGS
 from rl_training.data.tables import table_kind
-from rl_training.types import ConfigError, DatasetError, nearest
+from rl_training.types import ConfigError, DatasetError
 
 Kind = Literal["random", "npz", "pt", "hdf5", "mapped", "minari", "csv", "parquet"]
 ENDINGS: dict[str, Kind] = {
@@ -62,7 +64,7 @@ class DatasetSpec:
                 raise ConfigError(f"dataset_kind {kind!r} needs a {name}")
             if kind not in kinds and given:
                 raise ConfigError(f"{name} does not go with dataset_kind {kind!r}")
-        if self.dataset_columns is not None and kind not in ("csv", "parquet", None):
+        if self.dataset_columns is not None and kind not in ("csv", "parquet", "mapped", None):
             raise ConfigError(f"dataset_columns go with dataset_kind csv or parquet, not with {kind!r}")
         if self.dataset_columns is None and kind == "csv":
             raise ConfigError(f"dataset_kind 'csv' needs dataset_columns: {WHAT_COLUMNS}")
@@ -218,7 +220,10 @@ def _parts(
 ) -> list[TransitionDataset]:
     """The parts of the mixture that options name, or the one dataset that they name or that was given."""
     if given is None:
-        return [_load(spec, env) for spec in options.dataset_mix or (options,)]
+        try:
+            return [_load(spec, env) for spec in options.dataset_mix or (options,)]
+        except MemoryError as error:
+            raise DatasetError(f"the data does not fit into memory ({error}); {CONVERT_HINT}") from None
     if options.dataset_mix or options.kind() is not None:
         raise ConfigError("a dataset is given as an object and named by options: give one or the other")
     return [given]
@@ -242,19 +247,17 @@ def _load(spec: DatasetSpec, env: Callable[[], Any] | None) -> TransitionDataset
         return TransitionDataset.from_episodes(read_minari(str(spec.dataset_id), download=spec.dataset_download))
     if kind in ("csv", "parquet"):
         return read_table(str(spec.dataset_path), kind, spec.dataset_columns)
-    return _read_file(Path(str(spec.dataset_path)), kind)
+    dataset = _read_file(Path(str(spec.dataset_path)), kind)
+    if spec.dataset_columns is not None and spec.dataset_columns != dataset.columns:
+        hint = "leave dataset_columns out; to change what the columns mean, convert the table again"
+        raise DatasetError(f"{spec.dataset_path} was converted with other columns: {hint}")
+    return dataset
 
 
 def _read_file(path: Path, kind: Kind) -> TransitionDataset:
     if kind == "mapped" and path.exists():
         return open_mapped(path)
-    if path.is_dir():
-        raise DatasetError(f"dataset_path {str(path)!r} is a folder, expected a file")
-    if path.is_symlink() and not path.exists():
-        raise DatasetError(f"dataset_path {str(path)!r} is a link that leads nowhere")
-    if not path.is_file():
-        beside = [item.name for item in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise DatasetError(f"dataset_path {str(path)!r} does not exist{nearest(path.name, beside)}")
+    refuse_what_is_no_file(path)
     arrays: Any = {"npz": read_npz, "pt": read_pt, "hdf5": read_hdf5}[kind](path)
     try:
         if isinstance(arrays, list):
@@ -287,10 +290,10 @@ def _filter(
 
 
 def _refuse_without_rewards(options: DataOptions) -> None:
-    if options.best_fraction is not None:
-        raise DatasetError("best_fraction needs rewards: set dataset_columns.reward")
-    if options.reward_normalize != "none":
-        raise DatasetError(f"reward_normalize: {options.reward_normalize} needs rewards: set dataset_columns.reward")
+    stated = {"best_fraction": options.best_fraction, "reward_normalize": options.reward_normalize}
+    for name, value in stated.items():
+        if value not in (None, "none"):
+            raise DatasetError(f"the data has no rewards, which {name}: {value} needs: {REWARDS_HINT}")
 
 
 def _hold_out(dataset: TransitionDataset, options: DataOptions, default_validation: float) -> TransitionDataset:

@@ -22,6 +22,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "returns_to_go": (),
     "achieved_goals": ("achieved_goal",),
     "timestamps": ("timestamp",),
+    "behavior_log_probs": ("infos/action_log_probs", "action_log_probs", "action_logp_normalised"),
     "propensities": (),
     "valid_actions": (),
     "masks": (),
@@ -34,12 +35,26 @@ ALIASES: dict[str, tuple[str, ...]] = {
 The last two are what reading a log without `next_obs` makes of it: they are in files that it was converted to."""
 
 KNOWN = frozenset(spelling for field, others in ALIASES.items() for spelling in (field, *others))
-REQUIRED = ("obs", "actions", "rewards")
+REQUIRED = ("obs", "actions")
+"""Rewards may be missing: an algorithm that clones the log reads none."""
 DONE_QUESTION = (
     "what does 'done' mean? If the task itself ended there, so that nothing comes after it (a fall, a goal, a fault), "
     "name the array 'terminals'. If only the recording ended (a time limit, the end of a shift), name it 'timeouts'. "
     "If it is set in both cases, split it into these two"
 )
+BESIDE_STEPS = (
+    "achieved_goals",
+    "behavior_log_probs",
+    "next_actions",
+    "next_action_mask",
+    "propensities",
+    "returns_to_go",
+    "tail_rewards",
+    "timestamps",
+    "valid_actions",
+)
+"""Fields that an episode may have for every step."""
+REWARDS_HINT = "add an array named 'rewards' or, of a table, set dataset_columns.reward; bc needs none"
 FIRST_ROWS = 5
 ROW_LIMIT = 1 << 14
 """Rows checked at a time, which bounds the memory that checks take beside the data."""
@@ -86,6 +101,7 @@ def read_fields(arrays: Mapping[str, Any], *, copy: bool = False) -> dict[str, N
     """Known fields as float32 matrices and vectors of equal length; choices as integers, end flags as booleans."""
     fields = {field: _shape(field, spelling, arrays[spelling], copy=copy) for field, spelling in rename(arrays).items()}
     rows = len(fields["obs"])
+    fields.setdefault("rewards", np.zeros(rows, dtype=np.float32))
     for field, array in fields.items():
         if len(array) != rows:
             raise DatasetError(f"{field} has {len(array)} rows, obs has {rows}")
@@ -94,7 +110,23 @@ def read_fields(arrays: Mapping[str, Any], *, copy: bool = False) -> dict[str, N
     for first, second in (("obs", "next_obs"), ("actions", "next_actions")):
         if second in fields and fields[second].shape != fields[first].shape:
             raise DatasetError(f"{second} has {_width(fields[second])}, {first} has {_width(fields[first])}")
-    return _ends(fields)
+    return _ends(_with_log_probs(fields))
+
+
+def _with_log_probs(fields: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Probabilities of logged actions as their logarithms: one fact, one field."""
+    if "propensities" not in fields:
+        return fields
+    if "behavior_log_probs" in fields:
+        raise DatasetError("'propensities' and 'behavior_log_probs' say the same of the logged actions; keep one")
+    found = fields.pop("propensities")
+    most = np.inf if fields["actions"].ndim == 2 else 1 + 1e-5
+    wrong = np.flatnonzero((found < 0) | (found > most))
+    if len(wrong):
+        expected = "a probability from 0 to 1" if np.isfinite(most) else "a density, which is not negative"
+        raise DatasetError(f"propensities must be {expected}, got {found[wrong[0]]:g} in row {wrong[0]}")
+    with np.errstate(divide="ignore"):
+        return {**fields, "behavior_log_probs": np.log(found)}
 
 
 def _width(array: NDArray[Any]) -> str:
@@ -129,7 +161,10 @@ def _numbers(field: str, spelling: str, array: NDArray[Any]) -> NDArray[Any]:
     # Checked as it will be kept: a float64 beyond the range of float32 becomes infinite.
     with np.errstate(over="ignore"):
         array = np.ascontiguousarray(array, dtype=np.float64 if field == "timestamps" else np.float32)
-    if field != "tail_rewards":
+    if field == "behavior_log_probs":
+        # The logarithm of a probability that was logged as 0.
+        _check_finite(spelling, np.where(np.isneginf(array), 0, array))
+    elif field != "tail_rewards":
         _check_finite(spelling, array)
     return array
 
@@ -266,15 +301,16 @@ def episode_rows(number: int, episode: Any) -> dict[str, NDArray[Any]]:
                 return np.asarray(found)
         return None
 
-    obs, actions, rewards = parts = get("observations", "obs"), get("actions"), get("rewards")
-    for name, value in zip(("observations", "actions", "rewards"), parts, strict=True):
+    obs, actions, rewards = get("observations", "obs"), get("actions"), get("rewards")
+    for name, value in (("observations", obs), ("actions", actions)):
         if value is None:
             raise DatasetError(f"episode {number} has no {name!r}")
-    steps = len(rewards)
-    if len(obs) != steps + 1 or len(actions) != steps or steps == 0:
-        got = f"{len(obs)} observations, {len(actions)} actions and {steps} rewards"
+    steps = len(actions)
+    if len(obs) != steps + 1 or steps == 0 or (rewards is not None and len(rewards) != steps):
+        got = f"{len(obs)} observations, {steps} actions and {'no' if rewards is None else len(rewards)} rewards"
         raise DatasetError(f"episode {number} must have T + 1 observations for T >= 1 actions and rewards, got {got}")
-    rows = {"obs": obs[:-1], "next_obs": obs[1:], "actions": actions, "rewards": rewards}
+    rows = {"obs": obs[:-1], "next_obs": obs[1:], "actions": actions}
+    rows |= {} if rewards is None else {"rewards": rewards}
     for field in ("dones", "truncations"):
         # `dones` comes last: beside `terminations` it may count truncations too.
         flags = get(*reversed(ALIASES[field]), field)
@@ -288,7 +324,7 @@ def episode_rows(number: int, episode: Any) -> dict[str, NDArray[Any]]:
 def _beside(get: Callable[[str], Any], infos: Mapping[str, Any], steps: int) -> dict[str, NDArray[Any]]:
     """Optional fields of an episode; Minari keeps them in `infos`, which begin with the reset."""
     rows = {}
-    for field in ("achieved_goals", "next_actions", "next_action_mask", "tail_rewards", "returns_to_go"):
+    for field in BESIDE_STEPS:
         found = get(field)
         found = infos.get(field) if found is None else found
         if found is not None:

@@ -22,6 +22,7 @@ def inspect_dataset(dataset: TransitionDataset) -> dict[str, Any]:
         "obs_dim": dataset.obs_dim,
         "action_dim": dataset.action_dim,
         "is_discrete": dataset.is_discrete,
+        "has_rewards": dataset.has_rewards,
         "fields": {name: _field(value.numpy(force=True)) for name, value in _columns(dataset).items()},
         "bytes": sum(value.nbytes for value in _columns(dataset).values()),
         "is_in_memory": dataset.stored is None,
@@ -34,13 +35,15 @@ def inspect_dataset(dataset: TransitionDataset) -> dict[str, Any]:
     if dataset.has_episodes:
         lengths = np.diff(dataset.episode_bounds().numpy(force=True))[:, 0]
         about |= {"episodes": len(lengths), "lengths": _spread(lengths)}
-        about["returns"] = _spread(dataset.episode_returns().numpy(force=True))
+        if dataset.has_rewards:
+            about["returns"] = _spread(dataset.episode_returns().numpy(force=True))
     return about
 
 
 def _columns(dataset: TransitionDataset) -> dict[str, Any]:
     beside = {name: value for name in BESIDE if (value := getattr(dataset, name)) is not None}
-    return {**dataset.fields, **beside}
+    absent = () if dataset.has_rewards else ("rewards", "tail_rewards")
+    return {name: value for name, value in {**dataset.fields, **beside}.items() if name not in absent}
 
 
 def _field(values: NDArray[Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rl_training.data.mapped_columns import Stored, chunks, digest, map_column
+from rl_training.data.columns import ColumnsConfig
+from rl_training.data.end_flags import EndConflict
+from rl_training.data.mapped_columns import UNTRAINED, Stored, chunks, hasher, joint_digest, map_column
 from rl_training.data.offline_dataset import BESIDE, TransitionDataset
+from rl_training.data.origin import Origin
 from rl_training.files import atomic_folder, write_text
 from rl_training.types import DatasetError
 
 INDEX = "index.json"
-VERSION = 1
-DTYPES = ("float32", "int64", "bool")
+VERSION = 2
+DTYPES = ("float32", "float64", "int64", "bool")
 """Types of columns: those that training uses, so that nothing is converted when they are opened."""
 
 
@@ -31,6 +35,7 @@ class MappedWriter:
         self.folder = folder
         self.rows = 0
         self.about: dict[str, dict[str, Any]] = {}
+        self._hashers: dict[str, Any] = {}
 
     def append(self, columns: Mapping[str, NDArray[Any]]) -> None:
         """Add rows to all columns."""
@@ -39,22 +44,35 @@ class MappedWriter:
             if self.about.setdefault(name, entry) != entry:
                 raise DatasetError(f"{name} changes its type or its width in row {self.rows}")
             little_endian = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+            self._hashers.setdefault(name, hasher()).update(little_endian.data)
             with (self.folder / entry["file"]).open("ab") as file:
                 file.write(little_endian.data)
         self.rows += len(next(iter(columns.values())))
 
-    def finish(self, *, num_dropped: int, notes: tuple[str, ...]) -> None:
-        """Write the index, with the fingerprint of what was written."""
-        columns = {name: _map(self.folder, name, entry, self.rows) for name, entry in self.about.items()}
-        for entry in self.about.values():
+    def finish(
+        self,
+        *,
+        num_dropped: int,
+        has_rewards: bool,
+        notes: tuple[str, ...],
+        table: ColumnsConfig | None = None,
+        conflict: EndConflict | None = None,
+    ) -> None:
+        """Write the index: what each file holds, and what is known of the dataset; `table` are a table's columns."""
+        digests = {name: found.hexdigest() for name, found in self._hashers.items()}
+        for name, entry in self.about.items():
             status = (self.folder / entry["file"]).stat()
-            entry |= {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
+            entry |= {"size": status.st_size, "mtime_ns": status.st_mtime_ns, "digest": digests[name]}
+        fingerprint = joint_digest({name: digests[name] for name in digests if _is_hashed(name)})
         index = {
             "version": VERSION,
             "rows": self.rows,
             "num_dropped": num_dropped,
+            "has_rewards": has_rewards,
             "notes": list(notes),
-            "fingerprint": digest(_hashed(columns)),
+            "table": None if table is None else asdict(table),
+            "end_conflict": None if conflict is None else asdict(conflict),
+            "fingerprint": fingerprint,
             "columns": self.about,
         }
         write_text(self.folder / INDEX, json.dumps(index, indent=2) + "\n")
@@ -74,28 +92,45 @@ def write_mapped(dataset: TransitionDataset, path: Path) -> None:
     with mapped_writer(path) as writer:
         for part in chunks(len(dataset)):
             writer.append({name: value[part].numpy(force=True) for name, value in columns.items()})
-        writer.finish(num_dropped=dataset.num_dropped, notes=dataset.notes)
+        writer.finish(
+            num_dropped=dataset.num_dropped,
+            has_rewards=dataset.has_rewards,
+            notes=dataset.notes,
+            table=dataset.columns,
+            conflict=dataset.origin.end_conflict,
+        )
 
 
 def open_mapped(path: Path) -> TransitionDataset:
     """The dataset of a folder, whose rows are read when they are drawn."""
     index = _read_index(path)
     try:
-        rows, about, fingerprint = int(index["rows"]), dict(index["columns"]), str(index["fingerprint"])
-        columns = {name: _map(path, name, entry, rows) for name, entry in about.items()}
-        is_as_written = all((path / e["file"]).stat().st_mtime_ns == e["mtime_ns"] for e in about.values())
-        num_dropped, notes = int(index["num_dropped"]), tuple(map(str, index["notes"]))
+        rows, files = int(index["rows"]), dict(index["columns"])
+        columns = {name: _map(path, name, entry, rows) for name, entry in files.items()}
+        digests = {name: str(entry["digest"]) for name, entry in files.items() if _is_as_written(path, entry)}
+        about: dict[str, Any] = {
+            "num_dropped": int(index["num_dropped"]),
+            "has_rewards": bool(index["has_rewards"]),
+            "notes": tuple(map(str, index["notes"])),
+            "columns": None if index["table"] is None else ColumnsConfig(**index["table"]),
+            "origin": Origin(None if index["end_conflict"] is None else EndConflict(**index["end_conflict"])),
+        }
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, DatasetError):
             raise
         raise DatasetError(f"{path / INDEX} is damaged ({type(error).__name__}: {error})") from None
-    missing = [name for name in ("obs", "actions", "rewards", "next_obs", "dones", "truncations") if name not in about]
+    missing = [name for name in ("obs", "actions", "rewards", "next_obs", "dones", "truncations") if name not in files]
     if missing:
         raise DatasetError(f"{path / INDEX} is damaged: it names no column {missing[0]!r}")
     beside: dict[str, Any] = {name: columns.get(name) for name in BESIDE}
-    stored = Stored(path.resolve(), _hashed(columns), fingerprint if is_as_written else None)
+    hashed = {name: value for name, value in columns.items() if _is_hashed(name)}
     fields = {name: value for name, value in columns.items() if name not in BESIDE}
-    return TransitionDataset(fields=fields, **beside, num_dropped=num_dropped, notes=notes, stored=stored)
+    return TransitionDataset(fields=fields, **beside, **about, stored=Stored(path.resolve(), hashed, digests))
+
+
+def _is_as_written(folder: Path, entry: Mapping[str, Any]) -> bool:
+    """Whether a file has the time at which it was written; its size was looked at before."""
+    return bool((folder / entry["file"]).stat().st_mtime_ns == entry["mtime_ns"])
 
 
 def _read_index(path: Path) -> dict[str, Any]:
@@ -127,6 +162,6 @@ def _map(folder: Path, name: str, entry: dict[str, Any], rows: int) -> Tensor:
     return map_column(path, shape, dtype)
 
 
-def _hashed(columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The columns that a dataset's fingerprint covers."""
-    return {name: value for name, value in columns.items() if name not in BESIDE or name == "truncations"}
+def _is_hashed(name: str) -> bool:
+    """Whether a dataset's fingerprint covers a column."""
+    return name == "truncations" or name not in (*BESIDE, *UNTRAINED)

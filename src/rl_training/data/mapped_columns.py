@@ -15,20 +15,22 @@ from torch import Tensor
 
 CHUNK = 1 << 16
 """Rows read at a time, which bounds the memory that a pass over a column takes."""
+UNTRAINED = ("behavior_log_probs",)
+"""Columns that no algorithm learns from: a run is the same with and without them, and so is the fingerprint."""
 
 
 @dataclass(frozen=True)
 class Stored:
-    """Where columns are mapped from, and the fingerprint that they had when they were written."""
+    """Where columns are mapped from, and the digests that they had when they were written."""
 
     folder: Path
     columns: Mapping[str, Tensor]
-    fingerprint: str | None
-    """None where a file was changed since."""
+    digests: Mapping[str, str]
+    """Without those of files that were changed since."""
 
-    def holds(self, columns: Mapping[str, Tensor]) -> bool:
-        """Whether these are all the columns, none of them replaced."""
-        return columns.keys() == self.columns.keys() and all(columns[name] is self.columns[name] for name in columns)
+    def digest_of(self, name: str, column: Tensor) -> str | None:
+        """The digest of a column, if it is the one of this name that was stored."""
+        return self.digests.get(name) if self.columns.get(name) is column else None
 
 
 def chunks(rows: int, size: int = CHUNK) -> Iterator[slice]:
@@ -73,11 +75,39 @@ def _written(rows: int, like: Tensor, get: Callable[[slice], Tensor], stored: St
 
 
 def digest(columns: Mapping[str, Tensor], stored: Stored | None = None) -> str:
-    """A short text that differs between columns with different names or contents; known for columns as stored."""
-    if stored is not None and stored.fingerprint is not None and stored.holds(columns):
-        return stored.fingerprint
-    found = hashlib.blake2b(digest_size=12)
+    """A short text that differs between columns with different names or contents; what is stored is not read."""
+    digests = {
+        name: (None if stored is None else stored.digest_of(name, value)) or _column_digest(value)
+        for name, value in columns.items()
+        if name not in UNTRAINED
+    }
+    return joint_digest(digests)
+
+
+def joint_digest(digests: Mapping[str, str]) -> str:
+    """The digest of several columns, from their names and the digest of each."""
+    text = "\n".join(f"{name} {each}" for name, each in sorted(digests.items()))
+    return hasher(text.encode()).hexdigest()
+
+
+def hasher(content: bytes = b"") -> hashlib.blake2b:
+    """What computes the digest of bytes."""
+    return hashlib.blake2b(content, digest_size=12)
+
+
+def _column_digest(column: Tensor) -> str:
+    found = hasher()
+    for part in chunks(len(column)):
+        found.update(column[part].contiguous().numpy(force=True).view(np.uint8).data)
+    return found.hexdigest()
+
+
+def older_digest(columns: Mapping[str, Tensor]) -> str:
+    """The digest in checkpoints of version 0.1.0: one over all columns."""
+    found = hasher()
     for name, value in sorted(columns.items()):
+        if name in UNTRAINED:
+            continue
         found.update(name.encode())
         for part in chunks(len(value)):
             found.update(value[part].contiguous().numpy(force=True).view(np.uint8).data)

@@ -16,10 +16,11 @@ from torch import Tensor
 from typing_extensions import Self
 
 from rl_training.config import RewardTransformConfig
-from rl_training.data.columns import ColumnsConfig
+from rl_training.data.columns import AnyColumns, ColumnsConfig, RewardOf
 from rl_training.data.episodes import SHUFFLED, SHUFFLED_HINT, Episode
-from rl_training.data.fields import add_next_actions, add_next_obs, join_episodes, read_fields
-from rl_training.data.mapped_columns import Stored, digest, map_rows, take_rows
+from rl_training.data.fields import add_next_actions, add_next_obs, join_episodes, read_fields, rename
+from rl_training.data.mapped_columns import Stored, digest, map_rows, older_digest, take_rows
+from rl_training.data.origin import UNKNOWN, Origin
 from rl_training.data.rows import Rows
 from rl_training.data.sampling import BlockSampler, sample_trajectory_windows
 from rl_training.returns import episode_bounds, returns_to_go
@@ -51,6 +52,10 @@ class TransitionDataset:
     is_ordered: bool = True
     """False after mixing, when neighbouring rows no longer belong together."""
     num_dropped: int = 0
+    has_rewards: bool = True
+    """False where none were logged; they are 0 then."""
+    origin: Origin = UNKNOWN
+    """What is known of the log, as long as these are all of its rows."""
     raw_returns: Tensor | None = None
     """Returns of the episodes as they were logged, before any transform of rewards."""
     notes: tuple[str, ...] = ()
@@ -85,9 +90,7 @@ class TransitionDataset:
 
         Where `next_obs` is missing it is the next row of the same episode; rows without one are dropped and counted.
         """
-        plain = {
-            name: value.numpy(force=True) if isinstance(value, Tensor) else value for name, value in arrays.items()
-        }
+        plain = {name: each.numpy(force=True) if isinstance(each, Tensor) else each for name, each in arrays.items()}
         logged = add_next_actions(read_fields(plain, copy=copy))
         rows = len(logged["obs"])
         if "next_obs" not in logged:
@@ -97,7 +100,8 @@ class TransitionDataset:
         tensors = {name: torch.from_numpy(array) for name, array in logged.items()}
         beside: dict[str, Any] = {name: tensors.pop(name, None) for name in BESIDE}
         notes = (f"dropped {dropped} rows without a next observation",) if dropped else ()
-        return cls(fields=tensors, **beside, num_dropped=dropped, notes=notes, seed=seed)
+        beside |= {"has_rewards": "rewards" in rename(arrays), "origin": Origin.of(plain)}
+        return cls(tensors, **beside, num_dropped=dropped, notes=notes, seed=seed)
 
     @classmethod
     def from_episodes(cls, episodes: Iterable[Any], *, seed: int = 0) -> Self:
@@ -109,11 +113,14 @@ class TransitionDataset:
         return cls.from_dict(join_episodes(episodes), copy=False, seed=seed)
 
     @classmethod
-    def from_table(cls, table: Any, columns: ColumnsConfig | Mapping[str, Any] | None = None) -> TransitionDataset:
-        """A dataset from a frame of pandas or polars, or another arrow stream; `columns` as in `dataset_columns`."""
+    def from_table(cls, table: Any, columns: AnyColumns = None, *, reward: RewardOf | None = None) -> TransitionDataset:
+        """A dataset from a frame of pandas or polars, or another arrow stream; `columns` as in `dataset_columns`.
+
+        `reward` is a function from the table to one number per row, where no column holds the reward.
+        """
         from rl_training.data.arrow import dataset_from_table  # Here, since that module imports this one.
 
-        return dataset_from_table(table, columns)
+        return dataset_from_table(table, columns, reward)
 
     def to_arrow(self) -> Any:
         """The transitions as a table of pyarrow, under the names of the table that they come from, if they do."""
@@ -146,11 +153,6 @@ class TransitionDataset:
     def is_discrete(self) -> bool:
         """Whether actions are choices, one integer per row."""
         return self.fields["actions"].ndim == 1
-
-    @property
-    def has_rewards(self) -> bool:
-        """Whether rewards were logged. A table may have none, and they are 0 then."""
-        return self.columns is None or self.columns.reward is not None
 
     @property
     def device(self) -> torch.device:
@@ -199,8 +201,7 @@ class TransitionDataset:
     def episode_returns(self) -> Tensor:
         """Sum of rewards of each episode, rewards of dropped last rows included."""
         logged, tails = self.fields["rewards"], self.tail_rewards
-        rewards = logged if tails is None else logged + tails.nan_to_num()
-        values = rewards.numpy(force=True)
+        values = (logged if tails is None else logged + tails.nan_to_num()).numpy(force=True)
         sums = [values[start:stop].sum(dtype=np.float64) for start, stop in self.episode_bounds().tolist()]
         return torch.tensor(sums, dtype=torch.float32, device=self.device)
 
@@ -219,7 +220,7 @@ class TransitionDataset:
     def with_rewards(self, rewards: Tensor, tail_rewards: Tensor | None = None) -> Self:
         """The dataset with other rewards; returns-to-go of the old ones are dropped."""
         fields = {name: value for name, value in self.fields.items() if name != "returns_to_go"}
-        return replace(self, fields={**fields, "rewards": rewards}, tail_rewards=tail_rewards)
+        return replace(self, fields={**fields, "rewards": rewards}, tail_rewards=tail_rewards, has_rewards=True)
 
     def with_reward_transform(
         self,
@@ -289,11 +290,10 @@ class TransitionDataset:
     def take_episodes(self, numbers: Sequence[int]) -> Self:
         """The dataset of some whole episodes, in that order."""
         bounds = self.episode_bounds().tolist()
-        rows = torch.cat([torch.arange(*bounds[number]) for number in numbers])
-        return self._select(rows.to(self.device))
+        return self._select(torch.cat([torch.arange(*bounds[number]) for number in numbers]).to(self.device))
 
     def _select(self, rows: Tensor) -> Self:
-        return self._map(lambda tensor: take_rows(tensor, rows, self.stored), *BESIDE)
+        return replace(self._map(lambda tensor: take_rows(tensor, rows, self.stored), *BESIDE), origin=UNKNOWN)
 
     def _map(self, function: Callable[[Tensor], Tensor], *names: str) -> Self:
         """The dataset with a function applied to all fields, and to these attributes where it has them."""
@@ -334,14 +334,15 @@ class TransitionDataset:
         return self.sampler.sample(batch_size)
 
     def save(self, path: str | Path) -> None:
-        """Write the transitions to an .npz or .hdf5 file that `dataset_path` reads back."""
+        """Write the transitions in the form that the ending says; `dataset_path` reads them back."""
         from rl_training.data.writers import save_dataset  # Here, since that module imports this one.
 
         save_dataset(self, Path(path))
 
-    def fingerprint(self) -> str:
-        """A short text that differs between datasets with different contents."""
-        return digest({**self.fields, "truncations": self.truncations}, self.stored)
+    def fingerprint(self, *, older: bool = False) -> str:
+        """A short text that differs between datasets with different contents; old checkpoints have the `older` kind."""
+        columns = {**self.fields, "truncations": self.truncations}
+        return older_digest(columns) if older else digest(columns, self.stored)
 
     def _require_order(self, what: str) -> None:
         if not self.is_ordered:

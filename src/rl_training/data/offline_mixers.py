@@ -62,6 +62,7 @@ def concatenate_datasets(datasets: Sequence[TransitionDataset]) -> TransitionDat
         is_ordered=all(part.is_ordered for part in datasets),
         raw_returns=_joined([part.raw_returns for part in datasets]),
         num_dropped=sum(part.num_dropped for part in datasets),
+        has_rewards=first.has_rewards,
         reward_transforms=first.reward_transforms,
         columns=_shared_columns(datasets),
         notes=tuple(dict.fromkeys(notes)),
@@ -77,8 +78,6 @@ def _shared_columns(datasets: Sequence[TransitionDataset]) -> ColumnsConfig | No
             if getattr(columns, name) != getattr(found[0][1], name):
                 wrong = f"datasets {found[0][0]} and {number} cannot be mixed: their tables have other {name}"
                 raise DatasetError(f"{wrong}; write them out in dataset_columns, equal in both")
-        if (columns.reward is None) != (found[0][1].reward is None):
-            raise DatasetError(f"datasets {found[0][0]} and {number} cannot be mixed: only one has rewards")
     return found[0][1] if found else None
 
 
@@ -103,6 +102,8 @@ def _check_dimensions(datasets: Sequence[TransitionDataset]) -> None:
     for number, part in enumerate(datasets):
         if part.is_discrete != first.is_discrete:
             raise DatasetError(f"datasets 0 and {number} cannot be mixed: only one of them has discrete actions")
+        if part.has_rewards != first.has_rewards:
+            raise DatasetError(f"datasets 0 and {number} cannot be mixed: only one of them has rewards")
         for name in ("obs_dim", "action_dim"):
             if getattr(part, name) != getattr(first, name):
                 sizes = f"{getattr(first, name)} and {getattr(part, name)}"

@@ -15,6 +15,20 @@ from rl_training.data.fields import KNOWN
 from rl_training.types import DatasetError, import_extra, nearest
 
 
+def refuse_what_is_no_file(path: Path) -> None:
+    """Say what is at the path of a dataset, or what lies beside it, if it is no file."""
+    if path.is_file():
+        return
+    if path.is_dir():
+        raise DatasetError(f"dataset_path {str(path)!r} is a folder, expected a file")
+    if path.is_symlink() and not path.exists():
+        raise DatasetError(f"dataset_path {str(path)!r} is a link that leads nowhere")
+    if path.exists():
+        raise DatasetError(f"dataset_path {str(path)!r} is neither a file nor a folder")
+    beside = [item.name for item in path.parent.iterdir()] if path.parent.is_dir() else []
+    raise DatasetError(f"dataset_path {str(path)!r} does not exist{nearest(path.name, beside)}")
+
+
 def read_npz(path: Path, *, every: bool = False) -> dict[str, Any]:
     """The arrays of an .npz file; None for unknown fields, unless `every` array is wanted.
 
@@ -40,17 +54,21 @@ def read_pt(path: Path) -> Any:
         raise DatasetError(f"{path} is not a readable .pt file of plain tensors ({reason})") from None
     if not isinstance(values, (dict, list)):
         raise DatasetError(f"{path} must hold a mapping of tensors or a list of episodes, got {type(values).__name__}")
-    if isinstance(values, dict):
-        check_memory(path, sum(value.nbytes for value in values.values() if isinstance(value, torch.Tensor)))
+    parts = [part for part in (values if isinstance(values, list) else [values]) if isinstance(part, dict)]
+    # A tensor may say that it is larger than what the file holds of it.
+    tensors = [value for part in parts for value in part.values() if isinstance(value, torch.Tensor)]
+    check_memory(path, sum(tensor.nbytes for tensor in tensors))
     return values
 
 
 def read_hdf5(path: Path, *, every: bool = False) -> dict[str, Any]:
     """The arrays of an HDF5 file in D4RL's or d3rlpy's layout; None for unknown fields, unless `every` is wanted."""
     with hdf5_items(path) as items:
-        # Arrays in groups are never fields.
-        names = [name for name in items if every or "/" not in name]
+        # Of arrays in groups only D4RL's log-probabilities are a field.
+        names = [name for name in items if every or "/" not in name or name in KNOWN]
         wanted = [name for name in names if every or name in KNOWN]
+        for name in (name for name in wanted if items[name].external):
+            raise DatasetError(f"{path}: {name} keeps its numbers in another file, which is not read")
         check_memory(path, sum(items[name].nbytes for name in wanted))
         arrays: dict[str, Any] = {name: items[name][()] if name in wanted else None for name in names}
         if every:

@@ -1,4 +1,4 @@
-"""From a file of arrays to the mapped form, a piece at a time."""
+"""From files of arrays and from tables to the mapped form, a piece at a time."""
 
 from __future__ import annotations
 
@@ -13,10 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.data.archives import PIECE, npz_members
-from rl_training.data.fields import ALIASES, KNOWN, add_next_actions, add_next_obs, following, read_fields
+from rl_training.data.arrow import table_rows
+from rl_training.data.columns import ColumnsConfig
+from rl_training.data.end_flags import end_conflict
+from rl_training.data.fields import ALIASES, KNOWN, add_next_actions, add_next_obs, following, read_fields, rename
 from rl_training.data.mapped import mapped_writer
 from rl_training.data.mapped_columns import chunks
 from rl_training.data.readers import are_choices, hdf5_items
+from rl_training.data.staging import DiskStage
+from rl_training.data.tables import TableKind
 from rl_training.types import DatasetError
 
 FLOATS = {
@@ -40,18 +45,36 @@ def stream_to_mapped(path: Path, kind: str, out: Path) -> list[str]:
 
     Needs room on the disk of `out` for the data twice.
     """
-    with {"npz": _npz_arrays, "hdf5": _hdf5_arrays}[kind](path) as arrays:
+    with {"npz": _npz_arrays, "hdf5": _hdf5_arrays}[kind](path) as arrays, _disk_stage(out) as stage:
         known = {name: array for name, array in arrays.items() if name in KNOWN}
         _check_disk(path, out, known)
-        with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:
-            # Arrays in groups are never fields.
-            staged: dict[str, Any] = {name: None for name in arrays if "/" not in name}
-            staged |= {name: _stage(Path(folder) / f"{name}.bin", name, array) for name, array in known.items()}
-            try:
-                _write(read_fields(staged), out)
-            except DatasetError as error:
-                raise DatasetError(f"{path}: {error}") from None
-            return [name for name in arrays if name not in known]
+        # Arrays in groups are no fields, unless they are known ones.
+        staged: dict[str, Any] = {name: None for name in arrays if "/" not in name}
+        staged |= {name: _staged(stage, name, array) for name, array in known.items()}
+        try:
+            _write(staged, out)
+        except DatasetError as error:
+            raise DatasetError(f"{path}: {error}") from None
+        return [name for name in arrays if name not in known]
+
+
+def stream_table(path: str, kind: TableKind, columns: ColumnsConfig | None, out: Path) -> None:
+    """Convert tables in bounded memory, but for 24 bytes per row if the rows must be put in order.
+
+    Needs room on the disk of `out` for the data twice.
+    """
+    with _disk_stage(out) as stage:
+        found = table_rows(path, kind, columns, stage)
+        try:
+            _write(found.arrays, out, notes=found.notes, table=found.columns)
+        except DatasetError as error:
+            raise DatasetError(f"{path}: {error}") from None
+
+
+@contextmanager
+def _disk_stage(out: Path) -> Iterator[DiskStage]:
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:
+        yield DiskStage(Path(folder))
 
 
 @contextmanager
@@ -86,21 +109,24 @@ def _check_disk(path: Path, out: Path, arrays: dict[str, Array]) -> None:
         raise DatasetError(f"{path} is too large for the disk of {str(out)!r}: it takes {sizes}")
 
 
-def _stage(path: Path, name: str, array: Array) -> NDArray[Any]:
+def _staged(stage: DiskStage, name: str, array: Array) -> NDArray[Any]:
     """An array in a file, in the type in which training reads it where that can be said before it is seen."""
     dtype = array.dtype
     if dtype.kind not in "fiub" or not array.shape or not array.shape[0]:
         return np.empty(array.shape, dtype)
-    if name in FLOATS or dtype.kind == "f":
+    if name in FLOATS or (dtype.kind == "f" and name not in ALIASES["timestamps"] and name != "timestamps"):
         dtype = np.dtype(np.float32)
-    with path.open("wb") as file, np.errstate(over="ignore"):
+    with np.errstate(over="ignore"):
         for piece in array.pieces:
-            file.write(np.ascontiguousarray(piece, dtype=dtype).data)
-    return np.memmap(path, dtype=dtype, mode="r", shape=array.shape)
+            stage.add(name, np.ascontiguousarray(piece, dtype=dtype))
+    return stage.get(name).reshape(array.shape)
 
 
-def _write(logged: dict[str, NDArray[Any]], out: Path) -> None:
+def _write(
+    arrays: dict[str, Any], out: Path, *, notes: tuple[str, ...] = (), table: ColumnsConfig | None = None
+) -> None:
     """Write fields with what is derived from the next row, as `TransitionDataset.from_dict` does in memory."""
+    logged = read_fields(arrays)
     rows, ends = len(logged["obs"]), logged["dones"] | logged["truncations"]
     has_next_obs, has_next_actions = "next_obs" in logged, "next_actions" in logged or not bool(ends.all())
     if not has_next_obs and bool(logged["truncations"].all()):
@@ -121,5 +147,12 @@ def _write(logged: dict[str, NDArray[Any]], out: Path) -> None:
             piece["dones"] = piece["dones"].astype(np.float32)
             writer.append({name: array[:count] for name, array in piece.items()})
         dropped = rows - writer.rows
-        notes = (f"dropped {dropped} rows without a next observation",) if dropped else ()
-        writer.finish(num_dropped=dropped, notes=notes)
+        about = (f"dropped {dropped} rows without a next observation",) if dropped else ()
+        has_rewards = "rewards" in rename(arrays)
+        writer.finish(
+            num_dropped=dropped,
+            has_rewards=has_rewards,
+            notes=(*about, *notes),
+            table=table,
+            conflict=end_conflict(arrays),
+        )

@@ -2,74 +2,125 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.data.columns import ColumnsConfig
-from rl_training.data.tables import Table
+from rl_training.data.mapped_columns import chunks
+from rl_training.data.staging import Stage
+from rl_training.data.tables import Places, Table
 from rl_training.types import DatasetError
 
-
-def ordered_rows(table: Table, columns: ColumnsConfig) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The rows of the table, episode after episode and in order inside each; and the number of each one's episode."""
-    count = len(table)
-    if columns.episodes == "each_row":
-        return np.arange(count), np.arange(count)
-    labels: list[Any] = []
-    if columns.episode is not None:
-        episodes, labels = table.groups(columns.episode)
-    elif columns.episodes == "flags":
-        roles = [name for name in (columns.terminated, columns.truncated, columns.done) if name is not None]
-        ended = np.any([_flag(table, name) for name in roles], axis=0)
-        episodes = np.concatenate([[0], np.cumsum(ended)[:-1]])
-    else:
-        episodes = np.zeros(count, dtype=np.int64)
-    name = columns.step or columns.timestamp
-    if name is None:
-        _refuse_scattered(table, columns, episodes, labels)
-        return np.arange(count), episodes
-    key = table.order(name)
-    rows = np.lexsort((key, episodes))
-    _check_order(table, columns, key[rows], rows, episodes[rows])
-    return rows, episodes[rows]
+Indices = NDArray[np.int64]
 
 
-def _refuse_scattered(table: Table, columns: ColumnsConfig, episodes: NDArray[np.int64], labels: list[Any]) -> None:
-    """Without an order, the rows of an episode must stand together: the same name may have been given twice."""
-    falls = np.flatnonzero(np.diff(episodes) < 0)
-    if len(falls):
-        place, label = table.place(int(falls[0]) + 1), labels[episodes[falls[0] + 1]]
-        wrong = f"episode {label!r} (column {columns.episode!r}) goes on in {place} after rows of other episodes"
-        raise DatasetError(
-            f"{wrong}; name a step or timestamp column that orders its rows, or give each episode its own name"
-        )
+class Order:
+    """The order of a table's rows, found from its pieces; episodes stand in the order of their first rows."""
+
+    def __init__(self, columns: ColumnsConfig, stage: Stage) -> None:
+        self.columns, self._stage = columns, stage
+        self.is_as_in_table = True
+        self.rows = 0
+        self._key = columns.step or columns.timestamp
+        self._numbers: dict[Any, int] = {}
+        """The number of each episode by its name."""
+        self._last: tuple[int, Any] = (-1, 0)
+        self._ended = False
+        self._falls: tuple[int, Any] | None = None
+        """The first row that goes on with an episode after rows of others, and the name of that episode."""
+
+    def add(self, table: Table) -> None:
+        """Look at the next rows of the table."""
+        episodes = self._episodes(table)
+        key = np.zeros(len(table), np.int8) if self._key is None else table.order(self._key)
+        before = np.concatenate([[self._last[0]], episodes[:-1]])
+        goes_back = np.flatnonzero(episodes < before)
+        if len(goes_back) and self._falls is None:
+            self._falls = self.rows + int(goes_back[0]), list(self._numbers)[episodes[goes_back[0]]]
+        earlier = key < np.concatenate([np.asarray([self._last[1]], key.dtype), key[:-1]])
+        if len(goes_back) or bool((earlier & (episodes == before)).any()):
+            self.is_as_in_table = False
+        self._last = int(episodes[-1]), key[-1]
+        self._stage.add("episode", episodes)
+        self._stage.add("key", key)
+        self.rows += len(table)
+
+    def _episodes(self, table: Table) -> Indices:
+        """The number of each row's episode, counted over all pieces."""
+        columns, count = self.columns, len(table)
+        if columns.episodes == "each_row":
+            return np.arange(self.rows, self.rows + count)
+        if columns.episode is not None:
+            found, names = table.groups(columns.episode)
+            return np.array([self._numbers.setdefault(name, len(self._numbers)) for name in names])[found]
+        if columns.episodes == "flags":
+            roles = [name for name in (columns.terminated, columns.truncated, columns.done) if name is not None]
+            ended = np.any([flag(table, name) for name in roles], axis=0)
+            begins = np.concatenate([[self._ended], ended[:-1]])
+            self._ended = bool(ended[-1])
+            return max(self._last[0], 0) + np.cumsum(begins)
+        return np.zeros(count, dtype=np.int64)
+
+    def found(self, places: Places) -> tuple[Indices | None, Indices]:
+        """The rows of the table in order, None where they are already; and the number of each one's episode."""
+        episodes, key = self._stage.get("episode"), self._stage.get("key")
+        if self._key is None:
+            if self._falls is not None:
+                self._refuse_scattered(places, *self._falls)
+            return None, episodes
+        rows = None
+        if not self.is_as_in_table:
+            rows = np.lexsort((key, episodes))
+            episodes, key = episodes[rows], key[rows]
+        self._check_neighbours(places, episodes, key, rows)
+        return rows, episodes
+
+    def _refuse_scattered(self, places: Places, row: int, name: Any) -> None:
+        """Without an order, the rows of an episode must stand together: the same name may have been given twice."""
+        column = self.columns.episode
+        wrong = f"episode {name!r} (column {column!r}) goes on in {places.text(row)} after rows of other episodes"
+        hint = "name a step or timestamp column that orders its rows, or give each episode its own name"
+        raise DatasetError(f"{wrong}; {hint}")
+
+    def _check_neighbours(self, places: Places, episodes: Indices, key: NDArray[Any], rows: Indices | None) -> None:
+        """Refuse two rows with the same place in an episode and, where steps are counted, places without a row."""
+        count, pair = _wrong_pairs(episodes, key, lambda steps: steps == 0)
+        texts = [places.text(k if rows is None else int(rows[k])) for k in pair]
+        if count:
+            both = " and ".join(texts)
+            raise DatasetError(f"column {self._key!r}: {both} have the same value in one episode ({count} such pairs)")
+        if self.columns.step is None:
+            return
+        count, pair = _wrong_pairs(episodes, key, lambda steps: steps != 1)
+        texts = [f"{places.text(k if rows is None else int(rows[k]))} (step {key[k]:g})" for k in pair]
+        if count:
+            wrong = f"column {self._key!r} has {count} gaps inside episodes; the first is between {' and '.join(texts)}"
+            raise DatasetError(f"{wrong}; name it as timestamp if it does not count by 1")
 
 
-def _check_order(
-    table: Table,
-    columns: ColumnsConfig,
-    key: NDArray[Any],
-    rows: NDArray[np.int64],
-    episodes: NDArray[np.int64],
-) -> None:
-    """Refuse two rows with the same place in an episode and, where steps are counted, places without a row."""
-    name, inside = columns.step or columns.timestamp, episodes[1:] == episodes[:-1]
-    differences = np.diff(key)
-    twice = np.flatnonzero(inside & (differences == 0))
-    if len(twice):
-        pair = " and ".join(table.place(int(rows[twice[0] + k])) for k in (0, 1))
-        raise DatasetError(f"column {name!r}: {pair} have the same value in one episode ({len(twice)} such pairs)")
-    gaps = np.flatnonzero(inside & (differences != 1))
-    if columns.step is not None and len(gaps):
-        first = gaps[0]
-        pair = " and ".join(f"{table.place(int(rows[first + k]))} (step {key[first + k]:g})" for k in (0, 1))
-        hint = "name it as timestamp if it does not count by 1"
-        raise DatasetError(f"column {name!r} has {len(gaps)} gaps inside episodes; the first is between {pair}; {hint}")
+def neighbours(rows: int) -> Iterator[slice]:
+    """All rows in pieces, each with the first row of the next one, so that no pair of neighbours is torn apart."""
+    return (slice(part.start, min(part.stop + 1, rows)) for part in chunks(rows))
 
 
-def _flag(table: Table, name: str) -> NDArray[np.bool_]:
+def _wrong_pairs(
+    episodes: Indices, key: NDArray[Any], is_wrong: Callable[[NDArray[Any]], NDArray[np.bool_]]
+) -> tuple[int, list[int]]:
+    """How many neighbours inside episodes differ by a wrong step, and the first two."""
+    count, pair = 0, list[int]()
+    for part in neighbours(len(key)):
+        wrong = np.flatnonzero((np.diff(episodes[part]) == 0) & is_wrong(np.diff(key[part])))
+        if len(wrong) and not pair:
+            pair = [part.start + int(wrong[0]), part.start + int(wrong[0]) + 1]
+        count += len(wrong)
+    return count, pair
+
+
+def flag(table: Table, name: str) -> NDArray[np.bool_]:
+    """A column that is 0 or 1."""
     numbers = table.numbers(name)
     wrong = np.flatnonzero((numbers != 0) & (numbers != 1))
     if len(wrong):
@@ -81,23 +132,36 @@ def _flag(table: Table, name: str) -> NDArray[np.bool_]:
     return flags
 
 
+def flag_columns(columns: ColumnsConfig) -> dict[str, str]:
+    """The columns that say where episodes terminate and where they are cut, as far as there are any."""
+    named = {"dones": columns.terminated, "truncations": columns.truncated}
+    if columns.done is not None:
+        named["dones" if columns.done_means == "terminated" else "truncations"] = columns.done
+    return {field: name for field, name in named.items() if name is not None}
+
+
 def end_flags(
-    table: Table, columns: ColumnsConfig, rows: NDArray[np.int64], ends: NDArray[np.bool_]
+    stage: Stage, columns: ColumnsConfig, places: Places, rows: Indices | None, episodes: Indices
 ) -> dict[str, NDArray[np.bool_]]:
     """Where episodes terminated and where they were cut; every episode ends with its last row, and only there."""
-    terminated, truncated = columns.terminated, columns.truncated
-    if columns.done_means == "terminated":
-        terminated = columns.done
-    elif columns.done_means == "episode_end":
-        truncated = columns.done
-    for name in (name for name in (terminated, truncated) if name is not None):
-        early = np.flatnonzero(_flag(table, name)[rows] & ~ends)
+    ends = np.ones(len(episodes), dtype=bool)
+    for part in neighbours(len(episodes)):
+        ends[part.start : part.stop - 1] = np.diff(episodes[part]) != 0
+    dones, cut = np.zeros_like(ends), np.zeros_like(ends)
+    for field, name in flag_columns(columns).items():
+        flags = stage.get(field)
+        flags = flags if rows is None else flags[rows]
+        early = np.flatnonzero(flags & ~ends)
         if len(early):
-            pair = [table.place(int(rows[early[0] + k])) for k in (0, 1)]
+            pair = [places.text(int(k if rows is None else rows[k])) for k in (early[0], early[0] + 1)]
             wrong = f"column {name!r} is 1 in {pair[0]}, but its episode goes on in {pair[1]} ({len(early)} such rows)"
             raise DatasetError(f"{wrong}; is the episode column right?")
+        if field == "dones":
+            dones = np.array(flags)
+        elif columns.truncated is not None:
+            cut = np.array(flags)
     if columns.episodes == "each_row":
         # A decision of its own: nothing that follows depends on it.
         return {"dones": ends, "truncations": np.zeros_like(ends)}
-    dones = np.zeros_like(ends) if terminated is None else _flag(table, terminated)[rows]
-    return {"dones": dones, "truncations": ends & ~dones}
+    # Where both are set, the reading of fields settles it, and the audit hears of it.
+    return {"dones": dones, "truncations": cut | (ends & ~dones)}

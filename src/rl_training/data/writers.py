@@ -1,4 +1,4 @@
-"""Datasets written to files: NumPy, torch, D4RL's HDF5, Minari, the mapped form."""
+"""Datasets written to files: NumPy, torch, D4RL's HDF5, Minari, parquet, the mapped form."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rl_training.data.fields import add_next_actions
+from rl_training.data.arrow import arrow_pieces
+from rl_training.data.further_fields import further_fields
 from rl_training.data.mapped import write_mapped
 from rl_training.data.offline_dataset import TransitionDataset
+from rl_training.data.tables import write_parquet
 from rl_training.files import atomic_write
 from rl_training.reading import TRANSITION
 from rl_training.types import ConfigError, DatasetError, import_extra, nearest
@@ -50,7 +52,7 @@ def check_destination(out: str) -> None:
 
 
 def write_dataset(dataset: TransitionDataset, out: str, *, env: Any = None, policy: str = "unknown") -> None:
-    """Write transitions in native units to a file, under D4RL's names, as a Minari dataset, or in the mapped form.
+    """Write transitions in native units to a file, as a Minari dataset, or in the mapped form.
 
     `env` is the environment that they come from, if it is known, and `policy` says who acted.
     """
@@ -63,13 +65,15 @@ def write_dataset(dataset: TransitionDataset, out: str, *, env: Any = None, poli
 
 
 def save_dataset(dataset: TransitionDataset, path: Path, about: Mapping[str, str] | None = None) -> None:
-    """Write transitions to a file, under D4RL's names, in place of one that is there; HDF5 files keep texts `about`."""
+    """Write transitions to a file, in place of one that is there; HDF5 files keep texts `about`."""
     ending, dataset = path.suffix.lower(), _separated(dataset)
     if ending not in ENDINGS:
         hint = nearest(path.suffix, ENDINGS)
         raise ConfigError(f"a dataset is saved to a file that ends in {', '.join(ENDINGS)}, got {str(path)!r}{hint}")
     if ending == ".rlt":
         write_mapped(dataset, path)
+    elif ending == ".parquet":
+        write_parquet(arrow_pieces(dataset), path)
     elif ending in (".hdf5", ".h5"):
         _write_hdf5(_arrays(dataset), path, about or {})
     else:
@@ -91,28 +95,8 @@ def _separated(dataset: TransitionDataset) -> TransitionDataset:
 def _arrays(dataset: TransitionDataset) -> dict[str, NDArray[Any]]:
     """The fields under D4RL's names, and with them whatever reading the file would not find again by itself."""
     fields = {**dataset.fields, "dones": dataset.dones.bool(), "truncations": dataset.truncations}
-    extra = ("truncations", "achieved_goals", "returns_to_go", "timestamps")
-    names = [name for name in (*TRANSITION, *extra) if name in fields]
-    arrays = {D4RL.get(name, name): fields[name].numpy(force=True) for name in names}
-    if not _finds_next_actions(dataset):
-        for name in ("next_actions", "next_action_mask"):
-            value = getattr(dataset, name, None)
-            arrays |= {} if value is None else {name: value.numpy(force=True)}
-    if dataset.tail_rewards is not None:
-        arrays["tail_rewards"] = dataset.tail_rewards.numpy(force=True)
-    return arrays
-
-
-def _finds_next_actions(dataset: TransitionDataset) -> bool:
-    """Whether the next actions are those of the next rows."""
-    if "next_actions" not in dataset.fields or dataset.next_action_mask is None:
-        return True
-    logged = {"actions": dataset.actions.numpy(force=True), "dones": dataset.dones.bool().numpy(force=True)}
-    found = add_next_actions({**logged, "truncations": dataset.truncations.numpy(force=True)})
-    return all(
-        name in found and np.array_equal(found[name], getattr(dataset, name).numpy(force=True))
-        for name in ("next_actions", "next_action_mask")
-    )
+    names = [name for name in (*TRANSITION, "truncations") if name != "rewards" or dataset.has_rewards]
+    return {D4RL.get(name, name): fields[name].numpy(force=True) for name in names} | further_fields(dataset)
 
 
 def _write_npz(arrays: Mapping[str, NDArray[Any]], path: Path) -> None:
@@ -152,14 +136,13 @@ ARRAY_WRITERS: dict[str, Callable[[Mapping[str, NDArray[Any]], Path], None]] = {
     ".pt": _write_pt,
 }
 """Endings of files of named arrays, with what writes them."""
-ENDINGS = (*ARRAY_WRITERS, ".rlt")
+ENDINGS = (*ARRAY_WRITERS, ".parquet", ".rlt")
 
 
 def _write_minari(dataset: TransitionDataset, dataset_id: str, env: Any, policy: str) -> None:
     minari = _minari(dataset_id)
     _check_steps(dataset)
-    beside = [name for name in ("next_actions", "next_action_mask") if not _finds_next_actions(dataset)]
-    beside += [name for name in ("achieved_goals", "tail_rewards", "returns_to_go") if _has(dataset, name)]
+    beside = further_fields(dataset)
     buffers = []
     for number, ((start, stop), episode) in enumerate(
         zip(dataset.episode_bounds().tolist(), dataset.episodes(), strict=True)
@@ -167,7 +150,7 @@ def _write_minari(dataset: TransitionDataset, dataset_id: str, env: Any, policy:
         arrays = {name: value.numpy(force=True) for name, value in vars(episode).items() if value is not None}
         arrays.pop("achieved_goals", None)
         # Infos begin with the reset, for which there is no value yet.
-        columns = {name: getattr(dataset, name)[start:stop].numpy(force=True) for name in beside}
+        columns = {name: values[start:stop] for name, values in beside.items()}
         infos = {name: np.concatenate([_blank(column), column]) for name, column in columns.items()}
         buffers.append(minari.data_collector.EpisodeBuffer(id=number, **arrays, infos=infos))
     name = "an unknown environment" if env is None else env.spec.id
@@ -190,10 +173,6 @@ def _write_minari(dataset: TransitionDataset, dataset_id: str, env: Any, policy:
         raise
 
 
-def _has(dataset: TransitionDataset, name: str) -> bool:
-    return getattr(dataset, name, None) is not None
-
-
 def _blank(column: NDArray[Any]) -> NDArray[Any]:
     """A row that stands for no value."""
     return np.full_like(column[:1], np.nan if column.dtype.kind == "f" else 0)
@@ -201,6 +180,8 @@ def _blank(column: NDArray[Any]) -> NDArray[Any]:
 
 def _check_steps(dataset: TransitionDataset) -> None:
     """Refuse what T + 1 observations cannot hold: steps that do not begin where the step before them ended."""
+    if not dataset.has_rewards:
+        raise DatasetError("Minari holds a reward for every step, and the data has none")
     if not dataset.has_episodes:
         raise DatasetError("Minari holds whole episodes, and the rows are mixed or seem shuffled")
     after, following_obs = dataset.next_obs[:-1], dataset.obs[1:]

@@ -80,7 +80,7 @@ class Trial:
             )
 
     def run(self, steps: int, *, episodes: int) -> None:
-        """Act at random, until there were so many steps or episodes, or nothing goes on."""
+        """Act at random until the given number of steps or episodes is reached, or the environment fails."""
         self.env.action_space.seed(0)
         try:
             while self.steps < steps and len(self.lengths) < episodes:

@@ -2,6 +2,7 @@
 
 from rl_training.config import TrainConfig
 from rl_training.experiment.manager import ExperimentManager, SeedProgress
+from rl_training.experiment.page import report_content, write_report
 from rl_training.experiment.plot import plot_curves
 from rl_training.experiment.registry import AlgorithmSpec, get_algorithm_spec, list_algorithms
 from rl_training.experiment.report import read_runs, summarize
@@ -15,5 +16,7 @@ __all__ = [
     "list_algorithms",
     "plot_curves",
     "read_runs",
+    "report_content",
     "summarize",
+    "write_report",
 ]

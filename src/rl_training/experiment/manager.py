@@ -9,7 +9,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -29,10 +29,12 @@ from rl_training.types import ConfigError, Metrics, UserError
 
 @dataclass(frozen=True)
 class SeedProgress:
-    """How far one seed of a sweep has come."""
+    """How far one seed of a sweep, or one of several runs, has come."""
 
     seed: int
     status: str
+    name: str | None = None
+    """The `run_name`, if it has one."""
     global_step: int = 0
     total: int = 0
     metrics: Mapping[str, float] | None = None
@@ -80,17 +82,30 @@ class ExperimentManager:
         Side by side, each process uses one thread; a single worker uses the whole machine. A `run_name` gets the seed
         added to it; with `resume`, runs of these names that exist are gone on with.
         """
-        config, options = read_options(config)
+        bound = read_options(config)
         if workers < 1 or not seeds:
             raise ConfigError(f"a sweep needs at least one worker and one seed, got {workers} and {list(seeds)}")
-        results = {}
+        configs = [(_with_seed(bound[0], seed), bound[1]) for seed in dict.fromkeys(seeds)]
+        return self.train_all(configs, workers=workers, resume=resume, on_progress=on_progress)
+
+    def train_all(
+        self,
+        configs: Sequence[ConfigSource | BoundConfig],
+        *,
+        workers: int = 1,
+        resume: bool = False,
+        on_progress: Callable[[SeedProgress], None] | None = None,
+    ) -> list[SeedProgress]:
+        """Train several runs in processes, as `sweep` does; no two may have both the same name and the same seed."""
+        bound = [read_options(config) for config in configs]
         # A new process knows neither what --import named nor what the calling program imported.
-        modules = [*IMPORTED, options.algorithm.__module__]
-        for progress in _sweep(config, modules, list(dict.fromkeys(seeds)), workers, resume=resume):
-            results[progress.seed] = progress
+        modules = list(dict.fromkeys([*IMPORTED, *(options.algorithm.__module__ for _, options in bound)]))
+        results = {}
+        for progress in _side_by_side([config for config, _ in bound], modules, workers, resume=resume):
+            results[progress.name, progress.seed] = progress
             if on_progress is not None:
                 on_progress(progress)
-        return [results[seed] for seed in dict.fromkeys(seeds)]
+        return [results[config.run_name, config.seed] for config, _ in bound]
 
 
 REPORT_SECONDS = 1.0
@@ -100,9 +115,9 @@ REPORT_SECONDS = 1.0
 class _Reporter(Callback):
     """Sends a worker's events to the process that started it."""
 
-    def __init__(self, seed: int, connection: Connection) -> None:
+    def __init__(self, config: TrainConfig, connection: Connection) -> None:
         self.connection, self.next_report = connection, 0.0
-        self.progress = SeedProgress(seed, "running")
+        self.progress = SeedProgress(config.seed, "running", config.run_name)
 
     def on_train_start(self, state: TrainerState) -> None:
         self.send(state)
@@ -133,17 +148,19 @@ def _work(
     config: TrainConfig, modules: Sequence[str], threads: int | None, connection: Connection, *, resume: bool
 ) -> None:
     """The body of a worker process, which imports these modules first."""
-    reporter = _Reporter(config.seed, connection)
-    try:
-        import_modules(modules)
-        result = (train_or_resume if resume else train)(config, callbacks=[reporter], threads=threads)
-    except UserError as error:
-        reporter.report(status="failed", error=str(error))
-    except Exception:
-        reporter.report(status="failed", error=traceback.format_exc())
-    else:
-        status = "interrupted" if result.interrupted else "done"
-        reporter.report(status=status, metrics=result.metrics or None)
+    reporter = _Reporter(config, connection)
+    # Nobody listens if the process that started this one was killed. Whoever starts it again goes on with the run.
+    with suppress(BrokenPipeError):
+        try:
+            import_modules(modules)
+            result = (train_or_resume if resume else train)(config, callbacks=[reporter], threads=threads)
+        except UserError as error:
+            reporter.report(status="failed", error=str(error))
+        except Exception:
+            reporter.report(status="failed", error=traceback.format_exc())
+        else:
+            status = "interrupted" if result.interrupted else "done"
+            reporter.report(status=status, metrics=result.metrics or None)
 
 
 def _with_seed(config: TrainConfig, seed: int) -> TrainConfig:
@@ -151,30 +168,30 @@ def _with_seed(config: TrainConfig, seed: int) -> TrainConfig:
     return replace(config, seed=seed, run_name=name)
 
 
-def _sweep(
-    config: TrainConfig, modules: Sequence[str], seeds: list[int], workers: int, *, resume: bool
+def _side_by_side(
+    configs: Sequence[TrainConfig], modules: Sequence[str], workers: int, *, resume: bool
 ) -> Iterator[SeedProgress]:
     context = mp.get_context("spawn")
     threads = 1 if workers > 1 else None
-    waiting = list(seeds)
-    running: dict[Connection, tuple[int, BaseProcess, SeedProgress]] = {}
+    waiting = list(configs)
+    running: dict[Connection, tuple[BaseProcess, SeedProgress]] = {}
     try:
         while waiting or running:
             while waiting and len(running) < workers:
-                seed = waiting.pop(0)
+                config = waiting.pop(0)
                 receiver, sender = context.Pipe(duplex=False)
-                arguments = (_with_seed(config, seed), modules, threads, sender)
+                arguments = (config, modules, threads, sender)
                 process = context.Process(target=_work, args=arguments, kwargs={"resume": resume})
                 with _ignored_interrupt():
                     process.start()
                 sender.close()
-                running[receiver] = (seed, process, SeedProgress(seed, "running"))
+                running[receiver] = (process, SeedProgress(config.seed, "running", config.run_name))
             yield from _collect(running)
     finally:
         # Workers that are still running save their runs and end.
-        for _, worker, _ in running.values():
+        for worker, _ in running.values():
             worker.terminate()
-        for _, worker, _ in running.values():
+        for worker, _ in running.values():
             worker.join()
 
 
@@ -191,11 +208,11 @@ def _ignored_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _collect(running: dict[Connection, tuple[int, BaseProcess, SeedProgress]]) -> Iterator[SeedProgress]:
+def _collect(running: dict[Connection, tuple[BaseProcess, SeedProgress]]) -> Iterator[SeedProgress]:
     """The messages of the workers. A worker whose pipe closes before its last message has died."""
     for receiver in wait(list(running)):
         assert isinstance(receiver, Connection)  # noqa: S101 - only connections are waited for
-        seed, process, last = running[receiver]
+        process, last = running[receiver]
         try:
             last = receiver.recv()
         except EOFError:
@@ -206,7 +223,7 @@ def _collect(running: dict[Connection, tuple[int, BaseProcess, SeedProgress]]) -
                 error = f"the process ended with status {process.exitcode}{where}"
                 yield replace(last, status="failed", error=error)
             continue
-        running[receiver] = (seed, process, last)
+        running[receiver] = (process, last)
         yield last
 
 

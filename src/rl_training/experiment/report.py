@@ -16,7 +16,11 @@ from rl_training.runtime.artifacts import read_json, read_metrics
 from rl_training.runtime.finding import find_runs
 from rl_training.types import ConfigError, nearest
 
-PREFERRED = ("normalized_score", "return_mean", "td_error", "action_mse", "action_agreement")
+PREFERRED = ("normalized_score", "return_mean", "fqe_value")
+"""Metrics that runs may be chosen by."""
+HELD_OUT = ("action_mse", "action_agreement", "td_error")
+"""Metrics that are shown where there is no other. They say what is broken, not what is good, so that nothing is chosen
+by them unless a user names them."""
 LOWER_IS_BETTER = ("td_error", "action_mse")
 FEWEST_RUNS = 3
 """Fewer runs say nothing about how much runs differ, so there is no interval and no band."""
@@ -91,13 +95,25 @@ def _read_run(run: Path) -> RunRecord:
     if not all(isinstance(row, Mapping) and {"kind", "global_step"} <= row.keys() for row in rows):
         raise ConfigError(f"{str(run / 'metrics.jsonl')!r} has a row without kind or global_step")
     evaluations = [row for row in rows if row["kind"] in ("eval", "validation", "callback")]
+    if rows and (value := estimated_value(run)) is not None:
+        evaluations.append({"kind": "estimate", "global_step": rows[-1]["global_step"], "fqe_value": value})
     return RunRecord(run, config, evaluations, read_json(run / "metadata.json"))
+
+
+def estimated_value(run: Path) -> float | None:
+    """What `estimate` or `select` found for the latest policy of a run; None where they have not judged it."""
+    own, beside = read_json(run / "estimate.json"), read_json(run.parent / "selection.json")
+    judged = [*own.get("policies", []), *beside.get("candidates", [])]
+    latest = (run / "checkpoints" / "latest.pt").resolve()
+    values = [each["value"] for each in judged if each["path"] is not None and Path(each["path"]).resolve() == latest]
+    return next((float(value) for value in values if value is not None), None)
 
 
 def summarize(records: Sequence[RunRecord], *, metrics: Sequence[str] = ()) -> list[dict[str, Any]]:
     """A row per algorithm, task, variant and metric: last and best score over seeds, IQM of the last and its interval.
 
-    The interval is the 95 % bootstrap interval, and None where there are fewer than three runs.
+    The interval is the 95 % bootstrap interval, and None where there are fewer than three runs. There is no best score,
+    but None, of metrics that nothing is to be chosen by, unless they are asked for.
     """
     rows = []
     for (algo, task, variant), name, members in choose_metrics(records, metrics):
@@ -107,6 +123,7 @@ def summarize(records: Sequence[RunRecord], *, metrics: Sequence[str] = ()) -> l
             continue
         last = [curve[-1][1] for curve in curves]
         best = [better(value for _, value in curve) for curve in curves]
+        is_choosable = name in metrics or name not in HELD_OUT
         rows.append(
             {
                 "algo": algo,
@@ -115,7 +132,7 @@ def summarize(records: Sequence[RunRecord], *, metrics: Sequence[str] = ()) -> l
                 "metric": name,
                 "runs": len(curves),
                 "last": sum(last) / len(last),
-                "best": sum(best) / len(best),
+                "best": sum(best) / len(best) if is_choosable else None,
                 "iqm": interquartile_mean(last),
                 "interval": list(bootstrap_interval(last)) if len(last) >= FEWEST_RUNS else None,
             }
@@ -137,7 +154,7 @@ def choose_metrics(
         (group, name, members)
         for group, members in groups.items()
         # Runs that are compared get the same metric, if they have one in common.
-        for name in metrics or [pick_metric(by_task[group[1]], members)]
+        for name in metrics or pick_metrics(by_task[group[1]], members)
     ]
 
 
@@ -152,18 +169,23 @@ def group_runs(records: Sequence[RunRecord]) -> dict[Group, list[RunRecord]]:
     groups: dict[Group, list[RunRecord]] = {}
     for subject in sorted({record.group for record in evaluated}):
         neighbours = [record for record in evaluated if record.group == subject]
-        options = [_options(record.config) for record in neighbours]
-        names = dict.fromkeys(name for each in options for name in each)
-        varied = [name for name in names if len({each.get(name) for each in options}) > 1]
-        for record, values in zip(neighbours, options, strict=True):
-            variant = ", ".join(f"{name.removeprefix('algo_kwargs.')}={values.get(name)}" for name in varied)
+        for record, values in zip(neighbours, options_that_differ([each.config for each in neighbours]), strict=True):
+            variant = ", ".join(f"{name}={value}" for name, value in values.items())
             groups.setdefault((*subject, variant), []).append(record)
     return {group: groups[group] for group in sorted(groups, key=lambda group: (*group[:2], by_number(group[2])))}
 
 
+def options_that_differ(configs: Sequence[TrainConfig]) -> list[dict[str, str]]:
+    """For each run, the options that are not the same for all of these runs, by name; 'None' where it has none."""
+    options = [_options(config) for config in configs]
+    names = dict.fromkeys(name for each in options for name in each)
+    varied = [name for name in names if len({each.get(name) for each in options}) > 1]
+    return [{name.removeprefix("algo_kwargs."): str(each.get(name)) for name in varied} for each in options]
+
+
 def by_number(text: str) -> list[str | float]:
     """A key to sort by, such that bc_alpha=10 comes after bc_alpha=2.5."""
-    # Texts stand at even places and numbers at odd ones, so that each is compared with its like.
+    # Parts alternate between text and number, so that text is compared with text and a number with a number.
     return [float(part) if place % 2 else part for place, part in enumerate(NUMBER.split(text))]
 
 
@@ -175,13 +197,17 @@ def _options(config: TrainConfig) -> dict[str, str]:
     return {key: str(value) for key, value in {**values, **{f"algo_kwargs.{k}": v for k, v in kwargs.items()}}.items()}
 
 
-def pick_metric(*candidates: Sequence[RunRecord]) -> str:
-    """The most telling metric that all of these runs have; of several lists, the first that have one in common."""
+def pick_metrics(*candidates: Sequence[RunRecord]) -> list[str]:
+    """The most telling metric that all of these runs have, or else all held-out measures that they have.
+
+    Of several lists of runs, the first that have one in common decide.
+    """
     for records in candidates:
         reported = [{name for row in record.rows for name in row} for record in records]
-        for name in PREFERRED:
-            if all(name in names for names in reported):
-                return name
+        common = set.intersection(*reported)
+        found = [name for name in PREFERRED if name in common][:1] or [name for name in HELD_OUT if name in common]
+        if found:
+            return found
     raise ConfigError(f"the runs beside {candidates[-1][0].path} have no metric in common; name one with --metric")
 
 

@@ -41,3 +41,14 @@ def bootstrap_band(
     shares = (draws[:, :, None] == np.arange(runs)).sum(axis=1) / runs
     low, high = np.quantile(shares @ values, [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
     return low, high
+
+
+def holm(p_values: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
+    """P-values adjusted for their number: rejecting those below 5 % errs in at most 5 % of families of tests."""
+    array = np.asarray(p_values, dtype=np.float64)
+    order = np.argsort(array, kind="stable")
+    factors = np.arange(len(array), 0, -1)
+    adjusted = np.empty_like(array)
+    # A hypothesis is rejected only if all with smaller p-values are.
+    adjusted[order] = np.minimum(np.maximum.accumulate(factors * array[order]), 1)
+    return adjusted

@@ -94,6 +94,10 @@ class GaussianActor(Network):
         noise = _noise(mean, count)
         return (mean + log_std.exp() * noise).clamp(-1, 1), _standard_log_prob(noise, log_std)
 
+    def log_prob(self, obs: Tensor, actions: Tensor) -> Tensor:
+        """Log-density (B,) of actions before they are clipped; that on a bound stands for all beyond it."""
+        return gaussian_log_prob(actions, *self(obs))
+
     def act(self, obs: Tensor, *, deterministic: bool) -> Tensor:
         """The mean, or a sample."""
         actions: Tensor = self(obs)[0].clamp(-1, 1) if deterministic else self.sample(obs)[0]

@@ -14,7 +14,7 @@ from typing_extensions import Unpack
 from rl_training.models.actors import DeterministicActor, GaussianActor, PerturbationActor, Spread, TanhGaussianActor
 from rl_training.models.behavior_vae import LATENT_CLIP, BehaviorVAE
 from rl_training.models.critics import Critic, QEnsemble, QuantileEnsemble, RenormCritic, ValueNetwork, best_action
-from rl_training.models.discrete import CategoricalActor
+from rl_training.models.discrete import CategoricalActor, ChoiceEnsemble
 from rl_training.models.initializers import (
     orthogonal,
     orthogonal_small_last,
@@ -172,7 +172,8 @@ class MLPBCQModel(Model):
         The candidates come from latents that were drawn once, so that an observation always gets the same action. If
         not deterministic, they come from new latents.
         """
-        latents = self.candidates.expand(-1, len(obs), -1)
+        # Not len(obs), which would fix the size of the batch in an exported graph.
+        latents = self.candidates.expand(-1, obs.shape[0], -1)
         if not deterministic:
             latents = self.vae.draw(obs, count=len(latents))
         return best_action(self.critic, obs, self.actor(obs, self.vae.decode(obs, latents)))
@@ -300,6 +301,16 @@ class MLPCQLModel(MLPSACModel):
         init = orthogonal_small_last if orthogonal_actor else uniform_small_last
         super().__init__(actor_options={"init": init}, **shape)
         self.lagrange = Multiplier(initial_log_lagrange, learned=conservative_gap is not None)
+
+
+class MLPFQEModel(Model):
+    """Critics that each value one policy, whatever it is; there is no policy among the networks."""
+
+    critic: QEnsemble | ChoiceEnsemble
+
+    def __init__(self, *, num_critics: int = 11, discrete: bool = False, **shape: Unpack[Shape]) -> None:
+        super().__init__(**shape)
+        self.critic = (ChoiceEnsemble if discrete else QEnsemble)(**self.critic_shape, size=num_critics)
 
 
 def temperature(alpha: float | Literal["auto"]) -> Multiplier:

@@ -116,6 +116,17 @@ class Model(nn.Module):
         actions: Tensor = self.actor.act(obs, deterministic=deterministic)
         return actions
 
+    def log_probs(self, obs: Tensor, actions: Tensor) -> Tensor | None:
+        """Log-probabilities (B,) with which `act` draws these actions, or log-densities; None where it has none.
+
+        A deterministic policy has no density. Neither has one that chooses among actions which it draws.
+        """
+        log_prob = getattr(getattr(self, "actor", None), "log_prob", None)
+        if log_prob is None or type(self).act is not Model.act:
+            return None
+        found: Tensor = log_prob(obs, actions)
+        return found
+
     def explore(self, obs: Tensor) -> tuple[Tensor, Batch]:
         """A sample of the policy to learn from, and columns that are stored beside the transition."""
         return self.act(obs, deterministic=False), {}

@@ -9,6 +9,7 @@ from rl_training.algorithms import ALGORITHMS
 from rl_training.config import TrainConfig
 from rl_training.runtime.callbacks import Callback, EarlyStoppingCallback
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
+from rl_training.runtime.export import Export, export_policy
 from rl_training.runtime.option_groups import EarlyStoppingConfig
 from rl_training.runtime.options import read_options
 from rl_training.runtime.policy import Policy
@@ -24,6 +25,7 @@ __all__ = [
     "EarlyStoppingCallback",
     "EarlyStoppingConfig",
     "EvaluationResult",
+    "Export",
     "Policy",
     "SavedPolicy",
     "ScheduleSpec",
@@ -32,6 +34,7 @@ __all__ = [
     "collect",
     "evaluate",
     "evaluate_policy",
+    "export_policy",
     "load_policy",
     "normalized_score",
     "predict",

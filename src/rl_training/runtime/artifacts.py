@@ -176,7 +176,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """The mapping in a JSON file; empty where there is no file, or none that is whole."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError):
+    except (OSError, ValueError):
         return {}
     return values if isinstance(values, dict) else {}
 
@@ -194,11 +194,12 @@ def describe_machine() -> dict[str, Any]:
         "command": sys.argv,
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "versions": {name: found for name in packages if (found := _version(name)) is not None},
+        "versions": {name: found for name in packages if (found := package_version(name)) is not None},
     }
 
 
-def _version(package: str) -> str | None:
+def package_version(package: str) -> str | None:
+    """The version of a package that is installed."""
     try:
         return version(package)
     except PackageNotFoundError:

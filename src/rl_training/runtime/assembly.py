@@ -31,12 +31,14 @@ from rl_training.runtime.collecting import Collector, LocalCollector, Stepper
 from rl_training.runtime.datasets import Data, find_task, load_data, with_columns
 from rl_training.runtime.diagnostics import diagnose
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
+from rl_training.runtime.evaluation_data import data_of_run
 from rl_training.runtime.fine_tuning import FineTuning, begin_with_checkpoint
 from rl_training.runtime.introduction import introduce
 from rl_training.runtime.options import RunOptions, check_action_kind
 from rl_training.runtime.performance import can_compile, default_device, should_compile
 from rl_training.runtime.plan import make_plan, rollout_rows
 from rl_training.runtime.policy import Policy
+from rl_training.runtime.policy_value import VALUE, PolicyValue
 from rl_training.runtime.replay_store import ReplayStore
 from rl_training.runtime.trainer import Session, TrainerState
 from rl_training.runtime.trial import try_policy
@@ -65,7 +67,8 @@ def open_session(
     task = find_task(config)
     data = None if options.mode == "online" else load_data(config, options, task, dataset)
     fingerprint = "" if data is None else data.fingerprint
-    if tree is not None and tree["trainer"]["fingerprint"] != fingerprint:
+    saved = fingerprint if tree is None else tree["trainer"]["fingerprint"]
+    if saved != fingerprint and (data is None or not data.has_fingerprint(saved)):
         raise CheckpointError("the data is not what the run was trained on: its fingerprint differs; start a new run")
     spaces = _spaces(task, data)
     check_action_kind(options.algorithm, spaces, config.env_id or "the data")
@@ -87,8 +90,9 @@ def open_session(
     if compiled:
         algorithm.compile_steps()
     held_out = None if data is None else data.dataset.validation
+    value = PolicyValue(data_of_run(config, dataset=dataset).log) if options.controls.eval_fqe else None
     if options.controls.early_stopping is not None:
-        _check_metric(options.controls.early_stopping.metric, algorithm, config, held_out)
+        _check_metric(options.controls.early_stopping.metric, algorithm, config, held_out, has_value=value is not None)
         callbacks = [EarlyStoppingCallback(options.controls.early_stopping), *callbacks]
     is_rollout = isinstance(algorithm.reads, Rollout)
     collector = None if buffer is None else _make_collector(config, options, policy, buffer, resources)
@@ -119,7 +123,7 @@ def open_session(
             compiled=compiled,
         ),
         run=run,
-        evaluate=partial(_evaluate, algorithm, policy, config, held_out),
+        evaluate=partial(_evaluate, algorithm, policy, config, held_out, value),
         rewards=rewards,
         fingerprint=fingerprint,
         data_return=None if data is None else data.mean_return,
@@ -257,21 +261,31 @@ def _fine_tuning(options: RunOptions) -> FineTuning | None:
 
 
 def _evaluate(
-    algorithm: Algorithm, policy: Policy, config: TrainConfig, held_out: TransitionDataset | None
+    algorithm: Algorithm,
+    policy: Policy,
+    config: TrainConfig,
+    held_out: TransitionDataset | None,
+    value: PolicyValue | None,
 ) -> dict[str, dict[str, float]]:
-    """One evaluation: in the environment, if there is one, and on held-out episodes, if there are any."""
+    """One evaluation: in the environment, on held-out episodes, and by the value from the log, as far as there are."""
     rows: dict[str, dict[str, float]] = {}
     if config.env_id is not None:
         task, episodes = (config.env_id, config.env_kwargs), config.eval_episodes
         rows["eval"] = evaluate_policy(policy, *task, episodes=episodes, num_envs=config.num_envs).metrics()
     if held_out is not None:
         rows["validation"] = diagnose(algorithm, held_out)
+    if value is not None:
+        rows["validation"] = rows.get("validation", {}) | value.measure(policy)
     return rows
 
 
-def _check_metric(metric: str, algorithm: Algorithm, config: TrainConfig, held_out: TransitionDataset | None) -> None:
+def _check_metric(
+    metric: str, algorithm: Algorithm, config: TrainConfig, held_out: TransitionDataset | None, *, has_value: bool
+) -> None:
     """Refuse a metric that no evaluation of this run will report, before the run begins."""
-    names: set[str] = set()
+    names: set[str] = {VALUE} if has_value else set()
+    if metric == VALUE and not has_value:
+        raise ConfigError(f"early_stopping.metric {VALUE!r} is reported with eval_fqe: true only")
     if config.env_id is not None:
         names |= EvaluationResult(config.env_id, (0.0,), (1,), (True,)).metrics().keys()
     if held_out is not None:

@@ -7,21 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from rl_training.binding import bind
 from rl_training.data import DataOptions, TransitionDataset, load_transition_dataset
 from rl_training.data.audit import CHEAP, CHECKS, Verdict, View, check_data, worst
 from rl_training.data.audit import Finding as Finding
 from rl_training.data.audit.values import not_finite
-from rl_training.data.fields import ALIASES, KNOWN, NotFiniteError, join_episodes
-from rl_training.data.readers import read_hdf5, read_minari, read_npz, read_pt
+from rl_training.data.fields import NotFiniteError
 from rl_training.envs import try_out
 from rl_training.spaces import ActionSpace
 from rl_training.types import DatasetError
-
-READERS = {"npz": read_npz, "pt": read_pt, "hdf5": read_hdf5}
-END_FLAGS = ("dones", "truncations", "episode_ends")
 
 
 @dataclass(frozen=True)
@@ -33,6 +27,8 @@ class Audit:
     """None where the data could not be read."""
     episodes: int | None
     findings: tuple[Finding, ...]
+    first_row: int = 0
+    """The number of the first row: 1 in a table."""
 
     @property
     def verdict(self) -> Verdict:
@@ -42,7 +38,12 @@ class Audit:
     def to_plain(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         findings = [finding.to_plain() for finding in self.findings]
-        about = {"source": self.source, "rows": self.rows, "episodes": self.episodes}
+        about = {
+            "source": self.source,
+            "rows": self.rows,
+            "episodes": self.episodes,
+            "first_row": self.first_row,
+        }
         return {**about, "verdict": self.verdict, "findings": findings}
 
 
@@ -69,13 +70,13 @@ def audit_data(
             inner = error.__context__
             return Audit(str(source), None, None, (not_finite(str(inner), inner.rows, inner.count),))
         raise
-    flags, ignored = _as_logged(options)
-    return _audit(str(source), View(dataset, _fitting(dataset, space, env_id), flags, ignored))
+    return _audit(str(source), View(dataset, _fitting(dataset, space, env_id)))
 
 
 def _audit(source: str, view: View) -> Audit:
     episodes = len(view.lengths) if view.dataset.has_episodes else None
-    return Audit(source, view.rows, episodes, tuple(check_data(view, CHECKS)))
+    first_row = 0 if view.dataset.origin.row_numbers is None else 1
+    return Audit(source, view.rows, episodes, tuple(check_data(view, CHECKS)), first_row)
 
 
 def _fitting(dataset: TransitionDataset, space: ActionSpace | None, env_id: str | None) -> ActionSpace | None:
@@ -90,27 +91,6 @@ def _fits(dataset: TransitionDataset, space: ActionSpace) -> bool:
     return dataset.is_discrete == (space.kind == "discrete") and (
         dataset.is_discrete or dataset.action_dim == space.size
     )
-
-
-def _as_logged(options: DataOptions) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """End flags as a file has them, and the names in it that are not used."""
-    kind = options.kind()
-    if kind == "minari":
-        arrays: Any = join_episodes(read_minari(str(options.dataset_id), download=False))
-    elif kind in READERS:
-        arrays = READERS[kind](Path(str(options.dataset_path)))
-        arrays = join_episodes(arrays) if isinstance(arrays, list) else arrays
-    else:
-        return {}, ()
-    flags = {}
-    for name in END_FLAGS:
-        for spelling in (name, *ALIASES[name]):
-            if arrays.get(spelling) is not None:
-                flags[name] = np.asarray(arrays[spelling]).reshape(-1) != 0
-    if arrays.get("masks") is not None:
-        # `terminals` beside `masks` says where the recording ended.
-        flags.pop("dones", None)
-    return flags, tuple(name for name in arrays if name not in KNOWN)
 
 
 class TrainingAudit:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from rl_training.algorithms import Algorithm
 from rl_training.files import atomic_write
+from rl_training.runtime.policy_files import POLICY_ONLY, policy_path, policy_tree
 from rl_training.spaces import BoxActions, SpaceSpec
 from rl_training.types import CheckpointError, TrainingError, UserError
 
@@ -28,8 +29,14 @@ FORMAT = 2
 
 
 def save_latest(session: Session) -> None:
-    """Write the state of the run under its number and make it the latest."""
+    """Write the state of the run under its number and make it the latest; its policy gets a file of its own.
+
+    The policy comes first: a run that is killed between the two goes back to the state before, and drops it.
+    """
     raise_if_diverged(session, session.window.find_broken())
+    path = policy_path(session.run.path, session.state.global_step)
+    path.parent.mkdir(exist_ok=True)
+    save_checkpoint(path, policy_tree(session))
     unit = "update" if session.collector is None else "step"
     link_checkpoint(save(session, f"{unit}_{session.state.global_step:09d}.pt"), "latest.pt")
     session.saved = session.state.update_count, session.state.env_steps
@@ -159,6 +166,11 @@ def load_checkpoint(path: Path, *, policy_only: bool = False) -> dict[str, Any]:
         raise CheckpointError(
             f"{path} was written by an older version (checkpoint format {found}): predict and eval can use its policy, "
             "but no run can go on from it"
+        )
+    if tree.get(POLICY_ONLY) and not policy_only:
+        raise CheckpointError(
+            f"{path} holds a policy only, without the rest of the networks and optimisers: predict, eval, estimate and "
+            "export can use it, but no run can go on from it; take a file in checkpoints/ of its run"
         )
     return _whole(path, tree)
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from rl_training.config import TrainConfig
 from rl_training.data import DataOptions, TransitionDataset, load_transition_dataset
+from rl_training.data.fields import REWARDS_HINT
 from rl_training.envs import Task, make_native_env, reward_transform, try_out
 from rl_training.runtime.auditing import TrainingAudit
 from rl_training.runtime.options import RunOptions
@@ -39,6 +40,10 @@ class Data:
         """Mean return of the logged episodes, on raw rewards."""
         returns = self.dataset.raw_returns
         return None if returns is None else float(returns.mean())
+
+    def has_fingerprint(self, fingerprint: str) -> bool:
+        """Whether a checkpoint was made with this data; older ones have an older kind of fingerprint."""
+        return fingerprint in (self.fingerprint, _fingerprint(self.dataset, older=True))
 
     def describe(self, drawn: TransitionDataset) -> dict[str, Any]:
         """Plain values for the run's metadata; `drawn` are the rows that are trained on."""
@@ -87,7 +92,7 @@ def load_data(
     if spaces is None:
         is_stated = data_options.action_low is not None or data_options.num_actions is not None
         origin = "the config" if is_stated else "the data"
-        dataset, spaces, says = _with_spaces_of_data(dataset, data_options)
+        dataset, spaces, says = with_spaces_of_data(dataset, data_options)
     else:
         origin = str(env_id)
         _refuse_stated_spaces(data_options)
@@ -96,10 +101,13 @@ def load_data(
         dataset = dataset.with_clipped_actions(spaces.action.low, spaces.action.high)
     _check_actions(dataset, spaces, origin)
     encoded = dataset.map_actions(spaces.action.encode)
-    fingerprint = encoded.fingerprint()
-    if encoded.validation is not None:
-        fingerprint += encoded.validation.fingerprint()
-    return Data(encoded, spaces, fingerprint, says, summary)
+    return Data(encoded, spaces, _fingerprint(encoded), says, summary)
+
+
+def _fingerprint(dataset: TransitionDataset, *, older: bool = False) -> str:
+    """That of the rows to train on, and of those that are held out."""
+    held_out = "" if dataset.validation is None else dataset.validation.fingerprint(older=older)
+    return dataset.fingerprint(older=older) + held_out
 
 
 def _without_timestamps(dataset: TransitionDataset) -> TransitionDataset:
@@ -114,8 +122,7 @@ def _check_columns(dataset: TransitionDataset, options: RunOptions, env_id: str 
     algorithm, columns = options.algorithm, dataset.columns
     reads = algorithm.make_reads(options.hyper)
     if not dataset.has_rewards and (reads.bootstraps or reads.reads_returns or algorithm.annotates):
-        hint = "set dataset_columns.reward to a column, or to arithmetic over columns"
-        raise DatasetError(f"{algorithm.name} learns from rewards, and the table has none: {hint}; bc does without")
+        raise DatasetError(f"the data has no rewards, which {algorithm.name} learns from: {REWARDS_HINT}")
     stated = [part.dataset_columns for part in (options.data, *options.data.dataset_mix)]
     if env_id is not None and columns is not None and columns.choices and not any(c and c.choices for c in stated):
         hint = f"list them in dataset_columns.choices in the order of the numbers that {env_id} gives them"
@@ -178,7 +185,7 @@ def _fitted(dataset: TransitionDataset, spaces: SpaceSpec, env_id: str) -> Trans
     return dataset
 
 
-def _with_spaces_of_data(dataset: TransitionDataset, options: DataOptions) -> tuple[TransitionDataset, SpaceSpec, str]:
+def with_spaces_of_data(dataset: TransitionDataset, options: DataOptions) -> tuple[TransitionDataset, SpaceSpec, str]:
     """The spaces that the options or the data imply, where there is no environment to ask, and who says so."""
     parts = [part.actions for part in (dataset, dataset.validation) if part is not None]
     if dataset.is_discrete:

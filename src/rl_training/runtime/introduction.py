@@ -39,6 +39,18 @@ def _data_lines(options: RunOptions, data: Data) -> list[tuple[str, str]]:
     return [
         ("data", f"{name}: {rows} transitions in {_count(episodes, 'episode')}{average}"),
         ("ends", f"{_count(terminated, 'episode')} terminated, {episodes - terminated} ended otherwise (time limits)"),
+        *(("audit", text) for text in _audit_lines(data)),
+    ]
+
+
+def _audit_lines(data: Data) -> list[str]:
+    """What the cheap checks found, but for what the notes of the dataset say already."""
+    findings = data.audit.get("findings", ())
+    if not findings:
+        return ["nothing unusual in a quick look; `rl-training data audit` looks closer"]
+    told = " ".join(data.dataset.notes)
+    return [
+        f"{each['verdict']}: {each['message']}; {each['advice']}" for each in findings if each["message"] not in told
     ]
 
 

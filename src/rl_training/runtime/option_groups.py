@@ -112,6 +112,12 @@ class ControlOptions:
     """Budgets, cadences and schedules of a run."""
 
     eval_interval: int | None = option(5000, "timesteps between evaluations; null: at the end only", ge=1)
+    eval_fqe: bool = option(
+        False,
+        "estimate the policy's value from logged episodes at every evaluation: fqe_value",
+        modes=("offline", "offline_to_online"),
+        offline_only=True,
+    )
     max_updates: int | None = option(None, "stop after this many updates", ge=1, offline_only=True)
     max_epochs: int | None = option(
         None, "stop after this many passes over the data", ge=1, modes=("offline",), offline_only=True

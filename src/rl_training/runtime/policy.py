@@ -45,10 +45,23 @@ class Policy(nn.Module):
         return copy.deepcopy(cls.sharing(algorithm, spaces)).cpu().requires_grad_(False).eval()
 
     @classmethod
-    def load(cls, algorithm: type[Algorithm], spaces: SpaceSpec, hyper: Hyper, state: Mapping[str, Tensor]) -> Self:
-        """The policy in the state of an algorithm, whose tensors it takes over; RuntimeError where they do not fit."""
+    def load(
+        cls,
+        algorithm: type[Algorithm],
+        spaces: SpaceSpec,
+        hyper: Hyper,
+        state: Mapping[str, Tensor],
+        *,
+        acts_only: bool = False,
+    ) -> Self:
+        """The policy in the state of an algorithm, whose tensors it takes over; RuntimeError where they do not fit.
+
+        If it `acts_only`, the state has no other networks than those that act.
+        """
         networks = {name.removeprefix("model."): value for name, value in state.items() if name.startswith("model.")}
         model = algorithm.build_model(spaces, hyper)
+        for name in spectators(model) if acts_only else ():
+            delattr(model, name)
         model.load_state_dict(networks, assign=True)
         policy = cls(model, obs_mean=state["obs_mean"], obs_std=state["obs_std"], spaces=spaces)
         return policy.requires_grad_(False).eval()
@@ -67,16 +80,23 @@ class Policy(nn.Module):
 
     def act(self, obs: Tensor, *, deterministic: bool = True) -> Tensor:
         """The action, or a sample of it where the policy is stochastic."""
-        return self.spaces.action.decode(self.model.act(self._inputs(obs), deterministic=deterministic))
+        return self.spaces.action.decode(self.model.act(self.inputs(obs), deterministic=deterministic))
 
     def values(self, obs: Tensor, actions: Tensor) -> Tensor:
         """Values (B,) of actions in the environment's units, by the smallest of the critics."""
-        return self.model.values(self._inputs(obs), self.spaces.action.encode(actions))
+        return self.model.values(self.inputs(obs), self.spaces.action.encode(actions))
+
+    def log_probs(self, obs: Tensor, actions: Tensor) -> Tensor | None:
+        """Log-probabilities (B,) with which `act` draws native actions, where it is not deterministic.
+
+        Those of continuous actions are of densities in [-1, 1]. None where the policy has no density.
+        """
+        return self.model.log_probs(self.inputs(obs), self.spaces.action.encode(actions))
 
     @torch.no_grad()
     def explore(self, obs: Tensor, *, noise: float = 0.0) -> Acted:
         """A sample to learn from, perturbed by noise as the action space defines it."""
-        drawn, extras = self.model.explore(self._inputs(obs))
+        drawn, extras = self.model.explore(self.inputs(obs))
         return self._acted(self.spaces.action.perturb(drawn, noise), extras)
 
     def sample(self, count: int) -> Acted:
@@ -92,6 +112,13 @@ class Policy(nn.Module):
         self.obs_mean.copy_(mean)
         self.obs_std.copy_(std)
 
-    def _inputs(self, obs: Tensor) -> Tensor:
+    def inputs(self, obs: Tensor) -> Tensor:
         """Observations as the networks see them."""
         return (obs.to(self.obs_mean.dtype) - self.obs_mean) / self.obs_std
+
+
+def spectators(model: Model) -> tuple[str, ...]:
+    """The networks that have no part in acting: all but the actor, unless the model acts in a way of its own."""
+    if type(model).act is not Model.act:
+        return ()
+    return tuple(name for name, _ in model.named_children() if name != "actor")

@@ -31,7 +31,7 @@ class ReplayStore:
         start = max(self.spans[-1][1] if self.spans else 0, oldest)
         if buffer.added > start:
             self.folder.mkdir(exist_ok=True)
-            save_tree(self._path(start, buffer.added), {"rows": buffer.rows_from(start)})
+            save_tree(rows_path(self.folder, start, buffer.added), {"rows": buffer.rows_from(start)})
             self.spans.append((start, buffer.added))
         self.spans = [span for span in self.spans if span[1] > oldest]
 
@@ -40,13 +40,12 @@ class ReplayStore:
         self.spans = [(start, stop) for start, stop in spans]
         if not self.spans:
             return
-        for path in (self._path(*span) for span in self.spans):
+        for path in (rows_path(self.folder, *span) for span in self.spans):
             if not path.is_file():
                 raise CheckpointError(
                     f"{path} does not exist; rows are kept while latest.pt needs them: resume that one"
                 )
-        parts = [load_tree(self._path(*span))["rows"] for span in self.spans]
-        rows: Batch = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        rows = read_rows(self.folder, self.spans) or {}
         count = len(self.buffer)
         if len(rows["streams"]) < count or self.spans[-1][1] != self.buffer.added:
             raise CheckpointError(f"{self.folder} does not hold the rows of the checkpoint")
@@ -60,10 +59,21 @@ class ReplayStore:
 
     def prune(self) -> None:
         """Delete files that the latest checkpoint does not need, and those that a crash left unfinished."""
-        needed = {self._path(*span) for span in self.spans}
+        needed = {rows_path(self.folder, *span) for span in self.spans}
         for path in list(self.folder.iterdir()) if self.folder.is_dir() else ():
             if path not in needed:
                 path.unlink()
 
-    def _path(self, start: int, stop: int) -> Path:
-        return self.folder / f"rows_{start:010d}_{stop:010d}.pt"
+
+def rows_path(folder: Path, start: int, stop: int) -> Path:
+    """The file of the rows from one number to another."""
+    return folder / f"rows_{start:010d}_{stop:010d}.pt"
+
+
+def read_rows(folder: Path, spans: Sequence[Sequence[int]]) -> Batch | None:
+    """The rows that a checkpoint names, in the order in which they were added; None unless all files are there."""
+    paths = [rows_path(folder, *span) for span in spans]
+    if not paths or not all(path.is_file() for path in paths):
+        return None
+    parts = [load_tree(path)["rows"] for path in paths]
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

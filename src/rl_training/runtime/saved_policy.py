@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,10 +20,14 @@ from rl_training.runtime.evaluation import EVAL_SEED, EvaluationResult, evaluate
 from rl_training.runtime.finding import find_checkpoint
 from rl_training.runtime.options import bind_hyper, find_algorithm, merge, read_saved_config
 from rl_training.runtime.policy import Policy
+from rl_training.runtime.policy_files import POLICY_ONLY
 from rl_training.runtime.randomness import forked
 from rl_training.runtime.showing import play_policy, record_policy
 from rl_training.spaces import SpaceSpec
 from rl_training.types import CheckpointError, ConfigError
+
+if TYPE_CHECKING:
+    from rl_training.runtime.export import Export
 
 CHUNK = 1024
 """Observations that a policy answers at a time; some look at a hundred actions for each."""
@@ -36,6 +40,8 @@ class SavedPolicy:
     policy: Policy
     config: TrainConfig
     tree: dict[str, Any]
+    path: Path | None = None
+    """The file that the checkpoint was read from."""
 
     @property
     def spaces(self) -> SpaceSpec:
@@ -130,15 +136,47 @@ class SavedPolicy:
 
     def predict_value(self, obs: ArrayLike | Mapping[str, ArrayLike], actions: ArrayLike) -> NDArray[Any]:
         """Values of native actions by the critics: the discounted return that they predict, of transformed rewards."""
+        if POLICY_ONLY in self.tree and not hasattr(self.policy.model, "critic"):
+            raise ConfigError(
+                f"{self.path} holds a policy only, without critics: take a file in checkpoints/ of its run"
+            )
         if not hasattr(self.policy.model, "critic"):
             raise ConfigError(f"{self.config.algo} has no critic, so it cannot value actions")
+        rows, native = self._pairs(obs, actions)
+        with torch.no_grad():
+            values: NDArray[Any] = self.policy.values(rows, native).numpy()
+        return values
+
+    def log_probs(self, obs: ArrayLike | Mapping[str, ArrayLike], actions: ArrayLike) -> NDArray[Any] | None:
+        """Log-probabilities with which the stochastic policy draws native actions, one per observation.
+
+        Those of continuous actions are of densities in [-1, 1]. A greedy choice has the probability 1, all others 0.
+        None where the policy has no density, as a deterministic one with continuous actions.
+        """
+        rows, native = self._pairs(obs, actions)
+        parts = zip(torch.split(rows, CHUNK), torch.split(native, CHUNK), strict=True)
+        with torch.no_grad():
+            found = [self.policy.log_probs(*part) for part in parts]
+        known = [each for each in found if each is not None]
+        return torch.cat(known).numpy() if len(known) == len(found) else None
+
+    def _pairs(self, obs: ArrayLike | Mapping[str, ArrayLike], actions: ArrayLike) -> tuple[torch.Tensor, torch.Tensor]:
+        """Observations (B, obs_dim) and as many native actions."""
         rows, column = np.atleast_2d(self.spaces.flatten(obs)), self.spaces.action.column
         native = torch.as_tensor(np.asarray(actions), dtype=column.torch_dtype).reshape(-1, *column.shape)
         if len(native) != len(rows):
             raise ConfigError(f"got {len(rows)} observations and {len(native)} actions")
-        with torch.no_grad():
-            values: NDArray[Any] = self.policy.values(torch.from_numpy(rows), native).numpy()
-        return values
+        return torch.from_numpy(rows), native
+
+    def export(self, out: str | Path, *, dataset: Any = None, novelty: bool = True) -> Export:
+        """Write the policy to a folder for use without this package: an ONNX file, its description, and a check.
+
+        A run that was given its `dataset` as an object needs it again for `novelty`, the support score.
+        """
+        # Here, since that module imports this one, and packages that only an export needs.
+        from rl_training.runtime.export import export_policy
+
+        return export_policy(self, out, dataset=dataset, novelty=novelty)
 
 
 def load_policy(path: str | Path, *, algo: str | None = None) -> SavedPolicy:
@@ -149,8 +187,11 @@ def load_policy(path: str | Path, *, algo: str | None = None) -> SavedPolicy:
     config, spaces = read_saved_config(tree["config"]), saved_spaces(tree)
     # Initial weights are drawn, and then replaced by those of the checkpoint.
     with forked(config.seed), refusing_other_networks(str(checkpoint)):
-        policy = Policy.load(find_algorithm(config.algo), spaces, bind_hyper(config), tree["algorithm"])
-    return SavedPolicy(policy, config, tree)
+        acts_only = POLICY_ONLY in tree
+        policy = Policy.load(
+            find_algorithm(config.algo), spaces, bind_hyper(config), tree["algorithm"], acts_only=acts_only
+        )
+    return SavedPolicy(policy, config, tree, checkpoint)
 
 
 def check_algo(checkpoint: Path, algo: str, expected: str | None) -> None:

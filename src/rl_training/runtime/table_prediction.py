@@ -42,9 +42,15 @@ def predict_table(saved: SavedPolicy, path: Path, *, deterministic: bool = True)
 
 def table_columns(saved: SavedPolicy) -> ColumnsConfig:
     """What the columns of the table meant that a policy was trained on."""
-    kwargs = saved.config.algo_kwargs
-    parts = [kwargs, *kwargs.get("dataset_mix", ())]
-    found: list[Mapping[str, Any]] = [part["dataset_columns"] for part in parts if part.get("dataset_columns")]
-    if not found:
+    found = find_columns(saved)
+    if found is None:
         raise ConfigError("the policy was not trained on a table: give its observations as a .npy or .json file")
-    return ColumnsConfig(**found[0])
+    return found
+
+
+def find_columns(saved: SavedPolicy) -> ColumnsConfig | None:
+    """The same; None where a policy was not trained on a table."""
+    kwargs = saved.config.algo_kwargs
+    parts = [kwargs, *(kwargs.get("dataset_mix") or ())]
+    found: list[Mapping[str, Any]] = [part["dataset_columns"] for part in parts if part.get("dataset_columns")]
+    return ColumnsConfig(**found[0]) if found else None

@@ -22,6 +22,7 @@ from rl_training.runtime.option_groups import LoopOptions as LoopOptions
 from rl_training.runtime.options import RunOptions
 from rl_training.runtime.plan import Plan
 from rl_training.runtime.policy import Policy
+from rl_training.runtime.policy_value import VALUE
 from rl_training.runtime.replay_store import ReplayStore
 from rl_training.runtime.schedules import resolve_schedule_value
 from rl_training.spaces import SpaceSpec
@@ -194,7 +195,9 @@ class Session:
         stopping = self.options.controls.early_stopping
         if stopping is not None:
             return stopping.metric, stopping.mode
-        return None if self.config.env_id is None else ("return_mean", "max")
+        if self.config.env_id is not None:
+            return "return_mean", "max"
+        return (VALUE, "max") if self.options.controls.eval_fqe else None
 
     def mark_time(self) -> None:
         """Count the speed from here on."""

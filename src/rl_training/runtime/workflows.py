@@ -38,6 +38,7 @@ from rl_training.runtime.options import (
 )
 from rl_training.runtime.performance import configure_machine
 from rl_training.runtime.policy import Policy
+from rl_training.runtime.policy_files import drop_policies
 from rl_training.runtime.randomness import forked
 from rl_training.runtime.saved_policy import check_algo, load_policy
 from rl_training.runtime.trainer import Session, TrainResult
@@ -121,6 +122,7 @@ def resume(
     if overrides or checkpoint.name != "latest.pt":
         # The state that the run continues from becomes its latest one.
         save_latest(session)
+    drop_policies(run_dir, after=session.state.global_step)
     return _run(session)
 
 

@@ -89,7 +89,8 @@ def test_two_spellings_of_one_field_are_refused() -> None:
             r"'obs' is missing \(found 'observtions'\); did you mean 'observations'\?$",
         ),
         (["obs", "acts", "rewards", "dones"], r"'actions' is missing \(found 'acts'\)"),
-        (["obs", "actions", "rewrds", "dones"], r"'rewards' is missing \(found 'rewrds'\); did you mean 'rewards'\?$"),
+        # Rewards may be missing, but not misspelt.
+        (["obs", "actions", "rewrds", "dones"], r"unknown field 'rewrds'; did you mean 'rewards'\?$"),
         (["obs", "actions", "rewards"], "'dones' is missing: say where episodes terminated"),
         # A name that is right for another field is no misspelling of this one.
         (["next_observations", "actions", "rewards", "dones"], r"'obs' is missing \(found [^)]*\)$"),

@@ -86,14 +86,28 @@ def test_nothing_is_written_to_the_files(folder: Path) -> None:
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
-def test_the_stored_fingerprint_is_used_until_a_file_changes(folder: Path) -> None:
+def test_only_files_that_were_changed_are_hashed_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[int] = []
+    compute = mapped_columns._column_digest
+
+    def count(column: torch.Tensor) -> str:
+        hashed.append(column.shape[-1])
+        return compute(column)
+
+    monkeypatch.setattr(mapped_columns, "_column_digest", count)
     true = open_mapped(folder).fingerprint()
-    index = json.loads((folder / "index.json").read_text())
-    (folder / "index.json").write_text(json.dumps({**index, "fingerprint": "as stored"}))
-    assert open_mapped(folder).fingerprint() == "as stored"
-    assert open_mapped(folder).with_reward_transform(scale=2.0).fingerprint() != "as stored"
+    assert hashed == []
+    assert true == json.loads((folder / "index.json").read_text())["fingerprint"]
+    assert open_mapped(folder).with_reward_transform(scale=2.0).fingerprint() != true
+    assert hashed == [60]
     os.utime(folder / "obs.bin", ns=(0, 0))
     assert open_mapped(folder).fingerprint() == true
+    assert hashed == [60, 3]
+    content = bytearray((folder / "obs.bin").read_bytes())
+    content[0] ^= 1
+    (folder / "obs.bin").write_bytes(content)
+    assert open_mapped(folder).fingerprint() != true
+    assert hashed == [60, 3, 3]
 
 
 def _cut(folder: Path) -> None:
@@ -115,8 +129,8 @@ def _edit_index(**values: object) -> Callable[[Path], None]:
         (lambda folder: (folder / "rewards.bin").unlink(), "the file of the column 'rewards' is missing"),
         (lambda folder: (folder / "index.json").unlink(), "has no index.json"),
         (lambda folder: (folder / "index.json").write_text("{"), "index.json cannot be read"),
-        (lambda folder: (folder / "index.json").write_text("[]"), "is of version None, expected 1"),
-        (_edit_index(version=2), "is of version 2, expected 1"),
+        (lambda folder: (folder / "index.json").write_text("[]"), "is of version None, expected 2"),
+        (_edit_index(version=1), "is of version 1, expected 2"),
         (_edit_index(rows=10**12), "expected 12000000000000 for 1000000000000 rows"),
         (_edit_index(rows="many"), "index.json is damaged"),
         (_edit_index(columns={}), "it names no column 'obs'"),

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from rl_training.data import archives
 from rl_training.data.readers import read_hdf5, read_minari, read_npz, read_pt
 from rl_training.types import DatasetError, MissingExtraError
 
@@ -165,6 +166,18 @@ def test_a_file_without_fields_gives_the_names_it_has_for_the_error(tmp_path: Pa
     others = {"transitions": np.zeros(2), "policy": np.zeros(2)}
     assert set(read_npz(write_npz(tmp_path / "log.npz", **others))) == set(others)
     assert set(read_hdf5(write_hdf5(tmp_path / "log.hdf5", **others))) == set(others)
+
+
+def test_what_a_container_leaves_of_the_memory_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_npz(tmp_path / "log.npz", rewards=np.zeros(1 << 20))
+    monkeypatch.setattr(archives, "CONTROL_GROUP", tmp_path)
+    (tmp_path / "memory.current").write_text(f"{64 << 20}\n")
+    (tmp_path / "memory.stat").write_text(f"anon {60 << 20}\nfile {4 << 20}\n")
+    (tmp_path / "memory.max").write_text(f"{65 << 20}\n")
+    with pytest.raises(DatasetError, match=r"holds 0.0 GiB of arrays, and 0.0 GiB of memory are free"):
+        read_npz(path)
+    (tmp_path / "memory.max").write_text(f"{70 << 20}\n")
+    assert len(read_npz(path)["rewards"]) == 1 << 20
 
 
 @pytest.fixture

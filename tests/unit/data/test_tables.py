@@ -120,11 +120,13 @@ def test_single_decisions_terminate_and_keep_their_propensities(tmp_path: Path) 
         "step": None,
         "terminated": None,
         "episodes": "each_row",
-        "propensity": "x_1",
+        "propensity": "chance",
     }
-    data = load(tmp_path, obs=["x_2"], valid_actions=["safe"], **mapping)
+    chances = ["chance", "0.5", "0.25", "0.125", "1", "0"]
+    text = "".join(f"{line},{chance}\n" for line, chance in zip(PLANT.splitlines(), chances, strict=True))
+    data = load(tmp_path, text, obs=["x_2"], valid_actions=["safe"], **mapping)
     assert data.dones.tolist() == [1] * 5
-    assert data.propensities.tolist() == [1.5, 0.5, 2.5, 3.5, 4.5]
+    assert data.behavior_log_probs.exp().tolist() == [0.5, 0.25, 0.125, 1, 0]
     assert data.valid_actions.shape == (5, 1)
     assert any("'run'" in note for note in data.notes)
 
@@ -235,7 +237,9 @@ def test_times_order_rows(tmp_path: Path) -> None:
         text = text.replace(f"a,{number},", f"a,2024-05-31 14:0{number}:30,").replace(
             f"b,{number},", f"b,2024-06-01 00:00:0{number},"
         )
-    assert load(tmp_path, text, step=None, timestamp="t").fingerprint() == load(tmp_path).fingerprint()
+    timed, counted = load(tmp_path, text, step=None, timestamp="t"), load(tmp_path)
+    assert all(torch.equal(value, timed.fields[name]) for name, value in counted.fields.items())
+    assert (timed.timestamps - timed.timestamps[0]).tolist() == [0, 60, 120, 35970]
 
 
 @pytest.mark.parametrize(

@@ -156,11 +156,8 @@ def test_a_minari_dataset_says_where_it_comes_from(dataset: TransitionDataset) -
     ("name", "message"),
     [
         ("missing/log.npz", "the folder of '.*missing/log.npz' does not exist"),
-        ("log.csv", r"'.*log.csv' must end in .npz, .hdf5, .h5, .pt, .rlt, or be the id of a Minari dataset$"),
-        (
-            "log.hdf",
-            r"must end in .npz, .hdf5, .h5, .pt, .rlt, or be the id of a Minari dataset; did you mean '.hdf5'\?",
-        ),
+        ("log.csv", r"must end in .npz, .hdf5, .h5, .pt, .parquet, .rlt, or be the id of a Minari dataset$"),
+        ("log.hdf", r".parquet, .rlt, or be the id of a Minari dataset; did you mean '.hdf5'\?"),
         ("there.npz", "'.*there.npz' exists already; choose another name or delete it"),
         ("folder.h5", "'.*folder.h5' exists already"),
     ],

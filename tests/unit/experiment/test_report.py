@@ -11,7 +11,7 @@ import pytest
 from run_directories import Rows, make_run, returns
 
 from rl_training.config import TrainConfig
-from rl_training.experiment.report import check_metric, pick_metric, read_runs, summarize
+from rl_training.experiment.report import check_metric, pick_metrics, read_runs, summarize
 from rl_training.experiment.statistics import bootstrap_interval
 from rl_training.runtime import train
 from rl_training.types import CheckpointError, ConfigError
@@ -171,6 +171,7 @@ def test_values_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:
             "normalized_score",
         ),
         ([{"return_mean": 1.0, "normalized_score": 2.0}, {"return_mean": 1.0}], "return_mean"),
+        ([{"td_error": 1.0, "fqe_value": 1.0}, {"td_error": 1.0, "fqe_value": 1.0}], "fqe_value"),
         ([{"td_error": 1.0, "action_mse": 1.0}, {"action_mse": 1.0}], "action_mse"),
     ],
 )
@@ -178,7 +179,42 @@ def test_the_most_telling_metric_that_all_runs_have_is_reported(tmp_path: Path, 
     for seed, row in enumerate(rows):
         make_run(tmp_path, seed, [row])
 
-    assert pick_metric(read_runs([tmp_path])) == metric
+    assert pick_metrics(read_runs([tmp_path])) == [metric]
+
+
+def test_held_out_measures_are_shown_without_a_best_unless_they_are_named(tmp_path: Path) -> None:
+    make_run(tmp_path, 0, [{"td_error": 2.0, "action_mse": 1.0}, {"td_error": 3.0, "action_mse": 4.0}], env_id=None)
+    records = read_runs([tmp_path])
+
+    shown = [(row["metric"], row["last"], row["best"]) for row in summarize(records)]
+    assert shown == [("action_mse", 4.0, None), ("td_error", 3.0, None)]
+    (named,) = summarize(records, metrics=["td_error"])
+    assert (named["last"], named["best"]) == (3.0, 2.0)
+
+
+@pytest.mark.parametrize("by", ["estimate", "selection"])
+def test_an_estimate_from_the_log_comes_before_held_out_measures(tmp_path: Path, by: str) -> None:
+    run = make_run(tmp_path, 0, [{"td_error": 2.0}], env_id=None)
+    latest = {"path": str(run / "checkpoints" / "latest.pt"), "value": -3.5}
+    judged = [{"path": str(run / "policies" / "step_000000100.pt"), "value": -9.0}, latest]
+    if by == "estimate":
+        (run / "estimate.json").write_text(json.dumps({"policies": judged}))
+    else:
+        (tmp_path / "selection.json").write_text(json.dumps({"candidates": judged}))
+
+    (row,) = summarize(read_runs([tmp_path]))
+
+    assert (row["metric"], row["last"], row["best"]) == ("fqe_value", -3.5, -3.5)
+
+
+def test_a_policy_that_cannot_be_judged_has_no_value_to_report(tmp_path: Path) -> None:
+    run = make_run(tmp_path, 0, [{"td_error": 2.0}], env_id=None)
+    refused = {"path": str(run / "checkpoints" / "latest.pt"), "value": None}
+    (run / "estimate.json").write_text(json.dumps({"policies": [refused]}))
+
+    (row,) = summarize(read_runs([tmp_path]))
+
+    assert (row["metric"], row["best"]) == ("td_error", None)
 
 
 def test_runs_with_and_without_an_environment_are_reported_by_what_they_have(tmp_path: Path) -> None:

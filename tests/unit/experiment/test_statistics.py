@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rl_training.experiment.statistics import bootstrap_interval, interquartile_mean
+from rl_training.experiment.statistics import bootstrap_interval, holm, interquartile_mean
 
 
 @pytest.mark.parametrize(
@@ -63,3 +63,15 @@ def test_the_interval_repeats_itself() -> None:
 
     assert bootstrap_interval(values) == bootstrap_interval(values)
     assert bootstrap_interval(values) != bootstrap_interval(values, seed=1, resamples=50)
+
+
+def test_holm_multiplies_by_the_number_of_hypotheses_left() -> None:
+    assert holm([0.004, 0.012, 0.03, 0.2, 0.6]) == pytest.approx([0.02, 0.048, 0.09, 0.4, 0.6], abs=1e-12)
+
+
+def test_holm_keeps_the_order_of_the_input_and_never_lets_a_larger_p_value_pass_first() -> None:
+    # 0.03 x 1 would pass where 0.02 x 2 = 0.04 did not come first.
+    assert holm([0.03, 0.02]) == pytest.approx([0.04, 0.04])
+    assert holm([0.9, 0.4, 0.8]) == pytest.approx([1.0, 1.0, 1.0])
+    assert holm([0.2]) == pytest.approx([0.2])
+    assert len(holm([])) == 0

@@ -43,17 +43,18 @@ def test_without_a_terminal_progress_is_plain_lines(tiny_config: MakeConfig) -> 
 
     lines = file.getvalue().splitlines()
     assert "\x1b" not in file.getvalue()
-    assert lines[:5] == [
+    assert lines[:6] == [
         f"run         {result.run_dir}",
         f"data        random: 400 transitions in 2 episodes, mean return {result.data_return:.4g}",
         "ends        0 episodes terminated, 2 ended otherwise (time limits)",
+        "audit       nothing unusual in a quick look; `rl-training data audit` looks closer",
         "actions     continuous actions in 1 dimension within [-2, 2], as Pendulum-v1 has them",
         "evaluation  1 episode in Pendulum-v1, every 10 updates, and at the end",
     ]
-    assert re.fullmatch(r" 1/15  \d+ updates/s, \S+ left", lines[5])
-    assert re.fullmatch(r"10/15  evaluation  return_mean \S+  best \S+ at 10", lines[15])
+    assert re.fullmatch(r" 1/15  \d+ updates/s, \S+ left", lines[6])
+    assert re.fullmatch(r"10/15  evaluation  return_mean \S+  best \S+ at 10", lines[16])
     assert re.fullmatch(
-        r"11/15  \d+ updates/s, \d:\d\d:\d\d left  critic_loss \S+  actor_loss \S+  q_mean \S+", lines[16]
+        r"11/15  \d+ updates/s, \d:\d\d:\d\d left  critic_loss \S+  actor_loss \S+  q_mean \S+", lines[17]
     )
     assert lines[-1] == "stopped after 15 updates: reached max_updates (15)"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from rl_training.data.audit import behaviour, order, rewards, values
+from rl_training.data.audit import behaviour, borders, order, rewards, timing, values
 from rl_training.data.audit.finding import VERDICTS as VERDICTS
 from rl_training.data.audit.finding import Finding as Finding
 from rl_training.data.audit.finding import Verdict as Verdict
@@ -20,11 +20,13 @@ CHEAP: tuple[Check, ...] = (
     order.order,
     order.next_observations,
     order.timestamps,
+    order.end_flags,
     order.time_limits,
     rewards.constant_reward,
     values.constant_columns,
     values.action_scale,
     order.open_episodes,
+    borders.unmarked_borders,
 )
 """What every training looks at: a few passes over the rows."""
 
@@ -32,7 +34,7 @@ CHECKS: tuple[Check, ...] = (
     values.finite,
     order.order,
     order.next_observations,
-    order.jumps,
+    borders.jumps,
     order.timestamps,
     order.intervals,
     order.end_flags,
@@ -49,7 +51,7 @@ CHECKS: tuple[Check, ...] = (
     rewards.constant_reward,
     rewards.reward_outliers,
     rewards.reward_leak,
-    rewards.late_rewards,
+    timing.late_rewards,
     behaviour.returns,
     behaviour.drift,
     behaviour.determinism,
@@ -72,16 +74,19 @@ def check_data(view: View, checks: Sequence[Check] = CHECKS) -> list[Finding]:
     for check in checks:
         if check is not values.finite:
             finding = check(view)
-            # End flags are looked at as the file has them, all others on the rows that are kept.
-            findings.append(finding if check is order.end_flags else _in_file(view, finding))
+            # End flags are looked at as they were logged, all others on the rows that are kept.
+            findings.append(_in_log(view, finding, is_as_logged=check is order.end_flags))
     return findings
 
 
-def _in_file(view: View, finding: Finding) -> Finding:
-    """The finding with row numbers as in the file, where rows were dropped in between."""
-    if view.dropped_before is None:
-        return finding
-    return replace(finding, rows=tuple(row + int(view.dropped_before[row]) for row in finding.rows))
+def _in_log(view: View, finding: Finding, *, is_as_logged: bool) -> Finding:
+    """The finding with row numbers as in the log, where rows were dropped in between or put in another order."""
+    rows, numbers = finding.rows, view.dataset.origin.row_numbers
+    if view.dropped_before is not None and not is_as_logged:
+        rows = tuple(row + int(view.dropped_before[row]) for row in rows)
+    if numbers is not None:
+        rows = tuple(int(numbers[row]) for row in rows)
+    return replace(finding, rows=rows)
 
 
 def audit(dataset: TransitionDataset) -> list[str]:

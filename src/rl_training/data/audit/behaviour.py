@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rl_training.data.audit.finding import SEED, Finding, Floats, View, found, listed, passed, plural
+from rl_training.data.audit.finding import SEED, Finding, Floats, View, found, listed, passed, plural, unchecked
 from rl_training.spaces import DiscreteActions
 
 FEW_EPISODES = 10
@@ -13,8 +13,14 @@ DRIFT = 1.0
 """Shift of a column's mean between early and late episodes, in standard deviations, that counts as drift."""
 NEAR_BEST = 0.1
 """Part of the range of returns below the best that counts as near it."""
+MOST_COLUMNS = 500
+"""Columns whose directions are counted."""
 QUERIES = 1000
 NEIGHBOURS = 10_000
+FEW_ROWS = 100
+"""Rows below which nothing is said about how far actions differ."""
+NEARLY_DETERMINISTIC = 0.1
+"""Spread of actions in alike situations, relative to that of all actions, up to which a behaviour has little of it."""
 RARE = 0.001
 """Share of rows below which a choice is hardly in the data."""
 
@@ -23,7 +29,7 @@ def drift(view: View) -> Finding:
     """Differences between the first and the last third of the episodes."""
     third = len(view.lengths) // 3 if view.dataset.has_episodes else 0
     if third < 4:
-        return passed("drift", "there are too few episodes to compare early and late ones")
+        return unchecked("drift", "there are too few episodes to compare early and late ones")
     early = view.obs[: view.episodes[third - 1, 1]].mean(axis=0, dtype=np.float64)
     late = view.obs[view.episodes[-third, 0] :].mean(axis=0, dtype=np.float64)
     shift = np.abs(late - early) / view.spread
@@ -38,7 +44,7 @@ def drift(view: View) -> Finding:
     has_moved = moved > DRIFT * returns.std() and moved > 5 * chance
     if not len(columns) and not has_moved:
         return passed("drift", "early and late episodes are alike")
-    parts = [f"observation columns {listed(columns)}"] if len(columns) else []
+    parts = [f"observation columns {view.obs_named(columns)}"] if len(columns) else []
     parts += [f"returns ({before.mean():.4g} before, {after.mean():.4g} after)"] if has_moved else []
     return found(
         "drift",
@@ -51,11 +57,15 @@ def drift(view: View) -> Finding:
 
 def returns(view: View) -> Finding:
     """Returns of episodes, their spread, and how many are near the best."""
+    if not view.dataset.has_rewards:
+        return passed("returns", "there are no rewards")
     if not view.dataset.has_episodes:
-        return passed("returns", "episodes are not known")
+        return unchecked("returns", "episodes are not known")
+    if not view.dataset.has_rewards:
+        return unchecked("returns", "there are no rewards")
     values = view.dataset.episode_returns().numpy(force=True)
     low, high = float(values.min()), float(values.max())
-    text = f"returns {values.mean():.4g} ± {values.std():.4g}, from {low:.4g} to {high:.4g}"
+    text = f"mean return {values.mean():.4g}, standard deviation {values.std():.4g}, from {low:.4g} to {high:.4g}"
     share = float((values >= high - NEAR_BEST * (high - low)).mean())
     if low < high or len(values) < FEW_EPISODES:
         return passed("returns", f"{text}; {share:.0%} of the episodes are near the best")
@@ -71,24 +81,31 @@ def returns(view: View) -> Finding:
 def determinism(view: View) -> Finding:
     """How far actions differ in nearly the same situation."""
     name = "behaviour"
-    if view.rows < 100 or (view.actions == view.actions[0]).all():
-        return passed(name, "there are too few different actions to tell")
-    ratio = _action_spread(view)
-    if ratio > 0.1:
+    ratio = action_spread(view)
+    if ratio is None:
+        return unchecked(name, "there are too few different actions to tell")
+    if ratio > NEARLY_DETERMINISTIC:
         return passed(
-            name, f"in alike situations actions differ by {min(ratio, 1):.0%} of their spread: others were tried"
+            name,
+            f"where observations are alike, actions still differ, by {min(ratio, 1):.0%} of what any two rows do",
         )
     return found(
         name,
         "warn",
-        f"in alike situations actions differ by {ratio:.1%} of their spread: the behaviour is nearly deterministic",
+        f"where observations are alike, actions differ by only {ratio:.1%} of what any two rows do: the behaviour is "
+        "nearly deterministic",
         "the log does not show what another action would have done, so values of other actions are guesses",
         "stay near the log (bc, or a large penalty), or collect data with some variation in the actions",
     )
 
 
-def _action_spread(view: View) -> float:
-    """Mean difference of actions between nearest observations, relative to that between any two rows."""
+def action_spread(view: View) -> float | None:
+    """Mean difference of actions between nearest observations, relative to that between any two rows.
+
+    None where there are too few different actions to tell.
+    """
+    if view.rows < FEW_ROWS or (view.actions == view.actions[0]).all():
+        return None
     generator = np.random.default_rng(SEED)
     some = generator.permutation(view.sample)[:NEIGHBOURS]
     scale = view.spread.astype(np.float32)
@@ -113,13 +130,15 @@ def _differences(view: View, first: Floats, second: Floats) -> float:
 def coverage(view: View) -> Finding:
     """How much of what could be done was done."""
     if not view.dataset.is_discrete:
-        both = np.concatenate([view.obs[view.sample], view.actions[view.sample]], axis=1).astype(np.float64)
+        parts = [array[:, :MOST_COLUMNS][view.sample] for array in (view.obs, view.actions)]
+        both = np.concatenate(parts, axis=1).astype(np.float64)
         deviation = both.std(axis=0)
         varying = (both[:, deviation > 0] - both[:, deviation > 0].mean(axis=0)) / deviation[deviation > 0]
-        variances = np.linalg.svd(varying, compute_uv=False) ** 2 if varying.size else np.ones(1)
+        variances = np.linalg.eigvalsh(varying.T @ varying) if varying.size else np.ones(1)
         directions = float(variances.sum() ** 2 / (variances**2).sum())
         return passed(
-            "coverage", f"observations and actions vary in about {directions:.0f} of {both.shape[1]} directions"
+            "coverage",
+            f"the {both.shape[1]} columns of observations and actions vary in about {directions:.0f} independent ways",
         )
     choices = view.column("actions")
     start, known = 0, int(choices.max()) + 1
@@ -143,15 +162,20 @@ def trajectories(view: View) -> Finding:
     """How many independent trajectories there are, if long ones count by their share of rows."""
     name = "trajectories"
     if not view.dataset.has_episodes:
-        return passed(name, "episodes are not known")
+        return unchecked(name, "episodes are not known")
     effective = float(view.lengths.sum() ** 2 / (view.lengths.astype(np.float64) ** 2).sum())
-    text = f"{plural(len(view.lengths), 'episode')} of {view.lengths.min():,} to {view.lengths.max():,} rows"
+    shortest, longest = int(view.lengths.min()), int(view.lengths.max())
+    text = f"{plural(len(view.lengths), 'episode')} of {shortest:,}"
+    if shortest < longest:
+        text += f" to {longest:,} rows; weighted by length they count as {effective:.1f}"
+    else:
+        text += " rows each" if longest > 1 else " row each"
     if effective >= FEW_EPISODES:
-        return passed(name, f"{text}, which count as {effective:.0f} of equal length")
+        return passed(name, text)
     return found(
         name,
         "warn",
-        f"{text} count as {effective:.1f} of equal length",
+        f"{text}: few independent episodes",
         "rows of one episode resemble each other, so there is less to learn from than the number of rows suggests",
         "collect more episodes; do not trust differences between policies that this data suggests",
     )
@@ -167,7 +191,8 @@ def enough(view: View) -> Finding:
     return found(
         name,
         "warn",
-        f"{view.rows:,} rows for {columns} columns of observations and actions: fewer than {ROWS_PER_COLUMN} each",
-        "networks of the usual size learn so few rows by heart",
+        f"{view.rows:,} rows for {columns} columns of observations and actions: fewer than {ROWS_PER_COLUMN} rows for "
+        "each column",
+        "networks of the usual size learn so few rows by heart and know nothing between them",
         "collect more, leave columns out, use small networks, and watch the held-out losses",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Literal
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.data.offline_dataset import TransitionDataset
+from rl_training.data.table_fields import feature_names
 from rl_training.spaces import BoxActions, DiscreteActions
 
 Verdict = Literal["pass", "warn", "fail"]
@@ -40,7 +41,7 @@ class Finding:
     count: int = 0
     """Rows that are concerned."""
     rows: tuple[int, ...] = ()
-    """The numbers of the first ones, counted from 0 as in the file."""
+    """The numbers of the first ones, as in the log."""
 
     def to_plain(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -50,6 +51,11 @@ class Finding:
 def passed(check: str, message: str) -> Finding:
     """A check that found nothing wrong."""
     return Finding(check, "pass", message)
+
+
+def unchecked(check: str, reason: str) -> Finding:
+    """A check that does not apply to the data, or cannot tell."""
+    return Finding(check, "pass", f"not checked: {reason}")
 
 
 def found(
@@ -69,10 +75,10 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def listed(numbers: Sequence[int] | NDArray[Any], most: int = 8) -> str:
-    """Some numbers, as a sentence names them."""
-    text = ", ".join(str(int(number)) for number in numbers[:most])
-    return text if len(numbers) <= most else f"{text}, ... ({len(numbers)} in all)"
+def listed(things: Sequence[object] | NDArray[Any], most: int = 8) -> str:
+    """Some names or numbers, as a sentence has them."""
+    text = ", ".join(map(str, things[:most]))
+    return text if len(things) <= most else f"{text}, ... ({len(things)} in all)"
 
 
 @dataclass(frozen=True)
@@ -82,10 +88,6 @@ class View:
     dataset: TransitionDataset
     bounds: BoxActions | DiscreteActions | None = None
     """What actions can be, where that is known."""
-    flags: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
-    """End flags as the file has them: `dones`, `truncations`, `episode_ends`."""
-    ignored: tuple[str, ...] = ()
-    """Names in the file that are not used."""
 
     def column(self, name: str) -> NDArray[Any]:
         """A field as an array."""
@@ -105,6 +107,26 @@ class View:
     def next_obs(self) -> Floats:
         """Next observations."""
         return self.column("next_obs")
+
+    @cached_property
+    def obs_names(self) -> list[str]:
+        """What observation columns are called: as in the table, else by their number."""
+        known = self.dataset.columns
+        return list(map(str, range(self.dataset.obs_dim))) if known is None else feature_names(known.obs, known)
+
+    @cached_property
+    def action_names(self) -> list[str]:
+        """What action columns are called."""
+        known = self.dataset.columns
+        return list(map(str, range(self.dataset.action_dim))) if known is None else list(known.actions)
+
+    def obs_named(self, numbers: Indices) -> str:
+        """Some observation columns by their names."""
+        return listed([self.obs_names[number] for number in numbers])
+
+    def actions_named(self, numbers: Indices) -> str:
+        """Some action columns by their names."""
+        return listed([self.action_names[number] for number in numbers])
 
     @cached_property
     def rewards(self) -> Floats:
@@ -154,6 +176,16 @@ class View:
         """Standard deviation of each observation column; 1 for constant ones."""
         deviation = self.obs[self.sample].std(axis=0, dtype=np.float64)
         return np.where(deviation > 0, deviation, 1.0)
+
+    @cached_property
+    def low(self) -> Floats:
+        """The smallest value of each observation column."""
+        return np.asarray(self.obs.min(axis=0))
+
+    @cached_property
+    def high(self) -> Floats:
+        """The largest value of each observation column."""
+        return np.asarray(self.obs.max(axis=0))
 
     @cached_property
     def dropped_before(self) -> Indices | None:

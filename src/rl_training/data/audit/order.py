@@ -1,4 +1,4 @@
-"""Checks of rows that follow each other: next observations, jumps, time, and how episodes end."""
+"""Checks of rows that follow each other: next observations, time, and how episodes end."""
 
 from __future__ import annotations
 
@@ -6,25 +6,20 @@ import numpy as np
 
 from rl_training.data.audit.finding import (
     SAMPLE,
-    SEED,
     Finding,
-    Floats,
     Indices,
     View,
     found,
     hash_rows,
     passed,
     plural,
+    unchecked,
 )
 
 TOLERANCE = 1e-3
 """Difference, in standard deviations of a column, above which two observations are not the same."""
 FEW_BREAKS = 0.01
 """Share of rows up to which next observations that do not fit are single breaks."""
-FAR = 6.0
-"""How many times the usual step a jump is."""
-ALONE = 4.0
-"""How many times the steps around it a jump is: fast motion lasts for several steps."""
 UNEVEN = 0.1
 LEAST_EPISODES = 4
 """Episodes of equal length that make a time limit plausible."""
@@ -34,7 +29,7 @@ CHUNK = 1 << 16
 def order(view: View) -> Finding:
     """Whether the rows are in the order of their episodes."""
     if view.dataset.is_ordered and not view.dataset.seems_shuffled:
-        return passed("order", "rows follow each other")
+        return passed("order", "the rows of an episode stand together, in order")
     return found(
         "order",
         "warn",
@@ -49,7 +44,7 @@ def next_observations(view: View) -> Finding:
     name = "next observations"
     rows = view.inside
     if not view.dataset.has_episodes or not len(rows):
-        return passed(name, "no row is followed by another of its episode")
+        return unchecked(name, "no row is followed by another of its episode")
     wrong = rows[_differ(view, rows)]
     if not len(wrong):
         return passed(name, "next_obs is the obs of the next row, everywhere inside episodes")
@@ -111,54 +106,10 @@ def _rows_away(distance: int) -> str:
     return f"the row {plural(abs(distance), 'row')} {'later' if distance > 0 else 'earlier'}"
 
 
-def jumps(view: View) -> Finding:
-    """Steps far beyond the usual ones, as between the end of one run and the start of the next."""
-    name = "jumps"
-    rows = np.flatnonzero(~view.dones)
-    if view.is_tabular or len(rows) < 20:
-        return passed(name, "there are too few different rows to know a usual step")
-    steps = _steps(view, rows)
-    usual = np.median(steps)
-    pairs = np.random.default_rng(SEED).integers(view.rows, size=(2, 2000))
-    apart = np.median(np.linalg.norm((view.obs[pairs[0]] - view.obs[pairs[1]]) / view.spread, axis=1))
-    far = rows[(steps > FAR * usual) & (steps > 0.5 * apart) & (steps > ALONE * _around(steps))]
-    # One or two may be spikes of a sensor, or collisions.
-    if len(far) < 3:
-        return passed(name, "no observation jumps far beyond the usual step inside an episode")
-    gaps = np.diff(far)
-    even = f", every {gaps[0]} rows" if (gaps == gaps[0]).all() else ""
-    return found(
-        name,
-        "warn",
-        f"observations jump after {plural(len(far), 'row')}, more than {FAR:g} times the usual step{even}: "
-        "episodes probably end there without an end flag",
-        "a transition from the end of one episode to the start of the next never happened, and values flow through it",
-        "set 'timeouts' on the last row of each episode",
-        rows=far,
-    )
-
-
-def _around(steps: Floats) -> Floats:
-    """The largest of the two steps before and the two steps after each step."""
-    padded = np.concatenate([np.zeros(2), steps, np.zeros(2)])
-    count = len(steps)
-    around = [padded[:count], padded[1 : count + 1], padded[3 : count + 3], padded[4:]]
-    return np.asarray(np.stack(around).max(axis=0))
-
-
-def _steps(view: View, rows: Indices) -> Floats:
-    """How far observations move, in standard deviations of their columns."""
-    parts = []
-    for start in range(0, len(rows), CHUNK):
-        some = rows[start : start + CHUNK]
-        parts.append(np.linalg.norm((view.next_obs[some] - view.obs[some]) / view.spread.astype(np.float32), axis=1))
-    return np.concatenate(parts)
-
-
 def timestamps(view: View) -> Finding:
     """Time that runs back or stands still, inside episodes."""
     if "timestamps" not in view.dataset.fields or not view.dataset.has_episodes:
-        return passed("timestamps", "the data has no timestamps")
+        return unchecked("timestamps", "the data has no timestamps")
     times = view.column("timestamps").astype(np.float64)
     rows = view.inside[np.diff(times)[view.inside] <= 0] + 1
     if not len(rows):
@@ -177,7 +128,7 @@ def intervals(view: View) -> Finding:
     """Steps of unequal duration."""
     name = "control intervals"
     if "timestamps" not in view.dataset.fields or not view.dataset.has_episodes or not len(view.inside):
-        return passed(name, "the data has no timestamps")
+        return unchecked(name, "the data has no timestamps")
     steps = np.diff(view.column("timestamps").astype(np.float64))[view.inside]
     usual = float(np.median(steps))
     rows = view.inside[np.abs(steps - usual) > UNEVEN * abs(usual)] + 1
@@ -194,46 +145,38 @@ def intervals(view: View) -> Finding:
 
 
 def end_flags(view: View) -> Finding:
-    """End flags that contradict each other, as the file has them."""
-    name = "end flags"
-    dones = view.flags.get("dones")
-    both = np.array([], dtype=np.int64)
-    if dones is not None and "truncations" in view.flags:
-        both = np.flatnonzero(dones & view.flags["truncations"])
-    if len(both):
-        return found(
-            name,
-            "warn",
-            f"termination and truncation are both set in {plural(len(both), 'row')}; they count as terminations",
+    """End flags that contradict each other, as they were logged."""
+    name, conflict = "end flags", view.dataset.origin.end_conflict
+    if conflict is None:
+        return passed(name, "no two end flags contradict each other")
+    count = plural(conflict.count, "row")
+    message, why, advice = {
+        "both": (
+            f"termination and truncation are both set in {count}; they count as terminations",
             "after a termination there is no future, after a truncation there is one: the values differ",
             "set the termination only where the task itself ended, even if the time was up as well",
-            rows=both,
-        )
-    early = np.array([], dtype=np.int64)
-    if dones is not None and "episode_ends" in view.flags:
-        early = np.flatnonzero(dones & ~view.flags["episode_ends"])
-    if len(early):
-        return found(
-            name,
-            "warn",
-            f"termination is set in {plural(len(early), 'row')} before the last row of an episode; it is ignored there",
+        ),
+        "early": (
+            f"termination is set in {count} before the last row of an episode; it is ignored there",
             "a task that goes on has not terminated",
             "set the termination on the last row only",
-            rows=early,
-        )
-    return passed(name, "no two end flags contradict each other")
+        ),
+    }[conflict.kind]
+    return Finding(name, "warn", message, why, advice, conflict.count, conflict.rows)
 
 
 def open_episodes(view: View) -> Finding:
     """A log in which no episode ends."""
     name = "episode ends"
     if not view.dataset.has_episodes:
-        return passed(name, "episodes are not known")
+        return unchecked(name, "episodes are not known")
     terminated = int(view.dones.sum())
     counts = (
         f"{plural(len(view.lengths), 'episode')}, {terminated:,} terminated, {len(view.lengths) - terminated:,} cut"
     )
-    names = [word for word in view.ignored if _names_episodes(word)]
+    if view.dataset.num_dropped:
+        counts += f"; {plural(view.dataset.num_dropped, 'last row')} without a next observation were dropped"
+    names = [word for word in view.dataset.origin.ignored if _names_episodes(word)]
     hint = f"; {', '.join(map(repr, names))} in the file is not used" if names else ""
     if len(view.lengths) > 1 or terminated:
         return passed(name, counts + hint)
@@ -255,7 +198,7 @@ def time_limits(view: View) -> Finding:
     """Terminations that come at the largest length, as a time limit makes them."""
     name = "time limits"
     if not view.dataset.has_episodes:
-        return passed(name, "episodes are not known")
+        return unchecked(name, "episodes are not known")
     last = view.episodes[:, 1] - 1
     terminated = view.dones[last]
     longest = int(view.lengths.max())
@@ -263,7 +206,7 @@ def time_limits(view: View) -> Finding:
     count, total = int(at_limit.sum()), int(terminated.sum())
     # Of lengths that vary, few are exactly the largest.
     if count < LEAST_EPISODES or longest == 1 or count < 0.2 * total or (~terminated & (view.lengths == longest)).any():
-        return passed(name, "terminations do not come at one fixed length")
+        return passed(name, "terminations do not come at one fixed length" if total else "no episode terminates")
     which = "every episode ends with dones" if count == total else f"{count} of {total} terminated episodes end"
     return found(
         name,

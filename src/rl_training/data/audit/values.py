@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rl_training.data.audit.finding import Finding, View, found, hash_rows, listed, passed, plural
+from rl_training.data.audit.finding import Finding, View, found, hash_rows, passed, plural, unchecked
 from rl_training.spaces import BoxActions
 
 MOST_COLUMNS = 1000
@@ -44,13 +44,13 @@ def not_finite(message: str, rows: list[int], count: int | None = None) -> Findi
 
 def constant_columns(view: View) -> Finding:
     """Observation columns that never change."""
-    constant = np.flatnonzero(view.obs.min(axis=0) == view.obs.max(axis=0))
+    constant = np.flatnonzero(view.low == view.high)
     if not len(constant):
         return passed("constant columns", "every observation column varies")
     return found(
         "constant columns",
         "warn",
-        f"observation columns that never change: {listed(constant)}",
+        f"observation columns that never change: {view.obs_named(constant)}",
         "a column that is constant says nothing, and anything can happen when it changes once the policy is in use",
         "check that the sensor was connected; leave the columns out if they are meant to be constant",
     )
@@ -59,17 +59,17 @@ def constant_columns(view: View) -> Finding:
 def duplicate_columns(view: View) -> Finding:
     """Observation columns that say what another column says."""
     name = "duplicated columns"
-    obs = view.obs[view.sample][:, :MOST_COLUMNS].astype(np.float64)
+    obs = view.obs[:, :MOST_COLUMNS][view.sample].astype(np.float64)
     varying = np.flatnonzero(obs.std(axis=0) > 0)
     if len(varying) < 2 or len(obs) < 3:
-        return passed(name, "there are no two columns to compare")
+        return unchecked(name, "there are no two columns to compare")
     with np.errstate(invalid="ignore", divide="ignore"):
         correlation = np.triu(np.abs(np.corrcoef(obs[:, varying], rowvar=False)), 1)
     pairs = varying[np.argwhere(np.nan_to_num(correlation) > NEARLY)]
     if not len(pairs):
         return passed(name, "no two observation columns say the same")
     exact = sum(bool((view.obs[:, first] == view.obs[:, second]).all()) for first, second in pairs[:MOST_COLUMNS])
-    texts = ", ".join(f"{first} and {second}" for first, second in pairs[:4])
+    texts = ", ".join(f"{view.obs_names[first]} and {view.obs_names[second]}" for first, second in pairs[:4])
     kind = f"{exact} of them equal" if exact else "none of them exactly equal"
     return found(
         name,
@@ -84,7 +84,7 @@ def action_bounds(view: View) -> Finding:
     """Actions that cannot be."""
     name = "action bounds"
     if view.bounds is None:
-        return passed(name, "the bounds of actions are not known: name the environment to check them")
+        return unchecked(name, "the bounds of actions are not known; an environment (--env) tells them")
     if isinstance(view.bounds, BoxActions):
         low, high = (np.asarray(values, dtype=np.float32) for values in (view.bounds.low, view.bounds.high))
         margin = 1e-5 * (high - low)
@@ -111,7 +111,7 @@ def stuck_actions(view: View) -> Finding:
     """Actions that are at a bound most of the time."""
     name = "actions at bounds"
     if view.dataset.is_discrete:
-        return passed(name, "actions are choices")
+        return unchecked(name, "actions are choices")
     if isinstance(view.bounds, BoxActions):
         low, high = np.asarray(view.bounds.low), np.asarray(view.bounds.high)
     else:
@@ -121,12 +121,12 @@ def stuck_actions(view: View) -> Finding:
     at_bound &= low < high
     stuck = np.flatnonzero(at_bound.mean(axis=0) > AT_BOUND)
     if not len(stuck):
-        return passed(name, f"at most {at_bound.mean(axis=0).max():.0%} of the actions of a column are at a bound")
+        return passed(name, f"no column is at a bound in more than {at_bound.mean(axis=0).max():.0%} of the rows")
     rows = np.flatnonzero(at_bound[:, stuck].any(axis=1))
     return found(
         name,
         "warn",
-        f"action columns that are at a bound more than half of the time: {listed(stuck)}",
+        f"action columns that are at a bound more than half of the time: {view.actions_named(stuck)}",
         "the log hardly shows what lies between the bounds, so values there are guesses",
         "check whether commands were clipped before they were logged; prefer algorithms that stay near the log",
         rows=rows,
@@ -137,7 +137,7 @@ def quantised_actions(view: View) -> Finding:
     """Continuous actions that take a few values only."""
     name = "quantised actions"
     if view.dataset.is_discrete:
-        return passed(name, "actions are choices")
+        return unchecked(name, "actions are choices")
     some = view.actions[view.sample]
     counts = np.array([len(np.unique(column)) for column in some.T])
     few = np.flatnonzero((counts > 1) & (counts <= FEW_VALUES) & (10 * counts <= len(some)))
@@ -146,7 +146,7 @@ def quantised_actions(view: View) -> Finding:
     return found(
         name,
         "warn",
-        f"action columns that take at most {counts[few].max()} different values: {listed(few)}",
+        f"action columns that take at most {counts[few].max()} different values: {view.actions_named(few)}",
         "a policy with continuous actions will ask for values in between, of which the log knows nothing",
         "if actions are choices, store them as integers and use an algorithm for discrete actions",
     )
@@ -156,22 +156,23 @@ def action_scale(view: View) -> Finding:
     """Actions in a unit that does not fit their bounds, or each other."""
     name = "action scale"
     if view.dataset.is_discrete:
-        return passed(name, "actions are choices")
+        return unchecked(name, "actions are choices")
     low, high = view.actions.min(axis=0), view.actions.max(axis=0)
     width = (high - low).astype(np.float64)
     constant = np.flatnonzero(width == 0)
     message = ""
     if len(constant):
-        message = f"action columns that never change: {listed(constant)}"
+        message = f"action columns that never change: {view.actions_named(constant)}"
     elif isinstance(view.bounds, BoxActions):
         full = np.asarray(view.bounds.high, dtype=np.float64) - np.asarray(view.bounds.low)
         narrow = np.flatnonzero(width < NARROW * full)
         if len(narrow):
-            message = f"the actions of columns {listed(narrow)} fill less than {NARROW:.0%} of their bounds"
+            message = f"the actions of columns {view.actions_named(narrow)} fill less than {NARROW:.0%} of their bounds"
         elif (low >= 0).all() and (np.asarray(view.bounds.low) < 0).all() and view.rows >= 100:
             message = f"actions lie in [{low.min():.3g}, {high.max():.3g}], though their bounds reach below 0"
     elif width.max() > 1000 * width.min():
-        message = f"the range of action column {width.argmax()} is more than 1000 times that of {width.argmin()}"
+        names = [view.action_names[int(k)] for k in (width.argmax(), width.argmin())]
+        message = f"the range of action column {names[0]} is more than 1000 times that of {names[1]}"
     if not message:
         return passed(name, f"logged actions lie in [{low.min():.3g}, {high.max():.3g}]")
     return found(
@@ -187,14 +188,15 @@ def duplicate_rows(view: View) -> Finding:
     """Transitions that are there more than once."""
     name = "duplicated transitions"
     if view.is_tabular:
-        return passed(name, "observations repeat, as in a table of states: equal rows are expected")
+        return unchecked(name, "observations repeat, as in a table of states: equal rows are expected")
     fields = [view.obs, view.actions, view.rewards, view.next_obs]
     hashes = hash_rows(fields)
     order = np.argsort(hashes, kind="stable")
     same = hashes[order[1:]] == hashes[order[:-1]]
     rows = np.sort(order[1:][same])
     if len(rows) <= 0.001 * view.rows:
-        return passed(name, f"transitions that are copies of earlier ones: {len(rows)}")
+        few = f"only {plural(len(rows), 'transition')} are copies of earlier ones"
+        return passed(name, few if len(rows) else "no transition is a copy of another")
     return found(
         name,
         "warn",
@@ -209,7 +211,7 @@ def duplicate_episodes(view: View) -> Finding:
     """Episodes that are there more than once."""
     name = "duplicated episodes"
     if not view.dataset.has_episodes:
-        return passed(name, "episodes are not known")
+        return unchecked(name, "episodes are not known")
     hashes = hash_rows([view.obs, view.actions, view.rewards])
     seen: dict[bytes, int] = {}
     rows = []

@@ -1,0 +1,185 @@
+"""The command `estimate`."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from rl_training.cli.columns import column_mapping, takes_columns
+from rl_training.cli.console import number_text, print_json, print_table, working
+from rl_training.cli.options import BestOption, ImportOption, JsonOption, QuietOption
+from rl_training.cli.weighted_table import print_weighted
+from rl_training.files import write_text
+from rl_training.types import ConfigError
+
+if TYPE_CHECKING:
+    from rl_training.experiment.estimation import Estimate, Estimates, Progress
+    from rl_training.runtime.evaluation_data import Split
+
+RUNS_HELP = "Run directories, checkpoints, folders of runs, or patterns."
+DATA_HELP = "Judge by this log instead of the runs' own data."
+GAMMA_HELP = "Discount per step; default by the length of episodes, at most 0.995."
+MEMBERS_HELP = "Fits to resampled episodes, which the interval comes from."
+UPDATES_HELP = "Updates of each fit; default as many as its convergence needs."
+SPLIT_HELP = "Judge by held-out episodes or by all; auto: by held-out ones if there are at least ten."
+SIZES_HELP = "Widths of the hidden layers of the fit, such as 256,256."
+WEIGHTS_HELP = "Judge by weights too, where the log says how probable its actions were."
+SPLITS = ("auto", "held-out", "all")
+CAVEAT = "Intervals cover chance in the log and errors as large as the control's. None of this says a policy is safe."
+
+
+@takes_columns
+def estimate(
+    columns: list[str],
+    runs: Annotated[list[str], typer.Argument(metavar="RUN", help=RUNS_HELP)],
+    data: Annotated[str | None, typer.Option(metavar="DATA", help=DATA_HELP)] = None,
+    gamma: Annotated[float | None, typer.Option(help=GAMMA_HELP)] = None,
+    members: Annotated[int, typer.Option(min=2, help=MEMBERS_HELP)] = 10,
+    updates: Annotated[int | None, typer.Option(min=1, help=UPDATES_HELP)] = None,
+    split: Annotated[str, typer.Option(metavar="auto|held-out|all", help=SPLIT_HELP)] = "auto",
+    hidden_sizes: Annotated[str | None, typer.Option(metavar="WIDTH,...", help=SIZES_HELP)] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the fits and of the resampled episodes.")] = 0,
+    weights: Annotated[bool, typer.Option("--weights/--no-weights", help=WEIGHTS_HELP)] = True,
+    best: BestOption = False,
+    out: Annotated[Path | None, typer.Option(help="Write the whole result to this .json file too.")] = None,
+    quiet: QuietOption = False,
+    import_: ImportOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Estimate how good policies are from logged data alone, without running them; several are compared."""
+    from rl_training.experiment.estimation import estimate as estimate_policies
+
+    check_options(split, data, out)
+    if columns and data is None:
+        raise ConfigError("what the columns of a table are goes with --data; runs know the columns of their own data")
+    more: dict[str, Any] = {} if hidden_sizes is None else {"hidden_sizes": parse_sizes(hidden_sizes)}
+    with show_progress(quiet=quiet or as_json) as progress:
+        result = estimate_policies(
+            runs,
+            data,
+            gamma=gamma,
+            members=members,
+            updates=updates,
+            split=cast("Split", split),
+            checkpoint="best.pt" if best else "latest.pt",
+            seed=seed,
+            columns=column_mapping(columns),
+            weights=weights,
+            progress=progress,
+            **more,
+        )
+    files = result.save()
+    if out is not None:
+        write_text(out, json.dumps(result.to_plain(), indent=1) + "\n")
+    if as_json:
+        print_json(result.to_plain())
+        return
+    print_estimates(result)
+    for file in [*files, *([] if out is None else [out])]:
+        print(f"stored in {file}")
+
+
+def check_options(split: str, data: str | None, out: Path | None) -> None:
+    """Refuse options of `estimate` and `select` that do not fit, before anything is read."""
+    if split not in SPLITS:
+        raise ConfigError(f"--split must be auto, held-out or all, got {split!r}")
+    if data is not None and split == "held-out":
+        raise ConfigError("--split held-out goes with the runs' own data; a log named by --data is taken as a whole")
+    if out is not None and out.suffix != ".json":
+        raise ConfigError(f"--out expects a file that ends with .json, got {str(out)!r}")
+
+
+def parse_sizes(text: str) -> tuple[int, ...]:
+    """Widths of layers from text such as 256,256."""
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
+        raise ConfigError(f"--hidden-sizes {text!r}: expected whole numbers with commas between them, such as 256,256")
+    return tuple(map(int, parts))
+
+
+@contextmanager
+def show_progress(*, quiet: bool) -> Iterator[Progress]:
+    """Show which policy is fitted, how far it is, and how long it will take; nothing stays behind."""
+    started: dict[str, float] = {}
+    with working(quiet=quiet) as show:
+        if not quiet:
+            show("reading the data")
+
+        def report(name: str, done: int, total: int) -> None:
+            begin = started.setdefault(name, time.monotonic())
+            left = "" if done == total or begin == time.monotonic() else _left(begin, done, total)
+            show(f"{name}: {done} of {total} updates{left}")
+
+        yield report
+
+
+def _left(begin: float, done: int, total: int) -> str:
+    seconds = (time.monotonic() - begin) * (total - done) / done
+    return f", {timedelta(seconds=round(seconds))} left"
+
+
+def print_basis(result: Estimates) -> None:
+    """The data, the discount, the fit and its control."""
+    print(f"{'data':<12}{result.source}: {result.episodes} episodes, {result.rows:,} rows; {result.relation}")
+    logged = f"mean return {number_text(result.logged_return)}, discounted {number_text(result.logged_value)}"
+    print(f"{'':<12}{logged} (standard deviation {number_text(result.logged_std)})")
+    ahead = f"values look about {round(1 / (1 - result.gamma))} steps ahead, from where logged episodes begin"
+    print(
+        f"{'discount':<12}{result.gamma:g}: {ahead if result.gamma else 'a value is the mean reward of one decision'}"
+    )
+    sizes, others = " x ".join(map(str, result.fit["hidden_sizes"])), result.fit["members"]
+    fit = f"{result.updates} updates, kappa {result.kappa:.1f}, networks of {sizes}, 1 + {others} members"
+    print(f"{'fit':<12}{fit}")
+    verdict = "reproduces the log" if result.control_passes else "does not reproduce the log"
+    said = f"estimated {number_text(result.behavior_value)}, logged {number_text(result.logged_value)}"
+    print(f"{'control':<12}{verdict}: the behaviour's value is {said}\n")
+
+
+def print_estimates(result: Estimates) -> None:
+    """What was found, for readers who are no statisticians."""
+    print_basis(result)
+    print_table(
+        ["policy", "value", "95 % interval", "better than the data", "verdict"], list(map(_row, result.policies))
+    )
+    for each in result.policies:
+        for reason in each.reasons:
+            print(f"{each.name} cannot be judged: {reason}")
+    print()
+    print_weighted(result)
+    print(summary(result))
+    print(CAVEAT)
+
+
+def _row(each: Estimate) -> list[str]:
+    from rl_training.experiment.claims import probability_text, verdict_text
+
+    if each.value is None or each.interval is None or each.probability_better is None:
+        return [each.name, "-", "-", "-", each.verdict]
+    interval = " to ".join(map(number_text, each.interval))
+    probability = f"probability {probability_text(each.probability_better)}"
+    return [each.name, number_text(each.value), interval, probability, verdict_text(each.verdict)]
+
+
+def summary(result: Estimates) -> str:
+    """The best policies in a sentence."""
+    if not result.best:
+        return "No policy can be judged by this log."
+    best, *others = result.best
+    if len(result.policies) == 1:
+        return f"{best} is {_words(result[best])}."
+    if not others:
+        return f"The best is {best}, which is {_words(result[best])}."
+    return f"The best is {best}, which is {_words(result[best])}; not distinguishable from it: {', '.join(others)}."
+
+
+def _words(each: Estimate) -> str:
+    from rl_training.experiment.claims import verdict_text
+
+    return verdict_text(each.verdict)

@@ -1,0 +1,59 @@
+"""The command `export`."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rl_training.cli.console import print_json, print_table, working
+from rl_training.cli.options import BestOption, ImportOption, JsonOption, QuietOption, RunArgument
+
+if TYPE_CHECKING:
+    from rl_training.runtime import Export
+
+NO_NOVELTY = "Leave out novelty, the support score, which needs the data of the run."
+
+
+def export(
+    run: RunArgument,
+    out: Annotated[Path, typer.Option(help="The folder to write; it must not exist yet.")],
+    best: BestOption = False,
+    no_novelty: Annotated[bool, typer.Option("--no-novelty", help=NO_NOVELTY)] = False,
+    import_: ImportOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Write a trained policy as an ONNX file with its description and a check, for use without this package."""
+    from rl_training.runtime import load_policy
+    from rl_training.runtime.finding import find_checkpoint
+
+    path = find_checkpoint(run, name="best.pt" if best else "latest.pt")
+    with working(quiet=quiet or as_json) as show:
+        show(f"exporting {path}")
+        result = load_policy(path).export(out, novelty=not no_novelty)
+    if as_json:
+        print_json(result.to_plain())
+    else:
+        _print_result(result)
+
+
+def _print_result(result: Export) -> None:
+    """The files, how far they are from the package, how fast they are, and what to do next."""
+    policy, novelty, latency = (result.about[name] for name in ("policy", "novelty", "latency_us"))
+    print(f"{result.path}: the policy of {policy['algorithm']} after {policy['step']} timesteps")
+    print_table(["file", "kB"], [[name, f"{size / 1000:.1f}"] for name, size in result.sizes.items()])
+    gaps = ", ".join(f"{name} {gap:.1e}" for name, gap in result.differences.items())
+    print(f"largest differences from the package on the test vectors: {gaps}")
+    if result.differing_rows:
+        print(f"note: {result.differing_rows} vectors took another of two candidate actions of the same value")
+    times = f"{latency['onnxruntime']:.0f} µs in onnxruntime, {latency['torch']:.0f} µs in torch"
+    print(f"one observation takes {times}")
+    if novelty["available"]:
+        count = novelty["held_out_episodes"]
+        print(f"novelty was calibrated on {count} held-out episode{'s' * (count != 1)}: above 1 is unlike the data")
+    else:
+        print(f"note: without novelty: {novelty['why_not']}")
+    print(f"Next: python {shlex.quote(str(result.path / 'check.py'))}")

@@ -1,0 +1,149 @@
+"""The command `pipeline`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rl_training.cli.columns import column_mapping, takes_columns
+from rl_training.cli.console import number_text, print_json, print_table
+from rl_training.cli.options import ImportOption, JsonOption, QuietOption, SetOption
+from rl_training.cli.train import INTERRUPTED, parse_seeds
+from rl_training.types import ConfigError
+
+if TYPE_CHECKING:
+    from rl_training.experiment.pipeline import PipelineResult
+
+DATA_HELP = "A table, a file of transitions, or the id of a Minari dataset."
+OUT_HELP = "Folder for everything; the same command goes on with what is there."
+MINUTES_HELP = "Time for everything; default 10."
+ALGOS_HELP = "Algorithms to try beside bc, such as td3_bc,iql; auto: by what the data is like."
+CONFIG_HELP = "The same options in a YAML file; what the command says wins."
+
+
+@takes_columns
+def pipeline(
+    data: Annotated[str | None, typer.Argument(metavar="DATA", help=DATA_HELP)] = None,
+    out: Annotated[str | None, typer.Option(help=OUT_HELP)] = None,
+    minutes: Annotated[float | None, typer.Option(help=MINUTES_HELP)] = None,
+    updates: Annotated[int | None, typer.Option(help="Updates of each run, instead of --minutes.")] = None,
+    algos: Annotated[str | None, typer.Option(metavar="auto|ALGO,...", help=ALGOS_HELP)] = None,
+    seeds: Annotated[str | None, typer.Option(help="Seeds of each algorithm: 0-4, or 0,3,7; default 0-1.")] = None,
+    workers: Annotated[str, typer.Option(help="Runs trained side by side: a number, or auto.")] = "1",
+    env: Annotated[str | None, typer.Option(help="Environment: bounds of actions, and evaluation of policies.")] = None,
+    gamma: Annotated[float | None, typer.Option(help="Discount per step, of training and of estimates.")] = None,
+    members: Annotated[int | None, typer.Option(help="Fits to resampled episodes; default 10.")] = None,
+    config: Annotated[str | None, typer.Option("--config", "-c", help=CONFIG_HELP)] = None,
+    set_: SetOption = None,
+    accept_audit: Annotated[
+        bool, typer.Option("--accept-audit", help="Go on even with data that the audit refuses.")
+    ] = False,
+    import_: ImportOption = None,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+    *,
+    columns: list[str],
+) -> None:
+    """From a log to an exported policy and a statement about it, in one command that can be stopped at any point."""
+    named: dict[str, Any] = {
+        "data": data,
+        "env_id": env,
+        "minutes": minutes,
+        "updates": updates,
+        "gamma": gamma,
+        "members": members,
+    }
+    named |= {"seeds": None if seeds is None else parse_seeds(seeds), "columns": column_mapping(columns)}
+    named |= {"algorithms": _names(algos), "accept_audit": accept_audit or None}
+    options = _options(config, named, set_ or [])
+    if out is None:
+        raise ConfigError("--out is required: the folder for everything that the pipeline makes")
+    result = _run(options, out, workers, quiet=quiet, as_json=as_json)
+    if as_json:
+        print_json({"out": str(out), **result.to_plain()})
+    else:
+        print_result(result, out)
+
+
+def _names(algos: str | None) -> list[str] | None:
+    if algos is None:
+        return None
+    return [] if algos == "auto" else [name.strip() for name in algos.split(",") if name.strip()]
+
+
+def _options(config: str | None, named: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
+    """The options of a file, with those of the command in their place."""
+    from rl_training.config import with_overrides
+    from rl_training.experiment.pipeline_config import read_values
+
+    given = {name: value for name, value in named.items() if value is not None}
+    values = {**({} if config is None else read_values(config)), **given}
+    for one, other in (("minutes", "updates"), ("updates", "minutes")):
+        # A budget of the command takes the place of the other kind in the file.
+        if one in given and other not in given:
+            values.pop(other, None)
+    if "data" not in values:
+        raise ConfigError("no data is named: rl-training pipeline DATA --out FOLDER, or data: in the file of --config")
+    return with_overrides(values, overrides)
+
+
+def _run(options: dict[str, Any], out: str, workers: str, *, quiet: bool, as_json: bool) -> PipelineResult:
+    from rl_training.cli.pipeline_display import PipelineDisplay
+    from rl_training.experiment.manager import default_workers
+    from rl_training.experiment.pipeline import run_pipeline
+
+    if workers != "auto" and not (workers.isdigit() and int(workers) > 0):
+        raise ConfigError(f"--workers must be a number >= 1 or auto, got {workers!r}")
+    count = default_workers() if workers == "auto" else int(workers)
+    try:
+        with PipelineDisplay(quiet=quiet, to_stderr=as_json) as display:
+            return run_pipeline(options, out, workers=count, watcher=display)
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on where it was stopped", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def print_result(result: PipelineResult, out: str) -> None:
+    """The policies, the ending in words, and what to do next."""
+    print()
+    if result.estimates is not None:
+        _print_estimates(result)
+    for name, run in result.runs.items():
+        if run["error"]:
+            print(f"{name} failed: {run['error'].splitlines()[-1]}")
+    facts = {"result": result.sentence}
+    if result.beats_the_data:
+        facts["claim"] = f"made on {result.claim_on}; it is about the mean over starts like the logged ones, not safety"
+    facts |= {name: str(Path(out, file)) for name, file in (("policy", "export"), ("report", "report.html"))}
+    for name, text in facts.items():
+        print(f"{name:<12}{text}")
+    print(f"Next: open {Path(out, 'report.html')} in a browser")
+    print(f"Next: python {Path(out, 'export', 'check.py')}")
+
+
+def _print_estimates(result: PipelineResult) -> None:
+    """The table of all policies; those on claim episodes have a line of their own."""
+    from rl_training.experiment.claims import verdict_text
+
+    estimates, claim = result.estimates or {}, result.claim or {"policies": []}
+    has_env = any("return_mean" in run["metrics"] for run in result.runs.values())
+    head = ["policy", "value", "95 % interval", "verdict", *(["return in env"] if has_env else [])]
+    rows = []
+    for mark, each in [("", each) for each in estimates["policies"]] + [
+        (" (claim)", each) for each in claim["policies"]
+    ]:
+        interval = "-" if each["interval"] is None else " to ".join(map(number_text, each["interval"]))
+        value = "-" if each["value"] is None else number_text(each["value"])
+        row = [each["name"] + mark, value, interval, verdict_text(each["verdict"])]
+        score = result.runs[each["name"]]["metrics"].get("return_mean")
+        rows.append([*row, *(["-" if score is None else number_text(score)] if has_env else [])])
+    logged = f"discounted {number_text(estimates['logged_value'])} (discount {estimates['gamma']:g})"
+    print(f"data: mean return {number_text(estimates['logged_return'])}, {logged}\n")
+    print_table(head, rows)
+    reasons = {reason: each["name"] for each in estimates["policies"] for reason in each["reasons"]}
+    for reason, name in reasons.items():
+        print(f"{name} cannot be judged: {reason}")
+    print()

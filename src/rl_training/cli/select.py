@@ -1,0 +1,185 @@
+"""The command `select`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from rl_training.cli.console import number_text, print_json, print_table
+from rl_training.cli.estimate import (
+    CAVEAT,
+    DATA_HELP,
+    GAMMA_HELP,
+    MEMBERS_HELP,
+    RUNS_HELP,
+    SIZES_HELP,
+    SPLIT_HELP,
+    UPDATES_HELP,
+    check_options,
+    parse_sizes,
+    print_basis,
+    show_progress,
+)
+from rl_training.cli.options import ImportOption, JsonOption, QuietOption
+from rl_training.importing import command_text
+from rl_training.types import ConfigError
+
+if TYPE_CHECKING:
+    from rl_training.experiment.selecting import Candidate, Checkpoints, Claim, Selection
+    from rl_training.experiment.spending import Pull
+    from rl_training.runtime.evaluation_data import Split
+
+CHECKPOINTS_HELP = "Which policies of a run are candidates: the latest one, or that of every checkpoint."
+EPISODES_HELP = "Real episodes to spend at most; they need an environment."
+ENV_HELP = "Environment of the real episodes; default the runs' own."
+OUT_HELP = "Write the whole result to this .json file, instead of selection.json in the folder of the runs."
+
+
+def select(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN", help=RUNS_HELP)],
+    data: Annotated[str | None, typer.Option(metavar="DATA", help=DATA_HELP)] = None,
+    checkpoints: Annotated[str, typer.Option(metavar="latest|all", help=CHECKPOINTS_HELP)] = "latest",
+    episodes: Annotated[int, typer.Option(min=0, help=EPISODES_HELP)] = 0,
+    env: Annotated[str | None, typer.Option(help=ENV_HELP)] = None,
+    gamma: Annotated[float | None, typer.Option(help=GAMMA_HELP)] = None,
+    members: Annotated[int, typer.Option(min=2, help=MEMBERS_HELP)] = 10,
+    updates: Annotated[int | None, typer.Option(min=1, help=UPDATES_HELP)] = None,
+    split: Annotated[str, typer.Option(metavar="auto|held-out|all", help=SPLIT_HELP)] = "auto",
+    hidden_sizes: Annotated[str | None, typer.Option(metavar="WIDTH,...", help=SIZES_HELP)] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the fits and of the real episodes.")] = 0,
+    out: Annotated[Path | None, typer.Option(help=OUT_HELP)] = None,
+    quiet: QuietOption = False,
+    import_: ImportOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Rank runs, seeds and checkpoints by logged data, choose one, and say what may be said about the choice."""
+    from rl_training.experiment.selecting import select as select_policy
+
+    check_options(split, data, out)
+    if checkpoints not in ("latest", "all"):
+        raise ConfigError(f"--checkpoints must be latest or all, got {checkpoints!r}")
+    if env is not None and not episodes:
+        raise ConfigError("--env is for real episodes: say how many may be spent, with --episodes")
+    more: dict[str, Any] = {} if hidden_sizes is None else {"hidden_sizes": parse_sizes(hidden_sizes)}
+    with show_progress(quiet=quiet or as_json) as progress:
+        result = select_policy(
+            runs,
+            data,
+            checkpoints=cast("Checkpoints", checkpoints),
+            episodes=episodes,
+            env=env,
+            gamma=gamma,
+            members=members,
+            updates=updates,
+            split=cast("Split", split),
+            seed=seed,
+            progress=progress,
+            tell=lambda pull: None if as_json or quiet else print(pull_text(pull)),
+            **more,
+        )
+    file = result.save(out)
+    if as_json:
+        print_json(result.to_plain())
+        return
+    print_selection(result)
+    if file is not None:
+        print(f"stored in {file}")
+    if (path := chosen_path(result)) is not None:
+        print(f"Next: {command_text('export', path, '--out policy')}")
+
+
+def pull_text(pull: Pull) -> str:
+    """One real episode, and what is believed after it."""
+    from rl_training.experiment.claims import probability_text
+
+    believed = f"{number_text(pull.believed)} ± {number_text(pull.believed_std)}"
+    best = f"best so far {pull.best} ({number_text(pull.best_believed)})"
+    doubt = f"another is better with probability {probability_text(pull.doubt)}"
+    episode = f"episode {pull.number}: {pull.policy} returned {number_text(pull.episode_return)}"
+    return f"{episode}, now believed {believed}; {best}; {doubt}"
+
+
+def print_selection(result: Selection) -> None:
+    """The ranking, those that cannot be judged, and the choice."""
+    print_basis(result.estimates)
+    with_episodes = bool(result.pulls)
+    head = ["", "policy", "value", "95 % interval", "better than the data", "verdict"]
+    head += ["episodes", "believed return"] if with_episodes else []
+    ranked = [each for each in result.candidates if each.rank is not None]
+    if ranked:
+        print_table(head, [_row(each, with_episodes=with_episodes) for each in ranked])
+    for each in result.candidates:
+        for reason in each.reasons:
+            print(f"{each.name} cannot be judged: {reason}")
+    print()
+    for line in sentences(result):
+        print(line)
+    print(CAVEAT)
+
+
+def _row(each: Candidate, *, with_episodes: bool) -> list[str]:
+    from rl_training.experiment.claims import probability_text, verdict_text
+
+    value = "-" if each.value is None else number_text(each.value)
+    if each.interval is None or each.verdict is None or each.probability_better is None:
+        judged = ["-", "-", "outside the shortlist"]
+    else:
+        probability = f"probability {probability_text(each.probability_better)}"
+        judged = [" to ".join(map(number_text, each.interval)), probability, verdict_text(each.verdict)]
+    cells = [f"{each.rank}{'*' * each.is_among_the_best}", each.name, value, *judged]
+    if not with_episodes:
+        return cells
+    return [*cells, str(each.episodes), _believed(each)]
+
+
+def _believed(each: Candidate) -> str:
+    if each.believed is None or each.believed_std is None:
+        return "-"
+    return f"{number_text(each.believed)} ± {number_text(each.believed_std)}"
+
+
+def sentences(result: Selection) -> list[str]:
+    """The set of the best, the choice, and what may be said about it."""
+    lines = []
+    if len(result.best) > 1:
+        lines.append(f"Not distinguishable from the best (*): {', '.join(result.best[1:])}.")
+    if result.chosen is None or result.claim is None:
+        return [*lines, "No policy can be judged by this log, so none is chosen."]
+    lines.append(f"The choice is {result.chosen}{_how(result)}.")
+    return [*lines, claim_text(result.claim)]
+
+
+def _how(result: Selection) -> str:
+    """What the real episodes did, in words."""
+    spent, before = len(result.pulls), result.best[0] if result.best else None
+    if not spent:
+        return ""
+    count = f"{spent} real episode{'s' * (spent != 1)}" + (f" of {result.budget}" if spent < result.budget else "")
+    if before is None:
+        return f" by {count}; the log could judge none"
+    return f" after {count}, " + ("as by the log" if before == result.chosen else f"where the log preferred {before}")
+
+
+def claim_text(claim: Claim) -> str:
+    """What may be said about the choice, and by which episodes."""
+    from rl_training.experiment.claims import probability_text, verdict_text
+
+    if claim.basis == "held-out episodes":
+        basis = f"By {claim.episodes} episodes that did not choose it"
+    else:
+        basis = f"On selection data ({claim.episodes} episodes, too few to keep some apart)"
+    if claim.value is None or claim.interval is None or claim.probability_better is None:
+        return f"{basis}, it cannot be judged: {'; '.join(claim.reasons)}."
+    numbers = f"value {number_text(claim.value)}, {' to '.join(map(number_text, claim.interval))}"
+    lowered = f", lowered by {number_text(claim.correction)} for being the highest" if claim.correction else ""
+    probability = f"probability {probability_text(claim.probability_better)}"
+    return f"{basis}, it is {verdict_text(claim.verdict)} ({probability}; {numbers}{lowered})."
+
+
+def chosen_path(result: Selection) -> str | None:
+    """The chosen policy as a user would name it: by its run if it is the latest one."""
+    if result.chosen is None or result[result.chosen].path is None:
+        return None
+    return result.chosen

@@ -1,0 +1,187 @@
+"""What may be said about policies from estimates of their values: words by rule, and reasons to say nothing.
+
+Values are arrays (members + 1,): the first member has every episode once, the others have resampled ones. All policies
+have the same members, so that differences are paired.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_training.experiment.distributions import student_cdf, student_quantile
+from rl_training.experiment.statistics import holm
+
+Values: TypeAlias = NDArray[np.float64]
+Verdict = Literal["cannot be judged", "better than the data", "worse than the data", "not distinguishable"]
+CANNOT, BETTER, WORSE, SAME = Verdict.__args__  # type: ignore[attr-defined]
+
+LEVEL = 0.05
+"""The largest probability of a claim that is wrong, for all policies together."""
+LEAST_KAPPA = 3.0
+MOST_CLIPPED = 0.05
+FEWEST_EPISODES = 30
+FEWEST_HELD_OUT = 10
+MOST_NOVEL = 0.25
+MOST_NEVER_LOGGED = 0.1
+CONTROL_SHARE = 0.1
+"""How far the estimate of the behaviour may be off, as a share of the standard deviation of logged returns."""
+
+
+@dataclass(frozen=True)
+class Control:
+    """The estimator tried on the one policy whose value is known: the logged behaviour."""
+
+    logged: Values
+    """The mean discounted return of the logged episodes, by member."""
+    estimated: Values
+    """What the estimator says of the behaviour, by member."""
+    returns: Values
+    """The discounted return of each logged episode."""
+
+    @property
+    def std(self) -> float:
+        """The standard deviation of the logged returns."""
+        return float(self.returns.std(ddof=1)) if len(self.returns) > 1 else 0.0
+
+    @property
+    def error(self) -> float:
+        """By how much the estimator misses the logged mean: what is known of the error of its fits."""
+        return float(self.estimated[0] - self.logged[0])
+
+    @property
+    def tolerance(self) -> float:
+        """The error that is still accepted: two standard errors, or a tenth of the standard deviation of returns.
+
+        The estimate has a standard error of its own. It counts up to a fifth of the standard deviation of returns, so
+        that an estimator does not pass because it is noisy. Where several policies made the log, even a perfect fit
+        misses its mean: what came next depends on more than the state.
+        """
+        logged = self.std / math.sqrt(len(self.returns))
+        both = math.hypot(logged, float(self.estimated[1:].std(ddof=1)))
+        return max(2 * logged, CONTROL_SHARE * self.std, min(2 * both, 2 * CONTROL_SHARE * self.std))
+
+    @property
+    def passes(self) -> bool:
+        """Whether the estimator reproduces the log."""
+        # Where all logged returns are the same, only rounding is left.
+        return bool(abs(self.error) <= self.tolerance + 1e-3 * abs(self.logged[0]))
+
+
+def student_interval(values: Values, *, error: float = 0.0, confidence: float = 1 - LEVEL) -> tuple[float, float]:
+    """The first member's value, plus and minus a Student quantile times the standard error.
+
+    The standard error is the standard deviation of the other members, which is chance in the log, together with the
+    `error` of the fit as far as it is known.
+    """
+    half = student_quantile((1 + confidence) / 2, len(values) - 2) * _standard_error(values, error)
+    return float(values[0]) - half, float(values[0]) + half
+
+
+def probability_above(values: Values, bound: float = 0.0, *, error: float = 0.0) -> float:
+    """The probability that what the members estimate is above a bound."""
+    difference, std = float(values[0]) - bound, _standard_error(values, error)
+    if std == 0:
+        return 0.5 if difference == 0 else float(difference > 0)
+    return student_cdf(difference / std, len(values) - 2)
+
+
+def _standard_error(values: Values, error: float) -> float:
+    return math.hypot(float(values[1:].std(ddof=1)), error)
+
+
+def anchored(control: Control, values: Values) -> Values:
+    """The logged mean plus the estimated difference from the behaviour: errors that both estimates have cancel."""
+    return control.logged + values - control.estimated
+
+
+def judge(differences: Mapping[str, Values], *, error: float = 0.0) -> dict[str, Verdict]:
+    """What may be said of each policy by its difference from the behaviour, with Holm's adjustment for their number."""
+    above = np.array([probability_above(each, error=error) for each in differences.values()])
+    better, worse = holm(1 - above) < LEVEL, holm(above) < LEVEL
+    words = np.where(better, BETTER, np.where(worse, WORSE, SAME))
+    return dict(zip(differences, words.tolist(), strict=True))
+
+
+def among_the_best(values: Mapping[str, Values], *, error: float = 0.0) -> list[str]:
+    """The policy with the highest value, first, and all that are not distinguishable from it."""
+    if not values:
+        return []
+    best = max(values, key=lambda name: float(values[name][0]))
+    others = [name for name in values if name != best]
+    # Two-sided: which policy is the best was decided by the same numbers.
+    above = [probability_above(values[best] - values[name], error=error) for name in others]
+    tests = [2 * min(p, 1 - p) for p in above]
+    same = [name for name, p in zip(others, holm(tests), strict=True) if p >= LEVEL]
+    return [best, *sorted(same, key=lambda name: -float(values[name][0]))]
+
+
+def refuse_all(control: Control, *, kappa: float, episodes: int, is_held_out: bool) -> list[str]:
+    """Why nothing can be said about any policy; empty if something can."""
+    reasons = []
+    if kappa < LEAST_KAPPA - 1e-9:
+        missing = f"about {100 * math.exp(-kappa):.0f} % of the value may be missing"
+        reasons.append(f"the fit was stopped too early (kappa {kappa:.1f}, at least 3 is needed): {missing}")
+    fewest = FEWEST_HELD_OUT if is_held_out else FEWEST_EPISODES
+    if episodes < fewest:
+        kind = "held-out episodes" if is_held_out else "episodes"
+        reasons.append(f"there are only {episodes} {kind}, at least {fewest} are needed")
+    if not control.passes:
+        said, true = f"{control.estimated[0]:.4g}", f"{control.logged[0]:.4g}"
+        reasons.append(
+            f"the estimator does not reproduce the log: it says {said} for the logged behaviour, whose mean "
+            f"return is {true} (an error of {control.tolerance:.2g} would do); the fit is bad, or policies that "
+            "differ much made the log"
+        )
+    return reasons
+
+
+def refuse_one(
+    control: Control, values: Values, *, clipped: float, bounds: tuple[float, float], novel: float, is_exact: bool
+) -> list[str]:
+    """Why nothing can be said about one policy; empty if something can.
+
+    `bounds` are the smallest and the largest value that is possible. `novel` is the share of the policy's actions that
+    are far from the log or, where states repeat and `is_exact`, that were never logged in that state.
+    """
+    reasons = []
+    if clipped > MOST_CLIPPED:
+        reasons.append(f"{100 * clipped:.0f} % of the values ran into the bounds of what is possible")
+    disagreement = float(values[1:].std(ddof=1))
+    if disagreement > control.std:
+        reasons.append(
+            f"the members disagree: the estimate changes by {disagreement:.3g} from one resampled log to the "
+            f"next, while logged returns differ by {control.std:.3g}"
+        )
+    reasons += refuse_unsupported(novel, is_exact=is_exact)
+    value, best = float(anchored(control, values)[0]), float(control.returns.max())
+    slack = 0.01 * (bounds[1] - bounds[0])
+    if value > best + control.std or not bounds[0] - slack <= values[0] <= bounds[1] + slack:
+        reasons.append(f"the estimate, {value:.4g}, lies outside the data, whose best episode returned {best:.4g}")
+    return reasons
+
+
+def refuse_unsupported(novel: float, *, is_exact: bool) -> list[str]:
+    """Why nothing can be said about a policy with this share of actions that the log does not back."""
+    most = MOST_NEVER_LOGGED if is_exact else MOST_NOVEL
+    if novel <= most:
+        return []
+    kind = "were never logged in such a state" if is_exact else "are far from everything that was logged"
+    return [f"{100 * novel:.0f} % of its actions {kind} (at most {100 * most:.0f} % can be judged)"]
+
+
+def verdict_text(verdict: Verdict) -> str:
+    """A verdict as a reader sees it."""
+    return "not distinguishable from the data" if verdict == SAME else verdict
+
+
+def probability_text(probability: float) -> str:
+    """A probability to two digits; it is never quite 0 or 1."""
+    if probability > 0.99:
+        return ">0.99"
+    return "<0.01" if probability < 0.01 else f"{probability:.2f}"

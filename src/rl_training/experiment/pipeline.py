@@ -1,0 +1,286 @@
+"""From a log to a policy in one call: audit, split, training, choice, claim, export; stopped, it goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rl_training.config import TrainConfig
+from rl_training.experiment.candidates import Candidate, choose_candidates, is_clone, named_candidates
+from rl_training.experiment.estimation import Estimates, estimate
+from rl_training.experiment.manager import ExperimentManager, SeedProgress
+from rl_training.experiment.page import write_report
+from rl_training.experiment.pipeline_config import PipelineConfig, Workspace, read_pipeline
+from rl_training.experiment.pipeline_data import Parts, prepare_data
+from rl_training.experiment.pipeline_plan import Plan, make_plan, run_config
+from rl_training.experiment.pipeline_verdict import Ending, conclude, pick
+from rl_training.runtime.artifacts import read_json
+from rl_training.runtime.export import export_policy
+from rl_training.runtime.export_graph import require_onnx
+from rl_training.runtime.finding import is_finished
+from rl_training.runtime.saved_policy import load_policy
+from rl_training.types import ConfigError, UserError
+
+ESTIMATES, CLAIM, RESULT, EXPORT = "estimates.json", "claim.json", "result.json", "export"
+REPORT, REPORT_CONTENT = "report.html", "report.json"
+STAGES = ("data", "plan", "training", "selection", "claim", "export", "report")
+"""The stages, in their order."""
+
+
+class Watcher:
+    """What a pipeline tells while it works; a subclass shows it."""
+
+    def on_stage(self, stage: str) -> None:
+        """A stage begins."""
+
+    def on_news(self, stage: str, lines: Sequence[str]) -> None:
+        """Something is known that a reader wants to know."""
+
+    def on_runs(self, names: Sequence[str], plan: Plan) -> None:
+        """Which runs there will be."""
+
+    def on_run(self, progress: SeedProgress) -> None:
+        """A run has come further."""
+
+    def on_fits(self, count: int) -> None:
+        """How many fits of values the stage makes."""
+
+    def on_fit(self, name: str, done: int, total: int) -> None:
+        """The fit of a policy's value has come further."""
+
+
+@dataclass(frozen=True)
+class PipelineResult:
+    """What a pipeline came to."""
+
+    out: Path
+    sentence: str
+    """The ending in words."""
+    chosen: str
+    """The run whose policy is exported."""
+    is_clone: bool
+    """Whether that is the clone of the logged behaviour, since nothing was shown to be better."""
+    beats_the_data: bool
+    claim_on: str
+    """Which episodes the claim is about."""
+    audit: dict[str, Any]
+    candidates: tuple[Candidate, ...]
+    runs: dict[str, dict[str, Any]]
+    """By name of the run: how it ended, and its metrics."""
+    estimates: dict[str, Any] | None
+    """The estimates on the selection episodes; None where rewards tell nothing."""
+    claim: dict[str, Any] | None
+    """The estimates on the claim episodes, if there are any."""
+
+    @property
+    def export(self) -> Path:
+        """The folder of the exported policy."""
+        return self.out / EXPORT
+
+    @property
+    def report(self) -> Path:
+        """The report, one page."""
+        return self.out / REPORT
+
+    def to_plain(self) -> dict[str, Any]:
+        """Plain values, as `result.json` has them; paths are relative to the folder of the pipeline."""
+        plain = {name: value for name, value in asdict(self).items() if name != "out"}
+        return {
+            **plain,
+            "candidates": [each.to_plain() for each in self.candidates],
+            "export": EXPORT,
+            "report": REPORT,
+        }
+
+
+def run_pipeline(
+    config: PipelineConfig | Mapping[str, Any] | str | Path,
+    out: str | Path,
+    *,
+    workers: int = 1,
+    watcher: Watcher | None = None,
+) -> PipelineResult:
+    """From a log to an exported policy and a statement about it, all in the folder `out`.
+
+    `config` are options of `PipelineConfig`, or a YAML file with them. The same call goes on where an earlier one was
+    stopped, at whatever point. Where nothing is shown to be better than the data, the clone of the logged behaviour is
+    exported, and the result says so.
+    """
+    began, watcher = time.monotonic(), watcher or Watcher()
+    if workers < 1:
+        raise ConfigError(f"a pipeline needs at least one worker, got {workers}")
+    require_onnx()
+    space = Workspace(out, read_pipeline(config))
+    watcher.on_stage("data")
+    audit, parts = prepare_data(space)
+    candidates = _candidates(space.config, parts)
+    watcher.on_news("data", _describe_data(audit, parts, candidates))
+    watcher.on_stage("plan")
+    plan = make_plan(space, parts, candidates, workers, began)
+    watcher.on_news("plan", plan.describe())
+    work = _Work(space, parts, plan, watcher)
+    runs = work.train(candidates, workers)
+    found = work.select([name for name, run in runs.items() if run["status"] == "done"])
+    picked, clone = pick(found), str(_clone(runs))
+    claim = work.claim(picked, clone)
+    ending = conclude(parts, found, claim, picked, clone=clone)
+    work.export(ending, found if claim is None else claim)
+    work.report([name for name, run in runs.items() if run["status"] == "done"], ending, found, claim)
+    result = PipelineResult(
+        space.out, **asdict(ending), audit=audit, candidates=tuple(candidates), runs=runs, estimates=found, claim=claim
+    )
+    space.keep(RESULT, result.to_plain())
+    return result
+
+
+def _candidates(config: PipelineConfig, parts: Parts) -> list[Candidate]:
+    if config.algorithms:
+        return named_candidates(config.algorithms, parts.facts, gamma=config.gamma)
+    return choose_candidates(parts.facts, gamma=config.gamma)
+
+
+def _describe_data(audit: Mapping[str, Any], parts: Parts, candidates: Sequence[Candidate]) -> list[str]:
+    """What was found in the data, how it is split, and what is tried on it, in sentences."""
+    verdicts = [each["verdict"] for each in audit["findings"]]
+    counts = ", ".join(
+        f"{verdicts.count(each)} {word}" for each, word in (("pass", "passed"), ("warn", "warned"), ("fail", "failed"))
+    )
+    warnings = [f"{each['verdict']}: {each['message']}" for each in audit["findings"] if each["verdict"] != "pass"]
+    split = ", ".join(f"{count:,} for {_PURPOSES[part]}" for part, count in parts.episodes.items())
+    few = "" if parts.has_claim else "; too few to set some aside for the claim, which is then made on selection data"
+    return [
+        f"audit: {counts}",
+        *warnings,
+        f"episodes: {split}{few}",
+        *parts.facts.describe(),
+        f"actions: {parts.says}",
+        *(f"try {each.name}: {each.reason}" for each in candidates),
+    ]
+
+
+_PURPOSES = {"train": "training", "selection": "the choice", "claim": "the claim"}
+
+
+def _clone(runs: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """The first clone of the behaviour that was trained."""
+    return next((name for name, run in runs.items() if is_clone(name) and run["status"] == "done"), None)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """The stages after the plan."""
+
+    space: Workspace
+    parts: Parts
+    plan: Plan
+    watcher: Watcher
+
+    def train(self, candidates: Sequence[Candidate], workers: int) -> dict[str, dict[str, Any]]:
+        """All runs, of which those that have ended are not started again; how each ended."""
+        self.watcher.on_stage("training")
+        configs = [
+            run_config(self.space, self.parts, each, seed, self.plan.updates)
+            for each in candidates
+            for seed in self.space.config.seeds
+        ]
+        names = [str(config.run_name) for config in configs]
+        self.watcher.on_runs(names, self.plan)
+        ended = {
+            name: self._ended(config) for name, config in zip(names, configs, strict=True) if self._has_ended(name)
+        }
+        for progress in ended.values():
+            self.watcher.on_run(progress)
+        open_configs = [config for config in configs if config.run_name not in ended]
+        if open_configs:
+            results = ExperimentManager().train_all(
+                open_configs, workers=workers, resume=True, on_progress=self.watcher.on_run
+            )
+            ended |= {str(each.name): each for each in results}
+        if any(each.status == "interrupted" for each in ended.values()):
+            raise KeyboardInterrupt
+        runs = {name: self._outcome(ended[name]) for name in names}
+        if _clone(runs) is None:
+            errors = "\n".join(f"{name}: {each['error']}" for name, each in runs.items() if each["error"])
+            raise UserError(f"no clone of the behaviour could be trained:\n{errors}")
+        return runs
+
+    def _has_ended(self, name: str) -> bool:
+        return is_finished(self.space.out / "runs" / name)
+
+    def _ended(self, config: TrainConfig) -> SeedProgress:
+        return SeedProgress(config.seed, "done", config.run_name, self.plan.updates, self.plan.updates)
+
+    def _outcome(self, progress: SeedProgress) -> dict[str, Any]:
+        """How a run ended, by what it wrote: that is the same whether it was stopped in between or not."""
+        if progress.status != "done":
+            return {"status": progress.status, "metrics": {}, "error": progress.error}
+        result = read_json(self.space.out / "runs" / str(progress.name) / "result.json")
+        return {"status": "done", "metrics": result.get("metrics", {}), "error": None}
+
+    def select(self, names: Sequence[str]) -> dict[str, Any] | None:
+        """The estimates of all runs on the selection episodes, where rewards tell anything."""
+        self.watcher.on_stage("selection")
+        if not self.parts.facts.can_improve:
+            return None
+        return self.space.stage(ESTIMATES, lambda: self._judge("selection", names).to_plain())
+
+    def claim(self, picked: str | None, clone: str) -> dict[str, Any] | None:
+        """The estimates of the chosen policy and of the clone on episodes that had no part in the choice."""
+        self.watcher.on_stage("claim")
+        if picked is None or not self.parts.has_claim:
+            return None
+        names = list(dict.fromkeys([picked, clone]))
+        return self.space.stage(CLAIM, lambda: self._judge("claim", names).to_plain())
+
+    def _judge(self, part: str, names: Sequence[str]) -> Estimates:
+        """The estimates of some runs on the episodes of a part, which none of them was trained on."""
+        # The logged behaviour, whose value is known, is fitted first.
+        self.watcher.on_fits(len(names) + 1)
+        return estimate(
+            {name: str(self.space.out / "runs" / name) for name in names},
+            str(self.parts.path(part)),
+            gamma=self.parts.gamma,
+            members=self.space.config.members,
+            updates=self.plan.fit_updates,
+            split="held-out",
+            seed=self.space.config.seed,
+            progress=self.watcher.on_fit,
+        )
+
+    def export(self, ending: Ending, judged: Mapping[str, Any] | None) -> None:
+        """Hand over the chosen policy, with what may be said of it."""
+        self.watcher.on_stage("export")
+        if (self.space.out / EXPORT).exists():
+            return
+        remarks: dict[str, Any] = {
+            "role": "clone of the logged behaviour" if ending.is_clone else "chosen policy",
+            "claim": {"sentence": ending.sentence, "beats_the_data": ending.beats_the_data, "on": ending.claim_on},
+        }
+        if judged is not None:
+            own = [{**each, "path": None} for each in judged["policies"] if each["name"] == ending.chosen]
+            remarks["estimates"] = {**judged, "policies": own, "source": Path(judged["source"]).name}
+        export_policy(load_policy(self.space.out / "runs" / ending.chosen), self.space.out / EXPORT, remarks=remarks)
+
+    def report(
+        self, names: Sequence[str], ending: Ending, found: Mapping[str, Any] | None, claim: Mapping[str, Any] | None
+    ) -> None:
+        """Write everything that was found as one page."""
+        self.watcher.on_stage("report")
+        out, runs = self.space.out, self.space.out / "runs"
+        # The page is written first, so that both are there once its content is.
+        if (out / REPORT_CONTENT).exists():
+            return
+        write_report(
+            [runs / name for name in names],
+            out / REPORT,
+            title=f"Policies from {Path(self.space.config.data).name}",
+            estimates=found,
+            claim=claim,
+            bundle=out / EXPORT,
+            dataset=str(self.parts.path("selection")),
+            chosen=runs / ending.chosen,
+            sentence=ending.sentence,
+        )

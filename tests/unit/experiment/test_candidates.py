@@ -1,0 +1,125 @@
+"""Which algorithms are tried on which data, and what is said about it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from steering import steering_log
+
+from rl_training.data import TransitionDataset
+from rl_training.experiment.candidates import Candidate, Facts, choose_candidates, is_clone, named_candidates
+from rl_training.types import ConfigError
+
+BROAD = Facts(
+    rows=20_000,
+    episodes=100,
+    is_discrete=False,
+    has_rewards=True,
+    rewards_differ=True,
+    is_single_step=False,
+    action_spread=0.5,
+    returns=(-10.0, -5.0, 0.0),
+    near_best=0.2,
+)
+
+
+def names(candidates: list[Candidate]) -> list[str]:
+    return [each.name for each in candidates]
+
+
+def test_a_broad_log_gets_a_clone_of_its_best_episodes_and_two_learners() -> None:
+    found = choose_candidates(BROAD)
+    assert names(found) == ["bc", "bc_best", "td3_bc", "iql"]
+    assert found[1].options == {"best_fraction": 0.1}
+    assert "the best 10% of the episodes" in found[1].reason
+    assert found[2].options == {"reward_normalize": "return_range"}
+
+
+def test_a_log_of_nearly_one_action_per_situation_gets_learners_that_stay_near_it() -> None:
+    assert names(choose_candidates(replace(BROAD, action_spread=0.1, rows=100_000))) == [
+        "bc",
+        "td3_bc",
+        "iql",
+    ]
+
+
+def test_td3_bc_goes_further_from_a_log_that_is_nearly_random() -> None:
+    learner = choose_candidates(replace(BROAD, action_spread=0.95))[2]
+    assert (learner.name, learner.options["bc_alpha"]) == ("td3_bc", 10.0)
+    assert "hardly a behaviour to stay near" in learner.reason
+    assert named_candidates(["td3_bc"], replace(BROAD, action_spread=0.95))[1].options == learner.options
+
+
+def test_many_rows_get_rebrac_too() -> None:
+    assert names(choose_candidates(replace(BROAD, rows=50_000)))[-1] == "rebrac"
+    assert "rebrac" not in names(choose_candidates(replace(BROAD, rows=49_999)))
+
+
+def test_few_episodes_have_no_best_ones() -> None:
+    assert "bc_best" not in names(choose_candidates(replace(BROAD, episodes=19)))
+    some = choose_candidates(replace(BROAD, episodes=20))
+    assert some[1].options == {"best_fraction": 0.5}
+
+
+@pytest.mark.parametrize(
+    "change", [{"has_rewards": False, "returns": None, "near_best": None}, {"rewards_differ": False}]
+)
+def test_without_telling_rewards_only_the_clone_is_left(change: dict[str, object]) -> None:
+    facts = replace(BROAD, **change)  # type: ignore[arg-type]
+    assert names(choose_candidates(facts)) == ["bc"]
+    assert any("nothing can be called better" in line for line in facts.describe())
+
+
+def test_choices_get_dqn_that_learns_from_the_log() -> None:
+    clone, learner = choose_candidates(replace(BROAD, is_discrete=True), gamma=0.9)
+    assert (clone.name, learner.name) == ("bc", "dqn")
+    assert learner.options["mode"] == "offline"
+    assert learner.options["gamma"] == 0.9
+
+
+def test_single_decisions_have_discount_0() -> None:
+    learner = choose_candidates(replace(BROAD, is_discrete=True, is_single_step=True))[1]
+    assert learner.options == {"gamma": 0.0, "mode": "offline"}
+    assert "discount 0" in learner.reason
+
+
+def test_named_algorithms_are_tried_once_and_always_beside_the_clone() -> None:
+    assert names(named_candidates(["td3_bc", "bc", "td3_bc", "bc_best"], BROAD)) == ["bc", "td3_bc", "bc_best"]
+    with pytest.raises(ConfigError, match="no algorithm for a log is called 'td3_bd'; did you mean 'td3_bc'"):
+        named_candidates(["td3_bd"], BROAD)
+    with pytest.raises(ConfigError, match="no algorithm for a log is called 'sac'"):
+        named_candidates(["sac"], BROAD)
+
+
+def test_only_the_clone_of_all_episodes_counts_as_the_clone() -> None:
+    assert is_clone("bc_seed0")
+    assert not is_clone("bc_best_seed0")
+
+
+def test_facts_are_those_of_the_data() -> None:
+    log = steering_log(100)
+    facts = Facts.of(TransitionDataset.from_dict(log))
+    returns = log["rewards"].reshape(100, 25).sum(1)
+    assert (facts.rows, facts.episodes, facts.is_discrete, facts.is_single_step) == (2500, 100, False, False)
+    assert facts.returns == pytest.approx((returns.min(), returns.mean(), returns.max()), rel=1e-5)
+    assert facts.is_nearly_random
+    edge = returns.max() - 0.1 * (returns.max() - returns.min())
+    assert facts.near_best == pytest.approx((returns >= edge).mean())
+    del log["rewards"]
+    assert not Facts.of(TransitionDataset.from_dict(log)).can_improve
+
+
+def test_equal_rewards_still_tell_something_where_episodes_end_early_or_late() -> None:
+    ends = np.isin(np.arange(60), [9, 29, 59])
+    log = {
+        "observations": np.arange(60.0)[:, None],
+        "actions": np.zeros((60, 1)),
+        "rewards": np.ones(60),
+        "terminals": ends,
+        "timeouts": np.zeros(60, dtype=bool),
+    }
+    assert Facts.of(TransitionDataset.from_dict(log)).rewards_differ
+    cut = {**log, "terminals": np.zeros(60, dtype=bool), "timeouts": ends}
+    assert not Facts.of(TransitionDataset.from_dict(cut)).rewards_differ

@@ -1,0 +1,296 @@
+"""The pipeline in this process: parts of the data, endings, refusals, and that it goes on after any stop."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from steering import steering_log
+
+from rl_training import run_pipeline
+from rl_training.data import load_transition_dataset
+from rl_training.experiment import ExperimentManager, SeedProgress
+from rl_training.experiment.pipeline import STAGES, Watcher
+from rl_training.experiment.pipeline_config import PipelineConfig, Workspace
+from rl_training.experiment.pipeline_data import Parts, prepare_data
+from rl_training.experiment.pipeline_plan import Plan, minutes_text
+from rl_training.experiment.pipeline_verdict import conclude, pick
+from rl_training.runtime.named_runs import train_or_resume
+from rl_training.types import ConfigError, DatasetError
+
+SMALL: dict[str, Any] = {"hidden_sizes": [32], "batch_size": 64, "learning_rate": 3e-3}
+QUICK: dict[str, Any] = {"updates": 150, "seeds": [0], "gamma": 0.8, "members": 4, "fit_updates": 320}
+QUICK |= {"algorithms": ["td3_bc"], "algo_kwargs": SMALL}
+LEARNED: dict[str, Any] = {**QUICK, "updates": 1000, "fit_updates": 800}
+"""Enough for a policy that is clearly better than random steps, and for a fit that shows it."""
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Writes a log of so many episodes; runs are trained in this process, which saves the start of others."""
+
+    def train_all(_: Any, configs: Sequence[Any], **options: Any) -> list[SeedProgress]:
+        results = []
+        for config in configs:
+            result = train_or_resume(config)
+            results.append(SeedProgress(config.seed, "done", config.run_name, metrics=result.metrics))
+            options["on_progress"](results[-1])
+        return results
+
+    monkeypatch.setattr(ExperimentManager, "train_all", train_all)
+
+    def write(episodes: int, **changes: Any) -> str:
+        arrays = {**steering_log(episodes), **changes}
+        path = tmp_path / "log.npz"
+        np.savez(path, **{name: value for name, value in arrays.items() if value is not None})
+        return str(path)
+
+    return write
+
+
+def parts_of(data: str, out: Path, **options: Any) -> Parts:
+    return prepare_data(Workspace(out, PipelineConfig(data=data, **options)))[1]
+
+
+@pytest.mark.parametrize(("episodes", "counts"), [(100, (60, 20, 20)), (99, (59, 40)), (3, (2, 1))])
+def test_parts_share_no_episode_and_few_episodes_leave_no_claim(
+    log: Callable[..., str], tmp_path: Path, episodes: int, counts: tuple[int, ...]
+) -> None:
+    parts = parts_of(log(episodes), tmp_path / "out")
+    assert tuple(parts.episodes.values()) == counts
+    assert parts.has_claim == (len(counts) == 3)
+    firsts = [
+        float(dataset.obs[start, 0])
+        for part in parts.episodes
+        for dataset in [load_transition_dataset(parts.path(part))]
+        for start, _ in dataset.episode_bounds().tolist()
+    ]
+    every = steering_log(episodes)["observations"][::25, 0]
+    assert sorted(firsts) == sorted(every.tolist())
+
+
+def test_the_split_is_that_of_its_seed_and_bounds_are_those_of_all_data(
+    log: Callable[..., str], tmp_path: Path
+) -> None:
+    data = log(100)
+    first, again, other = (parts_of(data, tmp_path / name, seed=seed) for name, seed in (("a", 0), ("b", 0), ("c", 1)))
+    rows = [load_transition_dataset(each.path("train")).fingerprint() for each in (first, again, other)]
+    assert rows[0] == rows[1] != rows[2]
+    actions = steering_log(100)["actions"]
+    assert first.space == {"action_low": [float(actions.min())], "action_high": [float(actions.max())]}
+    assert first.gamma == 0.96
+
+
+def test_a_claim_is_made_on_episodes_that_chose_nothing(log: Callable[..., str], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    result = run_pipeline({"data": log(400), **LEARNED}, out)
+    assert result.beats_the_data, result.sentence
+    assert (
+        result.sentence
+        == f"{result.chosen} is better than the data, on 80 episodes that neither training nor the choice has seen."
+    )
+    assert result.claim_on == "claim episodes"
+    assert result.claim is not None
+    assert result.claim["episodes"] == 80
+    assert result.claim["is_held_out"]
+    policy = json.loads((out / "export" / "policy.json").read_text())
+    assert policy["role"] == "chosen policy"
+    assert policy["policy"]["run"] == result.chosen
+    assert policy["claim"] == {"sentence": result.sentence, "beats_the_data": True, "on": "claim episodes"}
+    assert [each["name"] for each in policy["estimates"]["policies"]] == [result.chosen]
+    assert str(tmp_path) not in (out / "export" / "policy.json").read_text()
+
+
+def test_few_episodes_mark_the_claim_as_made_on_selection_data(log: Callable[..., str], tmp_path: Path) -> None:
+    result = run_pipeline({"data": log(98), **LEARNED}, tmp_path / "out")
+    assert result.claim is None
+    assert result.claim_on == "selection data"
+    assert result.beats_the_data
+    assert "better than the data, on selection data: the same 39 episodes chose it, which favours it" in result.sentence
+
+
+def test_where_nothing_can_be_judged_the_clone_is_exported_and_marked(log: Callable[..., str], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    result = run_pipeline({"data": log(60), **QUICK, "updates": 20, "fit_updates": 40}, out)
+    assert (result.chosen, result.is_clone, result.beats_the_data) == ("bc_seed0", True, False)
+    assert result.sentence.startswith("No policy can be judged by this log: the fit was stopped too early")
+    assert result.sentence.endswith("The clone of the logged behaviour is exported, marked as such.")
+    policy = json.loads((out / "export" / "policy.json").read_text())
+    assert policy["role"] == "clone of the logged behaviour"
+    assert policy["policy"]["algorithm"] == "bc"
+
+
+def test_data_without_rewards_is_cloned_and_nothing_is_estimated(log: Callable[..., str], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    result = run_pipeline({"data": log(60, rewards=None), **QUICK, "algorithms": []}, out)
+    assert list(result.runs) == ["bc_seed0"]
+    assert result.estimates is None
+    assert result.sentence.startswith("Nothing can be called better: the data has no rewards.")
+    assert not (out / "estimates.json").exists()
+
+
+class Stop(Watcher):
+    """Ends a pipeline at the beginning of a stage, as a kill would."""
+
+    def __init__(self, stage: str) -> None:
+        self.stage, self.trained = stage, 0
+
+    def on_stage(self, stage: str) -> None:
+        if stage == self.stage:
+            raise KeyboardInterrupt
+
+    def on_run(self, progress: SeedProgress) -> None:
+        self.trained += 1
+
+
+def test_a_pipeline_that_is_stopped_before_any_stage_ends_as_if_it_had_not_been(
+    log: Callable[..., str], tmp_path: Path
+) -> None:
+    config = {"data": log(120), **QUICK}
+    straight = run_pipeline(config, tmp_path / "straight").to_plain()
+    out = tmp_path / "stopped"
+    for stage in STAGES:
+        with pytest.raises(KeyboardInterrupt):
+            run_pipeline(config, out, watcher=Stop(stage))
+    made = {path: path.stat().st_mtime_ns for path in out.rglob("*.json")}
+    stopped = run_pipeline(config, out).to_plain()
+    assert plain(stopped, out) == plain(straight, tmp_path / "straight")
+    kept = [path for path, moment in made.items() if path.stat().st_mtime_ns == moment]
+    assert {"estimates.json", "plan.json", "split.json"} <= {path.name for path in kept}
+
+
+def plain(result: dict[str, Any], out: Path) -> dict[str, Any]:
+    """A result without its folder."""
+    found: dict[str, Any] = json.loads(json.dumps(result, sort_keys=True).replace(str(out), "out"))
+    return found
+
+
+def test_a_folder_of_other_options_is_refused_by_name(log: Callable[..., str], tmp_path: Path) -> None:
+    data, out = log(20), tmp_path / "out"
+    parts_of(data, out, seeds=(0, 1))
+    with pytest.raises(ConfigError, match=r"holds a pipeline with other options \(seeds: \[0, 1\], not \[3\]\)"):
+        Workspace(out, PipelineConfig(data=data, seeds=(3,)))
+    Workspace(out, PipelineConfig(data=data, seeds=(0, 1), accept_audit=True, minutes=10))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").touch()
+    with pytest.raises(ConfigError, match="holds something else than a pipeline"):
+        Workspace(tmp_path / "mine", PipelineConfig(data=data))
+
+
+def test_a_folder_belongs_to_its_data_from_wherever_the_command_is_given(
+    log: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, out = log(20), tmp_path / "out"
+    monkeypatch.chdir(tmp_path)
+    first = parts_of("log.npz", out)
+    monkeypatch.chdir("/")
+    assert parts_of(data, out) == first
+
+
+def test_data_that_changed_is_refused_and_data_that_was_only_touched_is_not(
+    log: Callable[..., str], tmp_path: Path
+) -> None:
+    data, out = log(20), tmp_path / "out"
+    parts_of(data, out)
+    before = (out / "data" / "train.rlt").stat().st_ino
+    Path(data).touch()
+    parts_of(data, out)
+    log(21)
+    with pytest.raises(DatasetError, match=r"log.npz has changed since the pipeline in .* began"):
+        parts_of(data, out)
+    assert before
+    assert (out / "data" / "train.rlt").is_dir()
+
+
+def test_data_that_fails_the_audit_is_refused_unless_it_is_accepted(log: Callable[..., str], tmp_path: Path) -> None:
+    wrong = steering_log(20)
+    data, out = log(20, next_observations=wrong["observations"] * 3 + 5), tmp_path / "out"
+    for _ in range(2):
+        with pytest.raises(DatasetError, match=r"(?s)the audit refuses the data.*--accept-audit"):
+            parts_of(data, out)
+    assert not (out / "data" / "split.json").exists()
+    assert parts_of(data, out, accept_audit=True).episodes == {"train": 12, "selection": 8}
+    with pytest.raises(DatasetError, match="the audit refuses the data"):
+        parts_of(data, out)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"minutes": 1, "updates": 10}, "minutes and updates both say how long"),
+        ({"selection_fraction": 0.5, "claim_fraction": 0.5}, "leave no episodes to train on"),
+        ({"algorithms": ["td3bc"]}, "did you mean 'td3_bc'"),
+        ({"action_low": [-1]}, "action_low and action_high go together"),
+        ({"minuets": 3}, "unknown option 'minuets'; did you mean 'minutes'"),
+    ],
+)
+def test_mistakes_in_options_are_named(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        run_pipeline({"data": "log.npz", **options}, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_one_episode_is_too_few(log: Callable[..., str], tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="has 1 episode: choosing a policy needs at least 2"):
+        run_pipeline({"data": log(1), **QUICK}, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def judged(**verdicts: tuple[str, float | None]) -> dict[str, Any]:
+    reasons = ["the members disagree"]
+    policies = [
+        {"name": name, "verdict": verdict, "value": value, "reasons": reasons if value is None else []}
+        for name, (verdict, value) in verdicts.items()
+    ]
+    return {"policies": policies}
+
+
+def test_the_best_of_those_that_beat_the_data_is_picked() -> None:
+    better, same = "better than the data", "not distinguishable"
+    found = judged(
+        a_seed0=(better, 1.0), b_seed0=(better, 2.0), c_seed0=(same, 3.0), d_seed0=("cannot be judged", None)
+    )
+    assert pick(found) == "b_seed0"
+    assert pick(judged(a_seed0=(same, 1.0))) is None
+    assert pick(None) is None
+
+
+@pytest.mark.parametrize(
+    ("verdict", "value", "words"),
+    [
+        ("not distinguishable", 1.0, "on the claim episodes it is not distinguishable from the data"),
+        ("worse than the data", 1.0, "on the claim episodes it is worse than the data"),
+        ("cannot be judged", None, "on the claim episodes it cannot be judged: the members disagree"),
+    ],
+)
+def test_a_choice_that_the_claim_does_not_confirm_is_not_exported(
+    log: Callable[..., str], tmp_path: Path, verdict: str, value: float | None, words: str
+) -> None:
+    parts = parts_of(log(100), tmp_path / "out")
+    found = judged(iql_seed0=("better than the data", 1.0))
+    ending = conclude(parts, found, judged(iql_seed0=(verdict, value)), "iql_seed0", clone="bc_seed0")
+    assert (ending.chosen, ending.is_clone, ending.beats_the_data) == ("bc_seed0", True, False)
+    assert words in ending.sentence
+
+
+def test_policies_that_cannot_be_judged_are_counted_apart(log: Callable[..., str], tmp_path: Path) -> None:
+    parts = parts_of(log(100), tmp_path / "out")
+    found = judged(a_seed0=("not distinguishable", 1.0), b_seed0=("cannot be judged", None))
+    sentence = conclude(parts, found, None, None, clone="bc_seed0").sentence
+    assert "none of the 1 policies that can be judged is better than the data, and 1 cannot be judged" in sentence
+
+
+def test_a_plan_that_cannot_keep_the_time_says_so() -> None:
+    times: dict[str, Any] = {"updates": 1000, "fit_updates": 100, "runs": 2, "fits": 3, "training_seconds": 60.0}
+    late = Plan(**times, estimates_seconds=600.0, seconds=300.0)
+    assert late.describe()[:2] == [
+        "2 runs of 1,000 updates, about 60 seconds",
+        "3 fits of 100 updates, about 10 minutes",
+    ]
+    assert "longer than the time that was given" in late.describe()[2]
+    assert len(Plan(**times, estimates_seconds=60.0, seconds=300.0).describe()) == 2
+    assert [minutes_text(each) for each in (0.2, 100, 3600)] == ["1 seconds", "1.7 minutes", "60 minutes"]

@@ -1,0 +1,223 @@
+"""Choosing among policies by a log whose answers are known, and spending real episodes on the choice."""
+
+from __future__ import annotations
+
+import json
+from functools import cache, partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from steering import QUICK, Array, away, rest, steering_log, towards
+
+import rl_training
+from rl_training.data import TransitionDataset
+from rl_training.experiment import selecting, shortlist
+from rl_training.experiment.ranking import winners_curse
+from rl_training.experiment.selecting import Selection, select
+from rl_training.experiment.spending import Prior, Pull, prior_from_values, spend_episodes
+from rl_training.runtime.evaluation_data import data_given
+from rl_training.runtime.fitting import EvaluationLog
+from rl_training.spaces import BoxActions, SpaceSpec
+from rl_training.types import ConfigError
+
+POLICIES = {"away": away, "towards": towards, "rest": rest}
+SPACES = SpaceSpec.vector(1, BoxActions((-2.0,), (2.0,)))
+
+
+@cache
+def few_episodes() -> Selection:
+    """Three policies on a log that is too small to keep episodes apart."""
+    return select(POLICIES, steering_log(), **QUICK)
+
+
+@cache
+def many_policies() -> Selection:
+    """Twelve policies, the best of which hardly differ, and one that the log does not back."""
+    scaled = {f"{share:+.1f}": partial(_scaled, share) for share in np.linspace(-0.2, 0.9, 12)}
+    return select(scaled, steering_log(120), **QUICK)
+
+
+def _scaled(share: float, obs: Array) -> Array:
+    return share * towards(obs)
+
+
+def test_the_package_has_the_function() -> None:
+    assert rl_training.select is select
+
+
+def test_policies_are_ranked_and_the_best_is_chosen() -> None:
+    found = few_episodes()
+    assert [each.name for each in found.candidates] == ["towards", "rest", "away"]
+    assert [each.rank for each in found.candidates] == [1, 2, 3]
+    assert found.chosen == "towards"
+    assert found.best == ("towards",)
+    assert [each.is_among_the_best for each in found.candidates] == [True, False, False]
+
+
+def test_on_few_episodes_the_value_of_the_choice_is_lowered_by_the_expected_maximum() -> None:
+    found = few_episodes()
+    claim, estimate = found.claim, found.estimates["towards"]
+    assert claim is not None
+    assert claim.basis == "corrected"
+    differences = np.array(estimate.members) - np.array(found.estimates.behavior_members)
+    assert claim.correction == pytest.approx(winners_curse(3) * differences.std(ddof=1))
+    assert estimate.value is not None
+    assert claim.value == pytest.approx(estimate.value - claim.correction)
+    assert claim.probability_better is not None
+    assert estimate.probability_better is not None
+    assert claim.probability_better < estimate.probability_better
+    assert claim.verdict == "better than the data"
+
+
+def test_with_many_episodes_others_than_those_that_chose_say_what_the_choice_is_worth() -> None:
+    found = many_policies()
+    assert found.claim is not None
+    assert found.claim.basis == "held-out episodes"
+    assert (found.estimates.episodes, found.claim.episodes) == (60, 60)
+    assert found.claim.correction == 0
+    assert found.claim.value != found[str(found.chosen)].value
+
+
+def test_the_two_halves_share_no_episode() -> None:
+    log = steering_log(120)
+    dataset = TransitionDataset.from_dict(log)
+    data = data_given(dataset, [])
+    first, second = selecting._halves(data, seed=0)
+    assert second is not None
+    starts = [set(part.log.dataset.obs[part.log.starts][:, 0].tolist()) for part in (first, second)]
+    assert [len(each) for each in starts] == [60, 60]
+    assert not starts[0] & starts[1]
+
+
+def test_of_many_policies_only_the_best_quarter_gets_a_fit_with_members() -> None:
+    found = many_policies()
+    assert len(found.estimates.policies) == shortlist.FEWEST
+    assert [each.rank for each in found.candidates] == list(range(1, 13))
+    rough = [each for each in found.candidates if each.verdict is None]
+    assert [each.name for each in rough[-3:]] == ["+0.0", "-0.1", "-0.2"]
+    assert all(each.interval is None and each.value is not None for each in rough)
+    assert float(str(found.chosen)) >= 0.5
+
+
+def test_a_policy_outside_the_log_is_listed_and_not_ranked() -> None:
+    log = steering_log()
+    # The log never leaves [-0.2, 0.2] in its actions; the policy does.
+    log["actions"] = 0.1 * log["actions"]
+    found = select({"far": towards, "near": rest}, log, **QUICK)
+    far = found["far"]
+    assert far.rank is None
+    assert any("far from everything that was logged" in reason for reason in far.reasons)
+    assert found.candidates[-1] is far
+    assert found.chosen != "far"
+
+
+def test_policies_outside_the_log_take_no_place_on_the_shortlist() -> None:
+    log = steering_log()
+    log["actions"] = 0.1 * log["actions"]
+    near = {f"near {k}": partial(_scaled, k / 100) for k in range(9)}
+    found = select({"far": towards, **near}, log, **{**QUICK, "members": 2})
+    assert "far" not in [each.name for each in found.estimates.policies]
+    assert "far from everything that was logged" in found["far"].reasons[0]
+
+
+def test_a_selection_is_plain_values(tmp_path: Path) -> None:
+    file = few_episodes().save(tmp_path / "selection.json")
+    assert file is not None
+    stored = json.loads(file.read_text())
+    assert stored["chosen"] == "towards"
+    assert stored["claim"]["basis"] == "corrected"
+    # Functions lie in no folder.
+    assert few_episodes().save() is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"checkpoints": "some"}, "checkpoints must be latest or all, got 'some'"),
+        ({"episodes": -1}, "episodes must be at least 0"),
+        ({"episodes": 3}, "real episodes are run with runs and checkpoints; away is neither"),
+        ({"members": 1}, "an interval needs at least 2 members"),
+    ],
+)
+def test_mistakes_are_refused_before_anything_is_fitted(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        select(POLICIES, steering_log(), **{**QUICK, **options})
+
+
+def test_functions_need_a_dataset() -> None:
+    with pytest.raises(ConfigError, match="pass dataset="):
+        select(POLICIES)
+
+
+class _Arm:
+    """A policy whose returns are known."""
+
+    def __init__(self, mean: float) -> None:
+        self.mean, self.seeds = mean, list[int]()
+
+    def evaluate(self, *, env: Any, episodes: int, seed: int, num_envs: int) -> SimpleNamespace:
+        self.seeds.append(seed)
+        return SimpleNamespace(returns=(self.mean + np.random.default_rng(seed).normal(),) * episodes)
+
+
+def test_real_episodes_overrule_a_wrong_log() -> None:
+    arms: dict[str, Any] = {"liked": _Arm(-50.0), "good": _Arm(-10.0), "bad": _Arm(-90.0)}
+    prior = Prior({"liked": -20.0, "good": -40.0, "bad": -60.0}, spread=10.0)
+    told: list[Pull] = []
+    rule, pulls = spend_episodes(arms, prior, 40, tell=told.append)
+    assert pulls == told
+    assert pulls[0].policy == "liked"
+    assert pulls[-1].best == "good"
+    # Between what the log said and what the episodes say.
+    assert -40 < pulls[-1].best_believed < -10
+    # It ends where the choice is clear, not where the budget ends.
+    assert len(pulls) < 40
+    assert pulls[-1].doubt < 0.05 <= pulls[-2].doubt
+    assert rule.counts.sum() == len(pulls)
+
+
+def test_all_policies_meet_the_same_episodes() -> None:
+    arms: dict[str, Any] = {"a": _Arm(0.0), "b": _Arm(0.0)}
+    spend_episodes(arms, Prior({"a": 0.0, "b": 0.0}, spread=10.0), 8)
+    for arm in arms.values():
+        assert arm.seeds == list(range(10_000, 10_000 + len(arm.seeds)))
+        assert arm.seeds
+
+
+def test_without_estimates_all_start_alike_and_explore_more() -> None:
+    rule = Prior({"a": -5.0, "b": -5.0}, spread=2.0, is_flat=True).start()
+    assert rule.means.tolist() == [-5.0, -5.0]
+    assert rule.exploration == 3.0
+
+
+def _log(rewards: list[float], *, cut: bool) -> EvaluationLog:
+    """Two episodes of two steps."""
+    ends = [0, 1, 0, 1]
+    arrays = {
+        "observations": np.zeros((4, 1)),
+        "next_observations": np.zeros((4, 1)),
+        "actions": np.zeros((4, 1)),
+        "rewards": np.array(rewards),
+        "terminals": np.array([0, 0, 0, 0] if cut else ends),
+        "timeouts": np.array(ends if cut else [0, 0, 0, 0]),
+    }
+    return EvaluationLog(TransitionDataset.from_dict(arrays), SPACES)
+
+
+def test_values_become_returns_on_a_line_through_the_means_of_the_log() -> None:
+    prior = prior_from_values(
+        {"same": -15.0, "better": -7.5}, _log([-1, -2, -3, -4], cut=True), gamma=0.9, logged_value=-15
+    )
+    assert prior.means["same"] == pytest.approx(-5)
+    assert prior.means["better"] == pytest.approx(-2.5)
+    assert prior.spread == pytest.approx(np.std([-3, -7], ddof=1))
+
+
+def test_where_rewards_have_both_signs_a_constant_reward_gives_the_slope() -> None:
+    # Two steps of terminated episodes are worth 1 + 0.5 discounted; of cut ones, which go on, 2.
+    for cut, discounted in ((False, 1.5), (True, 2.0)):
+        prior = prior_from_values({"a": 3.0}, _log([-1, 1, 1, 1], cut=cut), gamma=0.5, logged_value=0.001)
+        assert prior.means["a"] == pytest.approx(1 + 2 / discounted * (3.0 - 0.001))

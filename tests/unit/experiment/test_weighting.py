@@ -1,0 +1,277 @@
+"""Policies judged by weights through `estimate`, on logs whose answers are known."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from rl_training import estimate
+from rl_training.cli.weighted_table import print_weighted
+from rl_training.experiment.estimation import Estimates
+from rl_training.experiment.second_moments import number_states, second_moment_radius
+from rl_training.experiment.smoothing import kernel_densities
+from rl_training.experiment.weighting import WeightedEstimate, WeightedValue, compared
+from rl_training.runtime.fitting import FitOptions
+from rl_training.types import ConfigError
+
+Array = NDArray[Any]
+QUICK: dict[str, Any] = {"members": 3, "tau": 0.2, "updates": 120, "hidden_sizes": (16,), "learning_rate": 3e-3}
+
+
+def two_steps(episodes: int = 400, *, cut: bool = False, seed: int = 0) -> dict[str, Any]:
+    """A coin is thrown twice. The second reward is twice as large after a first 1."""
+    rng = np.random.default_rng(seed)
+    actions = rng.integers(2, size=(episodes, 2))
+    rewards = np.stack([actions[:, 0], actions[:, 1] * (1 + actions[:, 0])], axis=1).astype(float)
+    obs = np.stack([np.zeros(episodes), 1 + actions[:, 0]], axis=1)
+    ends = np.tile([False, True], episodes)
+    return {
+        "observations": np.float32(obs.reshape(-1, 1)),
+        "next_observations": np.float32(np.stack([obs[:, 1], np.full(episodes, 3)], axis=1).reshape(-1, 1)),
+        "actions": actions.ravel(),
+        "rewards": rewards.ravel(),
+        "terminals": ends & (not cut),
+        "timeouts": ends & cut,
+        "propensities": np.full(2 * episodes, 0.5),
+    }
+
+
+def ones(obs: Array, chance: float = 0.8) -> Array:
+    """A policy that throws 1 with a chance of 0.8; its value with a discount of 0.9 is 2.096."""
+    return np.tile([1 - chance, chance], (len(obs), 1))
+
+
+@pytest.fixture(scope="module")
+def judged() -> Estimates:
+    policies = {"ones": ones, "always": lambda obs: np.ones(len(obs), dtype=np.int64)}
+    return estimate(policies, two_steps(), gamma=0.9, **{**QUICK, "updates": 400})
+
+
+def test_every_estimator_is_near_the_true_value(judged: Estimates) -> None:
+    found = judged.by_weights("ones")
+    assert found.level == "proceed"
+    assert [each.estimator for each in found.estimates] == ["PDWIS", "PDIS", "WIS", "IS", "WDR", "DR"]
+    for each in found.estimates:
+        assert each.value == pytest.approx(2.096, abs=4 * each.standard_error), each.estimator
+        assert each.interval is not None
+        assert each.interval[0] < each.value < each.interval[1]
+    # Values of other episodes take most of the variance away.
+    assert found["DR"].standard_error < 0.5 * found["PDIS"].standard_error
+
+
+def test_the_difference_from_the_data_is_paired(judged: Estimates) -> None:
+    found, log = judged.by_weights("ones"), two_steps()
+    logged = (log["rewards"].reshape(-1, 2) @ [1, 0.9]).mean()
+    assert found.headline is not None
+    assert found.difference == pytest.approx(found.headline.value - logged)
+    assert found.difference_interval is not None
+    # J is 1.175 for the coin.
+    assert found.difference_interval[0] < 2.096 - 1.175 < found.difference_interval[1]
+
+
+def test_a_certain_choice_has_weights_of_0_and_4(judged: Estimates) -> None:
+    found, log = judged.by_weights("always"), two_steps()
+    both = log["actions"].reshape(-1, 2).all(1)
+    assert found.weights["effective_sample_size"] == pytest.approx(both.sum())
+    assert found["WIS"].value == pytest.approx(1 + 0.9 * 2)
+    assert not found.is_drawn
+
+
+def test_results_are_plain_values(judged: Estimates) -> None:
+    plain = json.loads(json.dumps(judged.to_plain(), allow_nan=False))
+    assert plain["weighted"][0]["name"] == "ones"
+    assert sum(plain["weighted"][0]["weights"]["log10_histogram"]["counts"]) == 400
+    assert plain["not_weighted"] is None
+
+
+def test_a_log_without_probabilities_says_so() -> None:
+    log = {name: value for name, value in two_steps(40).items() if name != "propensities"}
+    found = estimate({"ones": ones}, log, gamma=0.9, **{**QUICK, "updates": 5})
+    assert found.weighted == ()
+    assert "does not say how probable its actions were" in (found.not_weighted or "")
+    with pytest.raises(KeyError, match="no policy 'ones' was weighted: the data does not say"):
+        found.by_weights("ones")
+
+
+def test_weights_can_be_left_out() -> None:
+    found = estimate({"ones": ones}, two_steps(40), gamma=0.9, weights=False, **{**QUICK, "updates": 5})
+    assert (found.weighted, found.not_weighted) == ((), "it was not asked for")
+
+
+def test_wrong_probabilities_are_refused_and_give_no_value() -> None:
+    log = two_steps() | {"propensities": np.full(800, 0.4)}
+    found = estimate({"ones": ones}, log, gamma=0.9, **{**QUICK, "updates": 5}).by_weights("ones")
+    assert found.level == "refuse"
+    assert (found.estimates, found.headline, found.difference) == ((), None, None)
+    assert any("the logged probabilities are wrong" in reason for reason in found.reasons)
+    with pytest.raises(KeyError, match="there are none: refused"):
+        found["PDWIS"]
+
+
+def test_choices_that_were_not_allowed_are_refused() -> None:
+    log = two_steps() | {"valid_actions": np.ones((800, 2))}
+    log["valid_actions"][:200, 0] = 0
+    log["actions"][:200] = 1
+    found = estimate({"ones": ones}, log, gamma=0.9, **{**QUICK, "updates": 5}).by_weights("ones")
+    assert any("5.00% of its probability to actions that the log never has" in reason for reason in found.reasons)
+
+
+def test_cut_episodes_go_on_in_the_doubly_robust_estimate_only() -> None:
+    found = estimate({"ones": ones}, two_steps(cut=True), gamma=0.5, **{**QUICK, "updates": 400}).by_weights("ones")
+    assert found.recommended == "WDR"
+    assert found.difference is None
+    # Up to the cut: 0.8 + 0.5 * (0.8 * 1.6 + 0.2 * 0.8).
+    assert found["PDWIS"].value == pytest.approx(1.52, abs=4 * found["PDWIS"].standard_error)
+    # Nobody knows what follows, but the fit and this estimate go on in the same way.
+    assert found["WDR"].value != pytest.approx(found["PDWIS"].value, abs=1e-3)
+
+
+class Drawing:
+    """A policy that says how probable its actions are and draws them."""
+
+    def predict(self, obs: Array, *, deterministic: bool = True) -> Array:
+        noise = np.zeros((len(obs), 1)) if deterministic else np.random.default_rng(0).uniform(-0.5, 0.5, (len(obs), 1))
+        return np.clip(0.4 + noise, -1, 1)
+
+    def log_probs(self, obs: Array, actions: Array) -> Array:
+        with np.errstate(divide="ignore"):
+            found: Array = np.log(np.where(np.abs(actions[:, 0] - 0.4) <= 0.5, 1.0, 0.0))
+        return found
+
+
+def single_decisions(rows: int = 3000) -> dict[str, Any]:
+    """Uniform actions in [-1, 1]; the reward is best at 0.5."""
+    rng = np.random.default_rng(0)
+    actions = rng.uniform(-1, 1, (rows, 1))
+    return {
+        "observations": np.float32(rng.normal(size=(rows, 1))),
+        "next_observations": np.zeros((rows, 1), dtype=np.float32),
+        "actions": np.float32(actions),
+        "rewards": -((actions[:, 0] - 0.5) ** 2),
+        "terminals": np.ones(rows, dtype=bool),
+        "behavior_log_probs": np.full(rows, np.log(0.5)),
+    }
+
+
+def test_a_deterministic_policy_for_single_decisions_is_smoothed_and_the_bandwidth_is_said() -> None:
+    found = estimate({"still": np.zeros_like}, single_decisions(), **QUICK)
+    assert found.gamma == 0
+    by_weights = found.by_weights("still")
+    assert by_weights.recommended == "SNIPS"
+    assert by_weights.bandwidth in (0.05, 0.1, 0.2, 0.3, 0.5, 0.8)
+    # The bias of the kernel with a quadratic reward is -h^2 / 5.
+    expected = -0.25 - by_weights.bandwidth**2 / 5
+    assert by_weights["SNIPS"].value == pytest.approx(expected, abs=4 * by_weights["SNIPS"].standard_error)
+
+
+def test_a_policy_that_draws_continuous_actions_is_weighted_by_its_own_densities() -> None:
+    found = estimate({"drawing": Drawing()}, single_decisions(), **QUICK).by_weights("drawing")
+    assert (found.is_drawn, found.bandwidth, found.agrees) == (True, None, None)
+    # The mean of -(a - 0.5)^2 for a between -0.1 and 0.9.
+    truth = -((0.4**3 + 0.6**3) / 3)
+    for each in found.estimates:
+        if each.estimator != "clipped IPS":
+            assert each.value == pytest.approx(truth, abs=4 * each.standard_error), each.estimator
+
+
+def test_a_deterministic_policy_has_no_weights_for_whole_episodes() -> None:
+    log = two_steps(40) | {"actions": np.float32(np.random.default_rng(0).uniform(-1, 1, (80, 1)))}
+    found = estimate({"still": np.zeros_like}, log, gamma=0.9, **{**QUICK, "updates": 5}).by_weights("still")
+    assert found.level == "refuse"
+    assert "the policy is deterministic, so its continuous actions have no density" in found.reasons[0]
+
+
+@pytest.mark.parametrize("answer", [np.zeros(3), np.full(3000, np.nan), np.zeros((3000, 1))])
+def test_log_probs_that_are_none_are_refused(answer: Array) -> None:
+    class Wrong(Drawing):
+        def log_probs(self, obs: Array, actions: Array) -> Array:
+            return answer
+
+    with pytest.raises(ConfigError, match="wrong: log_probs must give one number per row"):
+        estimate({"wrong": Wrong()}, single_decisions(), **{**QUICK, "updates": 2})
+
+
+def test_the_table_says_where_weights_and_the_fit_disagree(
+    judged: Estimates, capsys: pytest.CaptureFixture[str]
+) -> None:
+    apart = WeightedValue("PDWIS", 9.0, 0.1, (8.8, 9.2))
+    found = WeightedEstimate("ones", "proceed", (), (apart, replace(apart, estimator="WDR")), "PDWIS")
+    fit = replace(judged["ones"], value=2.0, interval=(1.9, 2.1))
+    refused = WeightedEstimate("always", "refuse", ("too few",))
+    both = (compared(found, fit.interval), refused)
+    print_weighted(replace(judged, policies=(fit, judged["always"]), weighted=both))
+    shown = capsys.readouterr().out
+    assert "ones: the two disagree beyond their intervals (9 by weights, 2 by the fit): rely on neither" in shown
+    assert "always: refused: too few" in shown
+
+
+def test_a_log_is_no_policy(tmp_path: Path) -> None:
+    np.savez(tmp_path / "other.npz", **two_steps(4))
+    with pytest.raises(
+        ConfigError, match=r"other\.npz is a log, not a policy: it has the probabilities of the actions"
+    ):
+        estimate({"other": str(tmp_path / "other.npz")}, two_steps(40))
+
+
+def test_intervals_without_a_common_value_disagree() -> None:
+    value = WeightedValue("PDWIS", 1.0, 0.1, (0.8, 1.2))
+    found = WeightedEstimate("some", "proceed", (), (value,), "PDWIS")
+    assert compared(found, (1.1, 1.5)).agrees is True
+    assert compared(found, (1.3, 1.5)).agrees is False
+    assert compared(found, None).agrees is None
+
+
+def test_the_growth_of_squared_weights_is_the_spectral_radius() -> None:
+    """One state that goes on with probability 0.9 whatever is done; pi = 0.8, b = 0.5: 0.9 * (0.64 + 0.04) / 0.5."""
+    rng = np.random.default_rng(0)
+    obs = np.zeros((20_000, 1), dtype=np.float32)
+    actions, goes_on = rng.integers(2, size=20_000), rng.uniform(size=20_000) < 0.9
+    states, after = number_states(obs, obs)
+    chances = np.where(actions == 1, 0.8, 0.2)
+    found = second_moment_radius(states, actions, np.where(goes_on, after, -1), chances, np.full(20_000, 0.5))
+    assert found == pytest.approx(0.9 * 1.36, rel=0.01)
+    same = second_moment_radius(
+        states, actions, np.where(goes_on, after, -1), np.full(20_000, 0.5), np.full(20_000, 0.5)
+    )
+    assert same == pytest.approx(0.9, rel=0.01)
+
+
+def test_weights_whose_squares_grow_are_refused() -> None:
+    """Episodes go on with probability 0.9, so that the growth is 0.9 * 1.36 = 1.22 per step."""
+    rng = np.random.default_rng(0)
+    rows = [(rng.integers(2), rng.uniform() < 0.1) for _ in range(4000)]
+    actions, ends = (np.array(column) for column in zip(*rows, strict=True))
+    ends[-1] = True
+    log = {
+        "observations": np.zeros((4000, 1), dtype=np.float32),
+        "next_observations": np.zeros((4000, 1), dtype=np.float32),
+        "actions": actions,
+        "rewards": actions.astype(float),
+        "terminals": ends,
+        "propensities": np.full(4000, 0.5),
+    }
+    policies = {"ones": ones, "nearly": lambda obs: ones(obs, 0.55)}
+    found = estimate(policies, log, gamma=0.5, **{**QUICK, "updates": 5})
+    assert any("grows 1.2" in reason for reason in found.by_weights("ones").reasons)
+    assert found.by_weights("nearly").weights["second_moment_radius"] == pytest.approx(0.9 * 1.01, abs=0.03)
+    assert found.by_weights("nearly").level != "refuse"
+
+
+def test_kernels_near_the_bounds_are_densities_inside_them() -> None:
+    taken = np.linspace(-1, 1, 20_001)[:, None]
+    for chosen in (-1.0, -0.9, 0.0, 1.0):
+        densities = kernel_densities(np.full_like(taken, chosen), taken, 0.3)
+        assert np.trapezoid(densities, taken[:, 0]) == pytest.approx(1, abs=1e-3)
+
+
+def test_short_horizons_get_enough_updates_to_learn_rewards() -> None:
+    assert FitOptions(gamma=0.0).num_updates == 1000
+    assert FitOptions(gamma=0.0, updates=20).num_updates == 20
+    assert FitOptions(gamma=0.99).num_updates == 10_000
+    assert FitOptions(gamma=0.0).reached_kappa == 50

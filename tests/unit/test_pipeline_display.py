@@ -1,0 +1,66 @@
+"""The overview of a pipeline, without a terminal and on one."""
+
+from __future__ import annotations
+
+import pytest
+from rich.console import Console
+
+from rl_training.cli import pipeline_display
+from rl_training.cli.pipeline_display import PipelineDisplay, bar_text
+from rl_training.experiment import SeedProgress
+from rl_training.experiment.pipeline_plan import Plan
+
+PLAN = Plan(updates=100, fit_updates=50, runs=2, fits=3)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time that the display sees."""
+    now = [0.0]
+    monkeypatch.setattr(pipeline_display, "time", type("Clock", (), {"monotonic": staticmethod(lambda: now[0])}))
+    return now
+
+
+def test_lines_say_where_it_is_and_not_too_often(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    with PipelineDisplay(quiet=False) as display:
+        display.on_stage("training")
+        display.on_runs(["bc_seed0", "iql_seed0"], PLAN)
+        for step, now in ((0, 0.0), (10, 1.0), (50, 11.0)):
+            clock[0] = now
+            display.on_run(SeedProgress(0, "running", "bc_seed0", step, 100))
+        display.on_run(SeedProgress(0, "done", "bc_seed0", 99, 100))
+        display.on_run(SeedProgress(0, "failed", "iql_seed0", error="Traceback\nno number any more"))
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        "3/7  training",
+        f"bc_seed0  running  {bar_text(0, 100)}  0/100",
+        f"bc_seed0  running  {bar_text(50, 100)}  50/100  0:00:11 left",
+        f"bc_seed0  done  {bar_text(1, 1)}  100/100",
+        "iql_seed0  failed  no number any more",
+    ]
+
+
+def test_the_time_left_is_that_of_all_fits(clock: list[float]) -> None:
+    display = PipelineDisplay(quiet=True)
+    display.on_stage("selection")
+    display.on_fits(3)
+    display.on_fit("the logged behaviour", 0, 50)
+    clock[0] = 10.0
+    display.on_fit("the logged behaviour", 50, 50)
+    display.on_fit("bc_seed0", 0, 50)
+    assert display.fit_text() == f"fit 2 of 3, bc_seed0  {bar_text(0, 50)}  0/50  0:00:20 left"
+
+
+def test_a_terminal_shows_all_runs_at_once() -> None:
+    display = PipelineDisplay(quiet=True)
+    display.on_stage("training")
+    display.on_runs(["bc_seed0", "iql_seed0"], PLAN)
+    display.on_run(SeedProgress(0, "running", "bc_seed0", 25, 100))
+    console = Console(width=100)
+    with console.capture() as shown:
+        console.print(display.table())
+    first, second, third = shown.get().splitlines()
+    assert first.split() == ["3/7", "training"]
+    assert second.split()[:2] == ["bc_seed0", "running"]
+    assert "25/100" in second
+    assert third.split() == ["iql_seed0", "waiting"]
