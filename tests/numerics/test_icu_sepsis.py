@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from sepsis import ACTIONS, RUNNING, SURVIVED, Floats, Log, Sepsis
 
@@ -23,6 +24,7 @@ from rl_training.experiment.importance import (
 )
 from rl_training.experiment.intervals import t_interval
 from rl_training.experiment.weights import WeightVerdict
+from rl_training.runtime.evaluation_data import Support, data_given
 
 Ints = NDArray[np.int64]
 
@@ -72,6 +74,17 @@ def test_weighted_estimates_of_a_near_policy_are_right(sepsis: Sepsis) -> None:
         # One log has a standard deviation of 0.017 to 0.019.
         assert np.mean(estimates) == pytest.approx(truth, abs=3 * 0.019 / np.sqrt(6))
         assert 0.004 < np.std(estimates) < 0.04
+
+
+def test_what_a_log_lacks_is_known_from_the_log_alone(sepsis: Sepsis) -> None:
+    """One in eight of the clinicians' own actions is not in a log of 1,000 episodes; theirs is not a far policy."""
+    data = sepsis.arrays(sepsis.sample(1000, np.random.default_rng(0)))
+    support = Support(data_given(data, []).log)
+    act = sepsis.function(sepsis.clinicians)
+    share = support.novel_share(torch.from_numpy(act(data["observations"])))
+
+    assert 0.1 < share < 0.15
+    assert support.missing == pytest.approx(share, abs=0.03)
 
 
 def test_doubly_robust_estimates_need_cross_fitting(sepsis: Sepsis) -> None:

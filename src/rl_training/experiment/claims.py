@@ -29,6 +29,7 @@ FEWEST_EPISODES = 30
 FEWEST_HELD_OUT = 10
 MOST_NOVEL = 0.25
 MOST_NEVER_LOGGED = 0.1
+"""Beyond what even the behaviour's own actions have, and with it at most `MOST_NOVEL`."""
 CONTROL_SHARE = 0.1
 """How far the estimate of the behaviour may be off, as a share of the standard deviation of logged returns."""
 
@@ -142,12 +143,18 @@ def refuse_all(control: Control, *, kappa: float, episodes: int, is_held_out: bo
 
 
 def refuse_one(
-    control: Control, values: Values, *, clipped: float, bounds: tuple[float, float], novel: float, is_exact: bool
+    control: Control,
+    values: Values,
+    *,
+    clipped: float,
+    bounds: tuple[float, float],
+    novel: float,
+    missing: float | None = None,
 ) -> list[str]:
     """Why nothing can be said about one policy; empty if something can.
 
-    `bounds` are the smallest and the largest value that is possible. `novel` is the share of the policy's actions that
-    are far from the log or, where states repeat and `is_exact`, that were never logged in that state.
+    `bounds` are the smallest and the largest value that is possible. `novel` and `missing` are as in
+    `refuse_unsupported`.
     """
     reasons = []
     if clipped > MOST_CLIPPED:
@@ -158,7 +165,7 @@ def refuse_one(
             f"the members disagree: the estimate changes by {disagreement:.3g} from one resampled log to the "
             f"next, while logged returns differ by {control.std:.3g}"
         )
-    reasons += refuse_unsupported(novel, is_exact=is_exact)
+    reasons += refuse_unsupported(novel, missing)
     value, best = float(anchored(control, values)[0]), float(control.returns.max())
     slack = 0.01 * (bounds[1] - bounds[0])
     if value > best + control.std or not bounds[0] - slack <= values[0] <= bounds[1] + slack:
@@ -166,12 +173,16 @@ def refuse_one(
     return reasons
 
 
-def refuse_unsupported(novel: float, *, is_exact: bool) -> list[str]:
-    """Why nothing can be said about a policy with this share of actions that the log does not back."""
-    most = MOST_NEVER_LOGGED if is_exact else MOST_NOVEL
+def refuse_unsupported(novel: float, missing: float | None = None) -> list[str]:
+    """Why nothing can be said about a policy with this share of actions that the log does not back.
+
+    `novel` is the share of its actions that are far from the log. Where states repeat, it is the share that was never
+    logged in that state, and `missing` is what that share is for the behaviour itself, since a log is never complete.
+    """
+    most = MOST_NOVEL if missing is None else min(MOST_NOVEL, MOST_NEVER_LOGGED + missing)
     if novel <= most:
         return []
-    kind = "were never logged in such a state" if is_exact else "are far from everything that was logged"
+    kind = "are far from everything that was logged" if missing is None else "were never logged in such a state"
     return [f"{100 * novel:.0f} % of its actions {kind} (at most {100 * most:.0f} % can be judged)"]
 
 

@@ -88,6 +88,8 @@ class Estimates:
     behavior_members: tuple[float, ...]
     control_passes: bool
     control_tolerance: float
+    fit_error: float
+    """The error of the fits that intervals and verdicts allow for, beside chance in the log."""
     gamma: float
     kappa: float
     updates: int
@@ -200,7 +202,7 @@ def _with_weights(
         log,
         options.gamma,
         lambda: CrossFit(log, options),
-        states_repeat=fits.is_exact,
+        states_repeat=fits.missing is not None,
         progress=lambda name: _part(progress, f"{name}, folds of episodes"),
     )
     return replace(found, weighted=tuple(compared(each, found[each.name].interval) for each in weighted))
@@ -214,7 +216,8 @@ class _Fits:
     behavior: ValueFit
     policies: dict[str, ValueFit]
     novel_shares: dict[str, float]
-    is_exact: bool
+    missing: float | None
+    """The share of the behaviour's own actions that the log lacks, where states repeat."""
 
     @classmethod
     def of(cls, fitter: ValueFitter, named: Mapping[str, tuple[Any, str | None]], progress: Progress | None) -> _Fits:
@@ -227,7 +230,7 @@ class _Fits:
         behavior = fitter.fit_behavior(progress=_part(progress, "the logged behaviour"))
         control = _control(fitter, behavior)
         fits = {name: fitter.fit_policy(act, progress=_part(progress, name)) for name, act in acting.items()}
-        return cls(control, behavior, fits, shares, support.is_exact)
+        return cls(control, behavior, fits, shares, support.missing)
 
 
 def _fitter(named: Mapping[str, Any], log: EvaluationLog, options: FitOptions, *, compiled: bool | None) -> ValueFitter:
@@ -273,7 +276,7 @@ def _judge(fits: _Fits, data: JudgedData, options: FitOptions, paths: Mapping[st
             clipped=found.clipped_share,
             bounds=(low, high),
             novel=fits.novel_shares[name],
-            is_exact=fits.is_exact,
+            missing=fits.missing,
         )
         for name, found in fits.policies.items()
     }
@@ -298,6 +301,7 @@ def _judge(fits: _Fits, data: JudgedData, options: FitOptions, paths: Mapping[st
         behavior_members=tuple(control.estimated[1:].tolist()),
         control_passes=control.passes,
         control_tolerance=control.tolerance,
+        fit_error=control.error,
         gamma=options.gamma,
         kappa=kappa,
         updates=options.num_updates,

@@ -48,7 +48,7 @@ def make_shortlist(
     acting = {name: as_inputs(policy, log, name) for name, (policy, _) in named.items()}
     support = Support(log, seed=options.seed)
     shares = {name: support.novel_share(in_chunks(act, log.dataset.obs)) for name, act in acting.items()}
-    reasons = {name: refuse_unsupported(share, is_exact=support.is_exact) for name, share in shares.items()}
+    reasons = {name: refuse_unsupported(share, support.missing) for name, share in shares.items()}
     backed = [name for name, why in reasons.items() if not why]
     rough = replace(options, members=0, kappa=LEAST_KAPPA)
     if compiled is None:

@@ -219,25 +219,37 @@ class Support:
     backed that is not farther from all logged rows than rows of held-out episodes are.
     """
 
-    novelty: Novelty | None
+    novelty: Novelty | None = None
+    missing: float | None = None
+    """Where states repeat, the share of the behaviour's own actions that a log of this size lacks; else None."""
 
     def __init__(self, log: EvaluationLog, *, seed: int = 0) -> None:
         self.log, data = log, log.dataset
-        self.is_exact, self.novelty = False, None
         if data.is_discrete:
             states, numbers = np.unique(data.obs.numpy(force=True), axis=0, return_inverse=True)
-            self.is_exact, self.numbers = len(states) <= REPEATED * len(data), numbers.reshape(-1)
-        if self.is_exact:
-            self.logged = np.zeros((len(states), log.spaces.action_dim), dtype=bool)
-            self.logged[self.numbers, data.actions.numpy(force=True)] = True
-        elif len(log.bounds) > 1:
+            if len(states) <= REPEATED * len(data):
+                self._count_pairs(numbers.reshape(-1), len(states))
+        if self.missing is None and len(log.bounds) > 1:
             episodes, choices = log.episodes, log.spaces.action_dim if data.is_discrete else 0
             kept = hold_out(episodes, seed=seed)
             self.novelty = fit_novelty(data.obs, data.actions, episodes, held_out=kept, choices=choices, seed=seed)
 
+    def _count_pairs(self, numbers: NDArray[np.int64], states: int) -> None:
+        """Which actions were logged in which state.
+
+        The rows whose pair of state and action no other episode has are as many as the log would lack if it were one
+        episode shorter. That is Good and Turing's estimate of the share that it lacks.
+        """
+        self.numbers, choices = numbers, self.log.spaces.action_dim
+        pairs = numbers * choices + self.log.dataset.actions.numpy(force=True)
+        by_episode = np.unique(np.stack([pairs, self.log.episodes.numpy()]), axis=1)
+        episodes = np.bincount(by_episode[0], minlength=states * choices)
+        self.logged = (episodes > 0).reshape(states, choices)
+        self.missing = float((episodes[pairs] == 1).mean())
+
     def novel_share(self, actions: Tensor) -> float:
         """The share of a policy's actions, given for all logged observations, that the log does not back."""
-        if self.is_exact:
+        if self.missing is not None:
             return float((actions.numpy(force=True) * ~self.logged[self.numbers]).sum(1).mean())
         if self.novelty is None:
             return 0.0

@@ -29,7 +29,7 @@ def control(**changes: Any) -> Control:
 
 def refused(found: claims.Values, about: Control | None = None, **changes: Any) -> list[str]:
     """The reasons against one policy."""
-    facts: dict[str, Any] = {"clipped": 0.0, "bounds": (0.0, 100.0), "novel": 0.05, "is_exact": False}
+    facts: dict[str, Any] = {"clipped": 0.0, "bounds": (0.0, 100.0), "novel": 0.05}
     return claims.refuse_one(about or control(), found, **{**facts, **changes})
 
 
@@ -125,7 +125,7 @@ def test_the_control_accepts_what_chance_explains() -> None:
         (values(11.0), {"clipped": 0.06}, "6 % of the values ran into the bounds"),
         (values(11.0, 2.5), {}, "members disagree"),
         (values(11.0), {"novel": 0.3}, "30 % of its actions are far from everything that was logged"),
-        (values(11.0), {"novel": 0.2, "is_exact": True}, "20 % of its actions were never logged in such a state"),
+        (values(11.0), {"novel": 0.2, "missing": 0.05}, "20 % of its actions were never logged in such a state"),
         (values(15.0), {}, "outside the data"),
         (values(11.0), {"bounds": (0.0, 10.0)}, "outside the data"),
     ],
@@ -135,6 +135,13 @@ def test_a_policy_that_the_log_does_not_tell_about_is_refused(
 ) -> None:
     (reason,) = refused(found, **changes)
     assert words in reason
+
+
+def test_a_policy_may_lack_support_where_the_behaviour_lacks_it_too() -> None:
+    assert refused(values(11.0), novel=0.2, missing=0.12) == []
+    assert refused(values(11.0), novel=0.09, missing=0.0) == []
+    (reason,) = refused(values(11.0), novel=0.3, missing=0.6)
+    assert "(at most 25 % can be judged)" in reason
 
 
 def test_probabilities_are_never_shown_as_certain() -> None:

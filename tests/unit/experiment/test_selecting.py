@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -70,6 +71,13 @@ def test_on_few_episodes_the_value_of_the_choice_is_lowered_by_the_expected_maxi
     assert estimate.probability_better is not None
     assert claim.probability_better < estimate.probability_better
     assert claim.verdict == "better than the data"
+
+
+def test_the_error_of_the_fits_counts_in_what_is_said_about_the_choice() -> None:
+    estimates = few_episodes().estimates
+    doubtful = selecting._claim(replace(estimates, fit_error=100.0), "towards", among=3)
+    assert doubtful.verdict == "not distinguishable"
+    assert doubtful.probability_better == pytest.approx(0.5, abs=0.05)
 
 
 def test_with_many_episodes_others_than_those_that_chose_say_what_the_choice_is_worth() -> None:
