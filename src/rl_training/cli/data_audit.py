@@ -70,7 +70,7 @@ def _print(report: Audit) -> None:
     """All checks as a table, then what is wrong, why it matters and what to do."""
     print_table(["check", "verdict", "finding"], [[each.check, each.verdict, each.message] for each in report.findings])
     for each in report.findings:
-        if each.verdict != "pass":
+        if each.is_alarm:
             print(f"\n{each.verdict}: {each.check}")
             for name, text in _details(each).items():
                 print(f"  {name:<12}{text}")
@@ -90,9 +90,11 @@ def _details(finding: Finding) -> dict[str, str]:
 
 def summary(report: Audit) -> str:
     """The whole report in a sentence."""
-    counts = [sum(each.verdict == verdict for each in report.findings) for verdict in ("pass", "warn", "fail")]
+    from rl_training.data.audit.finding import count_verdicts
+
+    counts = count_verdicts([each.verdict for each in report.findings])
     size = "" if report.rows is None else f" ({report.rows:,} rows)"
-    return f"{report.source}{size}: {report.verdict}; {counts[0]} passed, {counts[1]} warned, {counts[2]} failed"
+    return f"{report.source}{size}: {report.verdict}; {counts}"
 
 
 def meaning(report: Audit) -> str:
@@ -103,7 +105,7 @@ def meaning(report: Audit) -> str:
 
 def page(report: Audit) -> str:
     """The report as one self-contained page."""
-    order = ("fail", "warn", "pass")
+    order = ("fail", "warn", "pass", "not checked")
     rows = "".join(_row(each) for each in sorted(report.findings, key=lambda each: order.index(each.verdict)))
     title = escape(f"Audit of {report.source}")
     return (
@@ -118,8 +120,10 @@ def page(report: Audit) -> str:
 def _row(finding: Finding) -> str:
     """One line of the page's table."""
     text = f"<p>{escape(finding.message)}</p>"
-    if finding.verdict != "pass":
+    if finding.is_alarm:
         lines = {name: value for name, value in _details(finding).items() if name != "what"}
         text += "".join(f'<p class="faint">{name}: {escape(value)}</p>' for name, value in lines.items())
-    verdict = f'<td class="verdict {finding.verdict}">{finding.verdict}</td>'
+    verdict = (
+        f'<td class="verdict {"faint" if finding.verdict == "not checked" else finding.verdict}">{finding.verdict}</td>'
+    )
     return f"<tr><td>{escape(finding.check)}</td>{verdict}<td>{text}</td></tr>\n"

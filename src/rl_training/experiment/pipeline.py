@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.config import TrainConfig
+from rl_training.data.audit.finding import count_verdicts
 from rl_training.experiment.candidates import Candidate, choose_candidates, is_clone, named_candidates
 from rl_training.experiment.estimation import Estimates, estimate
 from rl_training.experiment.manager import ExperimentManager, SeedProgress
@@ -145,14 +146,13 @@ def _candidates(config: PipelineConfig, parts: Parts) -> list[Candidate]:
 def _describe_data(audit: Mapping[str, Any], parts: Parts, candidates: Sequence[Candidate]) -> list[str]:
     """What was found in the data, how it is split, and what is tried on it, in sentences."""
     verdicts = [each["verdict"] for each in audit["findings"]]
-    counts = ", ".join(
-        f"{verdicts.count(each)} {word}" for each, word in (("pass", "passed"), ("warn", "warned"), ("fail", "failed"))
-    )
-    warnings = [f"{each['verdict']}: {each['message']}" for each in audit["findings"] if each["verdict"] != "pass"]
+    warnings = [
+        f"{each['verdict']}: {each['message']}" for each in audit["findings"] if each["verdict"] in ("warn", "fail")
+    ]
     split = ", ".join(f"{count:,} for {_PURPOSES[part]}" for part, count in parts.episodes.items())
     few = "" if parts.has_claim else "; too few to set some aside for the claim, which is then made on selection data"
     return [
-        f"audit: {counts}",
+        f"audit: {count_verdicts(verdicts)}",
         *warnings,
         f"episodes: {split}{few}",
         *parts.facts.describe(),

@@ -115,5 +115,5 @@ class TrainingAudit:
             ]
             ways = "see `rl-training data audit`; accept_audit: true (--accept-audit) trains on it all the same"
             raise DatasetError("\n  ".join(["the audit refuses the data", *texts, ways]))
-        unusual = [finding.to_plain() for finding in self.findings if finding.verdict != "pass"]
+        unusual = [finding.to_plain() for finding in self.findings if finding.is_alarm]
         return {"verdict": worst(self.findings), "accepted": bool(failed), "findings": unusual}

@@ -201,7 +201,7 @@ DEFECTS = [
 
 
 def test_a_good_log_passes_every_check() -> None:
-    assert {name: each.message for name, each in findings(good_log()).items() if each.verdict != "pass"} == {}
+    assert {name: each.message for name, each in findings(good_log()).items() if each.is_alarm} == {}
     assert len(findings(good_log())) == len(CHECKS)
 
 
@@ -227,7 +227,7 @@ def test_every_check_has_a_defect_that_it_finds() -> None:
 
 def test_an_action_column_in_another_unit_is_named_without_bounds_too() -> None:
     arrays = good_log()
-    assert findings(arrays, bounds=None)["action scale"].verdict == "pass"
+    assert not findings(arrays, bounds=None)["action scale"].is_alarm
     other_unit(arrays)
     finding = findings(arrays, bounds=None)["action scale"]
     assert finding.verdict == "warn"
@@ -274,7 +274,7 @@ def test_borders_that_were_not_marked_are_found_where_they_are() -> None:
     # Runs that begin far from where they end.
     for name in ("obs", "next_obs"):
         arrays[name] += np.tile(np.linspace(0, 8, LENGTH, dtype=np.float32), EPISODES)[:, None]
-    assert findings(arrays)["jumps"].verdict == "pass"
+    assert not findings(arrays)["jumps"].is_alarm
     no_border(arrays)
     finding = findings(arrays)["jumps"]
     assert (finding.rows, finding.count) == (tuple(LAST[:5]), EPISODES - 1)
@@ -285,7 +285,7 @@ def test_a_reading_that_is_wrong_once_is_no_border() -> None:
     arrays = good_log()
     # The wrong observation is the next one of the row before it, too.
     arrays["obs"][100] = arrays["next_obs"][99] = 30
-    assert findings(arrays)["jumps"].verdict == "pass"
+    assert not findings(arrays)["jumps"].is_alarm
 
 
 def test_a_border_between_two_episodes_is_found_by_where_it_leads() -> None:
@@ -353,7 +353,7 @@ def test_end_flags_that_contradict_each_other_are_named_wherever_they_come_from(
     make: Callable[[Arrays], TransitionDataset],
 ) -> None:
     arrays = good_log()
-    assert order.end_flags(View(make(arrays))).verdict == "pass"
+    assert not order.end_flags(View(make(arrays))).is_alarm
     both_flags(arrays)
     finding = order.end_flags(View(make(arrays)))
     assert (finding.verdict, finding.rows) == ("warn", (LAST[0], LAST[2]))
@@ -364,13 +364,13 @@ def test_masks_beside_ends_of_the_recording_do_not_contradict_them() -> None:
     arrays["masks"] = ~arrays["dones"]
     arrays["terminals"] = arrays.pop("truncations")
     del arrays["dones"]
-    assert findings(arrays)["end flags"].verdict == "pass"
+    assert not findings(arrays)["end flags"].is_alarm
 
 
 def test_choices_that_were_hardly_made_are_named() -> None:
     arrays = good_log()
     arrays["actions"] = np.arange(ROWS) % 3
-    assert findings(arrays, bounds=None)["coverage"].verdict == "pass"
+    assert not findings(arrays, bounds=None)["coverage"].is_alarm
     arrays["actions"][:] = np.arange(ROWS) % 2
     arrays["actions"][50] = 2
     finding = findings(arrays, bounds=None)["coverage"]
@@ -433,7 +433,7 @@ def summed_over_an_episode(arrays: Arrays) -> None:
 def test_rewards_of_their_own_rows_are_not_called_late(rewards: Callable[[Arrays], None]) -> None:
     arrays = good_log()
     rewards(arrays)
-    assert findings(arrays)["reward timing"].verdict == "pass"
+    assert not findings(arrays)["reward timing"].is_alarm
 
 
 @pytest.mark.parametrize(("shift", "which"), [(1, "before"), (-1, "after")])
@@ -446,7 +446,7 @@ def test_rewards_of_an_angle_are_found_to_be_late_by_its_cosine_and_sine(shift: 
     turned = np.arctan2(arrays["obs"][:, 1], arrays["obs"][:, 0])
     # What the action costs is a ten thousandth of what the angle costs.
     arrays["rewards"] = -(turned**2) - 1e-3 * arrays["actions"][:, 0] ** 2
-    assert findings(arrays)["reward timing"].verdict == "pass"
+    assert not findings(arrays)["reward timing"].is_alarm
     arrays["rewards"] = np.roll(arrays["rewards"], shift)
     finding = findings(arrays)["reward timing"]
     assert finding.verdict == "warn"

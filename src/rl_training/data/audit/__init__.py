@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from rl_training.data.audit import behaviour, borders, order, rewards, timing, values
-from rl_training.data.audit.finding import VERDICTS as VERDICTS
 from rl_training.data.audit.finding import Finding as Finding
 from rl_training.data.audit.finding import Verdict as Verdict
 from rl_training.data.audit.finding import View as View
@@ -95,5 +94,5 @@ def audit(dataset: TransitionDataset) -> list[str]:
     return [
         f"{each.message}; {each.advice}" if each.check == "time limits" else each.message
         for each in findings
-        if each.verdict != "pass"
+        if each.is_alarm
     ]

@@ -14,9 +14,10 @@ from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.table_fields import feature_names
 from rl_training.spaces import BoxActions, DiscreteActions
 
-Verdict = Literal["pass", "warn", "fail"]
-VERDICTS: tuple[Verdict, ...] = ("pass", "warn", "fail")
-"""From good to bad."""
+Verdict = Literal["not checked", "pass", "warn", "fail"]
+PARTICIPLES: dict[Verdict, str] = {"pass": "passed", "warn": "warned", "fail": "failed", "not checked": "not checked"}
+"""Verdicts as they are counted in a sentence."""
+SEVERITY: dict[Verdict, int] = {"not checked": 0, "pass": 0, "warn": 1, "fail": 2}
 FIRST = 5
 """Row numbers that a finding names."""
 SAMPLE = 20_000
@@ -43,6 +44,11 @@ class Finding:
     rows: tuple[int, ...] = ()
     """The numbers of the first ones, as in the log."""
 
+    @property
+    def is_alarm(self) -> bool:
+        """Whether something looks wrong."""
+        return SEVERITY[self.verdict] > 0
+
     def to_plain(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {**asdict(self), "rows": list(self.rows)}
@@ -55,7 +61,7 @@ def passed(check: str, message: str) -> Finding:
 
 def unchecked(check: str, reason: str) -> Finding:
     """A check that does not apply to the data, or cannot tell."""
-    return Finding(check, "pass", f"not checked: {reason}")
+    return Finding(check, "not checked", reason)
 
 
 def found(
@@ -67,7 +73,12 @@ def found(
 
 def worst(findings: Sequence[Finding]) -> Verdict:
     """The verdict on the data as a whole."""
-    return VERDICTS[max((VERDICTS.index(finding.verdict) for finding in findings), default=0)]
+    return max((each.verdict for each in findings if each.is_alarm), key=SEVERITY.__getitem__, default="pass")
+
+
+def count_verdicts(verdicts: Sequence[str]) -> str:
+    """How many checks came to which verdict, as a sentence has it."""
+    return ", ".join(f"{verdicts.count(each)} {word}" for each, word in PARTICIPLES.items())
 
 
 def plural(count: int, noun: str) -> str:

@@ -121,7 +121,7 @@ def stuck_actions(view: View) -> Finding:
     at_bound &= low < high
     stuck = np.flatnonzero(at_bound.mean(axis=0) > AT_BOUND)
     if not len(stuck):
-        return passed(name, f"no column is at a bound in more than {at_bound.mean(axis=0).max():.0%} of the rows")
+        return passed(name, f"at most {at_bound.mean(axis=0).max():.0%} of the rows have an action at a bound")
     rows = np.flatnonzero(at_bound[:, stuck].any(axis=1))
     return found(
         name,
