@@ -32,7 +32,7 @@ SPLIT_HELP = "Judge by held-out episodes or by all; auto: by held-out ones if th
 SIZES_HELP = "Widths of the hidden layers of the fit, such as 256,256."
 WEIGHTS_HELP = "Judge by weights too, where the log says how probable its actions were."
 SPLITS = ("auto", "held-out", "all")
-CAVEAT = "Intervals cover chance in the log and errors as large as the control's. None of this says a policy is safe."
+CAVEAT = "Intervals cover chance in the log and the known errors of the fit. None of this says a policy is safe."
 
 
 @takes_columns

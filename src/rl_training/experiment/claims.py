@@ -30,6 +30,8 @@ FEWEST_HELD_OUT = 10
 MOST_NOVEL = 0.25
 MOST_NEVER_LOGGED = 0.1
 """Beyond what even the behaviour's own actions have, and with it at most `MOST_NOVEL`."""
+SETTLING = 0.4
+"""The last share of a fit, in which its estimate should have come to rest."""
 CONTROL_SHARE = 0.1
 """How far the estimate of the behaviour may be off, as a share of the standard deviation of logged returns."""
 
@@ -101,22 +103,37 @@ def anchored(control: Control, values: Values) -> Values:
     return control.logged + values - control.estimated
 
 
-def judge(differences: Mapping[str, Values], *, error: float = 0.0) -> dict[str, Verdict]:
-    """What may be said of each policy by its difference from the behaviour, with Holm's adjustment for their number."""
-    above = np.array([probability_above(each, error=error) for each in differences.values()])
+def movement(differences: Values) -> float:
+    """How far an estimate was from where it ended, at most, in the last part of its fit.
+
+    `differences` are the first member's, from the behaviour's estimate, at equal distances along the fit. An estimate
+    is not known better than it moves: members that are fitted alike also settle alike.
+    """
+    late = differences[-math.ceil(SETTLING * len(differences)) :]
+    return float(np.abs(late - differences[-1]).max())
+
+
+def judge(differences: Mapping[str, Values], errors: Mapping[str, float]) -> dict[str, Verdict]:
+    """What may be said of each policy by its difference from the behaviour, with Holm's adjustment for their number.
+
+    `errors` are those of the fits, as far as they are known.
+    """
+    above = np.array([probability_above(each, error=errors[name]) for name, each in differences.items()])
     better, worse = holm(1 - above) < LEVEL, holm(above) < LEVEL
     words = np.where(better, BETTER, np.where(worse, WORSE, SAME))
     return dict(zip(differences, words.tolist(), strict=True))
 
 
-def among_the_best(values: Mapping[str, Values], *, error: float = 0.0) -> list[str]:
+def among_the_best(values: Mapping[str, Values], errors: Mapping[str, float]) -> list[str]:
     """The policy with the highest value, first, and all that are not distinguishable from it."""
     if not values:
         return []
     best = max(values, key=lambda name: float(values[name][0]))
     others = [name for name in values if name != best]
     # Two-sided: which policy is the best was decided by the same numbers.
-    above = [probability_above(values[best] - values[name], error=error) for name in others]
+    above = [
+        probability_above(values[best] - values[name], error=math.hypot(errors[best], errors[name])) for name in others
+    ]
     tests = [2 * min(p, 1 - p) for p in above]
     same = [name for name, p in zip(others, holm(tests), strict=True) if p >= LEVEL]
     return [best, *sorted(same, key=lambda name: -float(values[name][0]))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -48,7 +49,7 @@ class Estimate:
     value: float | None
     """The logged mean plus the estimated difference from it; None if the policy cannot be judged."""
     interval: tuple[float, float] | None
-    """95 % interval of the value. It covers chance in the log and an error of the fit as large as the control's."""
+    """95 % interval of the value. It covers chance in the log and `fit_error`."""
     difference: float | None
     """How much better than the data the policy is."""
     probability_better: float | None
@@ -57,6 +58,8 @@ class Estimate:
     """The estimate by itself, whatever the control says. It is no claim."""
     members: tuple[float, ...]
     """The estimates by members on resampled episodes."""
+    fit_error: float
+    """The error of the fit that is allowed for: the control's, and how far the estimate still moved at its end."""
     clipped_share: float
     novel_share: float
     """The share of its actions that the log does not back."""
@@ -88,8 +91,6 @@ class Estimates:
     behavior_members: tuple[float, ...]
     control_passes: bool
     control_tolerance: float
-    fit_error: float
-    """The error of the fits that intervals and verdicts allow for, beside chance in the log."""
     gamma: float
     kappa: float
     updates: int
@@ -232,6 +233,11 @@ class _Fits:
         fits = {name: fitter.fit_policy(act, progress=_part(progress, name)) for name, act in acting.items()}
         return cls(control, behavior, fits, shares, support.missing)
 
+    def error(self, name: str) -> float:
+        """What is known of the error of one policy's fit."""
+        moved = claims.movement(self.policies[name].course - self.behavior.course)
+        return math.hypot(self.control.error, moved)
+
 
 def _fitter(named: Mapping[str, Any], log: EvaluationLog, options: FitOptions, *, compiled: bool | None) -> ValueFitter:
     """What fits the values of these policies and of the behaviour, compiled if that pays."""
@@ -281,14 +287,15 @@ def _judge(fits: _Fits, data: JudgedData, options: FitOptions, paths: Mapping[st
         for name, found in fits.policies.items()
     }
     judged = {name: found.values for name, found in fits.policies.items() if not reasons[name]}
-    verdicts = claims.judge({name: each - control.estimated for name, each in judged.items()}, error=control.error)
+    errors = {name: fits.error(name) for name in judged}
+    verdicts = claims.judge({name: each - control.estimated for name, each in judged.items()}, errors)
     values = {name: claims.anchored(control, each) for name, each in judged.items()}
     return Estimates(
         policies=tuple(
             replace(_estimate(name, fits, reasons[name], verdicts.get(name, CANNOT)), path=paths[name])
             for name in fits.policies
         ),
-        best=tuple(claims.among_the_best(values, error=control.error)),
+        best=tuple(claims.among_the_best(values, errors)),
         source=data.source,
         relation=data.relation,
         is_held_out=data.is_held_out,
@@ -301,7 +308,6 @@ def _judge(fits: _Fits, data: JudgedData, options: FitOptions, paths: Mapping[st
         behavior_members=tuple(control.estimated[1:].tolist()),
         control_passes=control.passes,
         control_tolerance=control.tolerance,
-        fit_error=control.error,
         gamma=options.gamma,
         kappa=kappa,
         updates=options.num_updates,
@@ -313,7 +319,7 @@ def _estimate(name: str, fits: _Fits, reasons: list[str], verdict: Verdict) -> E
     """One policy; it has no value where there are reasons against one."""
     found = fits.policies[name]
     values, difference = claims.anchored(fits.control, found.values), found.values - fits.control.estimated
-    error = fits.control.error
+    error = fits.error(name)
     return Estimate(
         name=name,
         verdict=verdict,
@@ -324,6 +330,7 @@ def _estimate(name: str, fits: _Fits, reasons: list[str], verdict: Verdict) -> E
         probability_better=None if reasons else claims.probability_above(difference, error=error),
         raw_value=float(found.values[0]),
         members=tuple(found.values[1:].tolist()),
+        fit_error=error,
         clipped_share=found.clipped_share,
         novel_share=fits.novel_shares[name],
         curve=tuple((kappa, each[0]) for kappa, each in found.curve),

@@ -304,11 +304,11 @@ def _corrected(each: Estimate, judged: Estimates, among: int) -> Claim:
         name=each.name,
         basis="corrected",
         episodes=judged.episodes,
-        verdict=claims.judge({each.name: lowered}, error=judged.fit_error)[each.name],
+        verdict=claims.judge({each.name: lowered}, {each.name: each.fit_error})[each.name],
         reasons=(),
         value=each.value - correction,
         interval=(low - correction, high - correction),
         difference=each.difference - correction,
-        probability_better=claims.probability_above(lowered, error=judged.fit_error),
+        probability_better=claims.probability_above(lowered, error=each.fit_error),
         correction=correction,
     )

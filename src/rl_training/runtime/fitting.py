@@ -150,6 +150,11 @@ class ValueFit:
     curve: list[tuple[float, list[float]]] = field(default_factory=list)
     """The values at growing kappa."""
 
+    @property
+    def course(self) -> NDArray[np.float64]:
+        """The first member's value at growing kappa."""
+        return np.array([values[0] for _, values in self.curve])
+
 
 class ValueFitter:
     """Fits one policy after the other to the same episodes.

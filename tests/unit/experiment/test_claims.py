@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from rl_training.experiment import claims
 from rl_training.experiment.claims import Control
 from rl_training.runtime.fitting import resampled_episodes
 
+NO_ERROR: defaultdict[str, float] = defaultdict(float)
 MEMBERS = np.array([-1.2, 0.9, -0.4, 1.1, 0.3, -0.8, 0.2, -0.1, 0.6, -0.6])
 
 
@@ -45,14 +47,20 @@ def test_the_probability_of_being_above_is_students() -> None:
     assert claims.probability_above(np.ones(11)) == 1.0
 
 
-def test_the_error_of_the_control_makes_claims_more_careful() -> None:
+def test_the_error_of_the_fits_makes_claims_more_careful() -> None:
     low, high = claims.student_interval(values(0.0, 3.0), error=4.0)
     assert (low, high) == pytest.approx((-2.262157 * 5, 2.262157 * 5), abs=1e-4)
-    assert claims.judge({"one": values(3.0)}, error=-0.1) == {"one": claims.BETTER}
-    assert claims.judge({"one": values(3.0)}, error=-3.0) == {"one": claims.SAME}
+    assert claims.judge({"one": values(3.0)}, {"one": 0.1}) == {"one": claims.BETTER}
+    assert claims.judge({"one": values(3.0)}, {"one": 3.0}) == {"one": claims.SAME}
     found = {"best": values(10.0, 0.1), "other": values(7.0, 0.5)}
-    assert claims.among_the_best(found) == ["best"]
-    assert claims.among_the_best(found, error=2.0) == ["best", "other"]
+    assert claims.among_the_best(found, NO_ERROR) == ["best"]
+    assert claims.among_the_best(found, {"best": 1.5, "other": 1.5}) == ["best", "other"]
+
+
+def test_an_estimate_is_known_no_better_than_it_still_moves() -> None:
+    course = np.array([-90.0, -40.0, -20.0, -10.0, -5.0, -2.0, 1.0, 4.0, 2.0, 3.0])
+    assert claims.movement(course) == 2.0
+    assert claims.movement(np.array([7.0])) == 0.0
 
 
 def test_anchored_values_lose_the_error_that_the_estimates_share() -> None:
@@ -61,23 +69,23 @@ def test_anchored_values_lose_the_error_that_the_estimates_share() -> None:
 
 
 def test_policies_are_called_better_worse_or_neither() -> None:
-    verdicts = claims.judge({"good": values(5.0), "bad": values(-5.0), "same": values(0.5)})
+    verdicts = claims.judge({"good": values(5.0), "bad": values(-5.0), "same": values(0.5)}, NO_ERROR)
     assert verdicts == {"good": claims.BETTER, "bad": claims.WORSE, "same": claims.SAME}
 
 
 def test_what_is_enough_for_one_policy_is_not_for_the_best_of_twenty() -> None:
     difference = values(2.0)
-    assert claims.judge({"one": difference}) == {"one": claims.BETTER}
+    assert claims.judge({"one": difference}, NO_ERROR) == {"one": claims.BETTER}
     many = {f"policy {number}": difference if number == 0 else values(0.0) for number in range(20)}
-    assert set(claims.judge(many).values()) == {claims.SAME}
+    assert set(claims.judge(many, NO_ERROR).values()) == {claims.SAME}
 
 
 def test_all_that_could_be_the_best_are_named_the_best_first() -> None:
     shared = values(0.0, 3.0)
     found = {"close": shared + values(9.5, 0.5), "best": shared + values(10.0, 0.0), "far": shared + values(1.0, 0.5)}
-    assert claims.among_the_best(found) == ["best", "close"]
-    assert claims.among_the_best({}) == []
-    assert claims.among_the_best({"only": shared}) == ["only"]
+    assert claims.among_the_best(found, NO_ERROR) == ["best", "close"]
+    assert claims.among_the_best({}, {}) == []
+    assert claims.among_the_best({"only": shared}, NO_ERROR) == ["only"]
 
 
 def test_a_sound_estimate_is_not_refused() -> None:

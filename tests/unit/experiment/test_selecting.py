@@ -75,7 +75,8 @@ def test_on_few_episodes_the_value_of_the_choice_is_lowered_by_the_expected_maxi
 
 def test_the_error_of_the_fits_counts_in_what_is_said_about_the_choice() -> None:
     estimates = few_episodes().estimates
-    doubtful = selecting._claim(replace(estimates, fit_error=100.0), "towards", among=3)
+    vague = tuple(replace(each, fit_error=100.0) for each in estimates.policies)
+    doubtful = selecting._claim(replace(estimates, policies=vague), "towards", among=3)
     assert doubtful.verdict == "not distinguishable"
     assert doubtful.probability_better == pytest.approx(0.5, abs=0.05)
 

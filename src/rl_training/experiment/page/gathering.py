@@ -147,9 +147,11 @@ def _stored_estimates(records: Sequence[RunRecord], notes: list[str]) -> Plain |
             "estimate all of them in one command"
         )
     # The runs of a report may be some of those that were estimated: who is the best is asked again.
-    judged = {each["name"]: np.array([each["raw_value"], *each["members"]]) for each in policies if not each["reasons"]}
+    known = [each for each in policies if not each["reasons"]]
+    values = {each["name"]: np.array([each["raw_value"], *each["members"]]) for each in known}
+    best = among_the_best(values, {each["name"]: each["fit_error"] for each in known})
     weighted = [each for stored in largest for each in stored.get("weighted") or ()]
-    return {**largest[0], "policies": policies, "best": among_the_best(judged), "weighted": weighted}
+    return {**largest[0], "policies": policies, "best": best, "weighted": weighted}
 
 
 def _stored_selection(records: Sequence[RunRecord]) -> Plain | None:
