@@ -86,7 +86,9 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found["weighted"] = [{**weighted, "estimates": [value], "weights": about}]
     pull = {"believed": -2.0, "believed_std": 0.5, "doubt": 0.04, "best": names[0]}
     selection = {
-        "candidates": [{"name": each["name"], "path": each["path"], **pull} for each in found["policies"]],
+        "candidates": [
+            {**{key: each[key] for key in ("name", "path", "value", "interval")}, **pull} for each in found["policies"]
+        ],
         "pulls": [
             {"number": place, "policy": names[place % 2], "episode_return": -2.0 - place, "best_believed": -2.0, **pull}
             for place in range(1, 6)
@@ -134,7 +136,14 @@ def test_labels_find_room_wherever_the_log_lies_and_however_long_names_are(
         {**policy, "name": "refused " * 9, "value": None, "reasons": ["no"]},
     ]
     figures = [
-        charts.forest(policies, logged=logged, band=(logged - 1, logged + 1), axis="estimated value " * 8),
+        charts.forest(
+            policies,
+            level=logged,
+            label=f"mean of the log {logged}",
+            band=(logged - 1, logged + 1),
+            axis="estimated value " * 8,
+            said="intervals",
+        ),
         charts.histogram(
             [logged - 1, logged, logged + 1], {"a": [1, 2]}, axis="a long name " * 9, unit="share of them"
         ),

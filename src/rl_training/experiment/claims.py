@@ -86,6 +86,17 @@ def student_interval(values: Values, *, error: float = 0.0, confidence: float = 
     return float(values[0]) - half, float(values[0]) + half
 
 
+def simultaneous(value: float, interval: tuple[float, float], *, policies: int, members: int) -> tuple[float, float]:
+    """The `student_interval` of one of several policies, widened so that all of theirs hold together.
+
+    Each has the error probability of a claim divided by the number of policies, after Bonferroni. `members` are the
+    resampled ones that the interval comes from.
+    """
+    one, all_of_them = (student_quantile(1 - LEVEL / (2 * count), members - 1) for count in (1, policies))
+    low, high = (value + (end - value) * all_of_them / one for end in interval)
+    return low, high
+
+
 def probability_above(values: Values, bound: float = 0.0, *, error: float = 0.0) -> float:
     """The probability that what the members estimate is above a bound."""
     difference, std = float(values[0]) - bound, _standard_error(values, error)

@@ -52,3 +52,38 @@ def holm(p_values: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]
     # A hypothesis is rejected only if all with smaller p-values are.
     adjusted[order] = np.minimum(np.maximum.accumulate(factors * array[order]), 1)
     return adjusted
+
+
+def score_profile(
+    scores: Sequence[float] | NDArray[np.float64], thresholds: Sequence[float] | NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """For every run, a row that is 1 where its score is above a threshold; their mean is the performance profile."""
+    above = np.asarray(scores, dtype=np.float64)[:, None] > np.asarray(thresholds, dtype=np.float64)
+    return above.astype(np.float64)
+
+
+def probability_of_improvement(
+    first: Sequence[float] | NDArray[np.float64], second: Sequence[float] | NDArray[np.float64]
+) -> float:
+    """The probability that a run of the first kind scores higher than one of the second; equal scores count half."""
+    return float(_wins(first, second).mean())
+
+
+def improvement_interval(
+    first: Sequence[float], second: Sequence[float], *, confidence: float = 0.95, resamples: int = 2000, seed: int = 0
+) -> tuple[float, float]:
+    """Percentile interval of the probability of improvement, over resampled runs of both kinds."""
+    wins, rng = _wins(first, second), np.random.default_rng(seed)
+    rows, columns = (rng.integers(count, size=(resamples, count)) for count in wins.shape)
+    estimates = wins[rows[:, :, None], columns[:, None, :]].mean(axis=(1, 2))
+    low, high = np.quantile(estimates, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)
+
+
+def _wins(
+    first: Sequence[float] | NDArray[np.float64], second: Sequence[float] | NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """For every pair of runs, 1 where the first scores higher, 0 where the second does, 1/2 where they are equal."""
+    gaps = np.subtract.outer(np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64))
+    wins: NDArray[np.float64] = 0.5 * (1 + np.sign(gaps))
+    return wins

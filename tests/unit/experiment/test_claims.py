@@ -40,6 +40,18 @@ def test_the_interval_has_students_quantile_of_nine_degrees_of_freedom() -> None
     assert (low, high) == pytest.approx((5 - 2.262157 * 2, 5 + 2.262157 * 2), abs=1e-5)
 
 
+@pytest.mark.parametrize(("policies", "quantile"), [(1, 2.262157), (2, 2.685011), (5, 3.249836), (10, 3.689662)])
+def test_simultaneous_intervals_have_the_quantile_of_a_share_of_the_error(policies: int, quantile: float) -> None:
+    values = np.array([5.0, *np.random.default_rng(0).normal(5, 2, size=10)])
+    error = 1.5
+    found = claims.simultaneous(
+        5.0, claims.student_interval(values, error=error), policies=policies, members=len(values) - 1
+    )
+    assert found == pytest.approx(claims.student_interval(values, error=error, confidence=1 - 0.05 / policies))
+    half = quantile * math.hypot(values[1:].std(ddof=1), error)
+    assert found == pytest.approx((5 - half, 5 + half), rel=1e-5)
+
+
 def test_the_probability_of_being_above_is_students() -> None:
     assert claims.probability_above(values(0.0)) == pytest.approx(0.5)
     assert claims.probability_above(values(2.262157)) == pytest.approx(0.975, abs=1e-6)

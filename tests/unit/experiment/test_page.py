@@ -314,7 +314,7 @@ def selection_of(folder: Path, *, basis: str) -> dict[str, Any]:
     claim |= {"value": -2.5, "interval": [-3.0, -2.0], "difference": 0.1, "probability_better": 0.6, "correction": 0.2}
     return {
         "candidates": [
-            {"name": each["name"], "path": each["path"], "believed": -2.5, "believed_std": 0.5}
+            {**{key: each[key] for key in ("name", "path", "value", "interval")}, "believed": -2.5, "believed_std": 0.5}
             for each in found["policies"]
         ],
         "best": [good],

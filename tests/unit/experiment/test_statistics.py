@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rl_training.experiment.statistics import bootstrap_interval, holm, interquartile_mean
+from rl_training.experiment.statistics import (
+    bootstrap_interval,
+    holm,
+    improvement_interval,
+    interquartile_mean,
+    probability_of_improvement,
+    score_profile,
+)
 
 
 @pytest.mark.parametrize(
@@ -75,3 +82,32 @@ def test_holm_keeps_the_order_of_the_input_and_never_lets_a_larger_p_value_pass_
     assert holm([0.9, 0.4, 0.8]) == pytest.approx([1.0, 1.0, 1.0])
     assert holm([0.2]) == pytest.approx([0.2])
     assert len(holm([])) == 0
+
+
+def test_a_profile_is_the_share_of_runs_above_each_threshold_and_equal_is_not_above() -> None:
+    shares = score_profile([1.0, 2.0, 2.0, 5.0], [0.0, 1.0, 2.0, 4.9, 5.0]).mean(axis=0)
+    assert shares.tolist() == [1.0, 0.75, 0.25, 0.25, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ([2.0, 3.0], [0.0, 1.0], 1.0),
+        ([0.0, 1.0], [2.0, 3.0], 0.0),
+        ([1.0, 1.0], [1.0, 1.0], 0.5),
+        # Of six pairs, three are won, one is equal, two are lost.
+        ([1.0, 4.0], [1.0, 2.0, 3.0], 3.5 / 6),
+    ],
+)
+def test_the_probability_of_improvement_counts_pairs_and_equal_ones_half(
+    first: list[float], second: list[float], expected: float
+) -> None:
+    assert probability_of_improvement(first, second) == pytest.approx(expected)
+    assert probability_of_improvement(second, first) == pytest.approx(1 - expected)
+
+
+def test_the_interval_of_an_improvement_is_made_of_resampled_runs_of_both() -> None:
+    # A run is drawn from (0, 1) and from 1/2 alone: the share of 1 among two draws is 0, 1/2 or 1.
+    assert improvement_interval([0.0, 1.0], [0.5]) == (0.0, 1.0)
+    assert improvement_interval([0.0, 1.0], [0.5], confidence=0.4) == (0.5, 0.5)
+    assert improvement_interval([2.0, 3.0], [0.0, 1.0]) == (1.0, 1.0)

@@ -11,6 +11,7 @@ from typing import Any
 from rl_training.experiment.page import evidence, judgement
 from rl_training.experiment.page.gathering import Plain, gather
 from rl_training.experiment.page.html import render
+from rl_training.experiment.page.training import training
 from rl_training.files import write_text
 from rl_training.types import ConfigError
 
@@ -63,7 +64,7 @@ def report_content(
         "weights": judgement.weights(material),
         "risk": evidence.risk(material),
         "behavior": evidence.behavior(material),
-        "training": evidence.training(material),
+        "training": training(material),
         "real_episodes": evidence.real_episodes(material),
         "handover": evidence.handover(material),
         "limits": evidence.limits(material),

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from rl_training.experiment.page.axes import Frame, number, path, shortened, span, text
+from rl_training.experiment.page.axes import Frame, path, shortened, span, text
 
 COLOURS = 6
 """Lines that are told apart by colour; more begin again with dashes."""
@@ -19,48 +19,63 @@ CHOICE = 54
 """Height of a choice: its name stands above its bars."""
 LABEL = 125
 """Half the width that the name of the log's mean may need, in large letters."""
+BESIDE = 4
+"""How far apart the intervals of several lines stand."""
 MOST_NAMED = 12
 """Points of a scatter plot that are numbered."""
 
 Plain = Mapping[str, Any]
 
 
-def forest(policies: Sequence[Plain], *, logged: float, band: tuple[float, float], axis: str) -> str:
-    """An interval per policy, beside the mean of the log; those that cannot be judged are grey and have no point."""
-    judged = [each for each in policies if each["value"] is not None]
-    ends = [end for each in judged for end in each["interval"]]
-    x_range = span([*ends, *band, logged])
-    height = 34 + ROW * len(policies) + 60
+def forest(
+    rows: Sequence[Plain],
+    *,
+    level: float,
+    label: str,
+    band: tuple[float, float],
+    axis: str,
+    said: str,
+    within: Sequence[float] = (),
+) -> str:
+    """A value with its interval per row, beside a level to compare with, on an axis that also holds `within`.
+
+    A row has a `name`, a `value` and an `interval`, each of which may be missing: what has no value is grey and has no
+    point. Rows that are `among_best` are shaded.
+    """
+    ends = [end for each in rows if each["value"] is not None for end in (each["value"], *(each["interval"] or ()))]
+    x_range = span([*ends, *band, level, *within])
+    height = 34 + ROW * len(rows) + 60
     frame = Frame(x_range, (0, 1), height=height, left=1, right=1, top=34)
     floor = height - frame.bottom
     low, high = frame.x(band[0]), frame.x(band[1])
-    middle = frame.x(logged)
+    middle = frame.x(level)
     anchor = "start" if middle < LABEL else "end" if middle > frame.width - LABEL else "middle"
     parts = [
         f'<rect class="log-band" x="{low:.1f}" y="{frame.top}" width="{high - low:.1f}" height="{floor - frame.top}"/>',
         frame.axes(axis, has_y=False),
         f'<path class="log-line" d="M{middle:.1f} {frame.top - 6}V{floor}"/>',
-        text(middle, 20, f"mean of the log {number(logged)}", anchor=anchor, kind="tick"),
+        text(middle, 20, label, anchor=anchor, kind="tick"),
     ]
-    for place, each in enumerate(policies):
+    for place, each in enumerate(rows):
         parts.append(_forest_row(frame, each, frame.top + ROW * place))
-    said = f"Estimated values of {len(policies)} policies with 95 % intervals; the log's mean is {number(logged)}."
     return frame.figure(said, *parts)
 
 
 def _forest_row(frame: Frame, each: Plain, top: float) -> str:
-    label = text(frame.left + 10, top + 19, shortened(each["name"]), kind="label" if each["reasons"] == [] else "grey")
-    if each["value"] is None:
+    is_judged = each["value"] is not None
+    label = text(frame.left + 10, top + 19, shortened(each["name"]), kind="label" if is_judged else "grey")
+    if not is_judged:
         return label + text(frame.left + 10, top + 37, "cannot be judged", kind="grey")
-    low, high = (frame.x(end) for end in each["interval"])
+    low, high = (frame.x(end) for end in each["interval"] or (each["value"], each["value"]))
     x, y = frame.x(each["value"]), top + 33
     shade = (
         f'<rect class="best" x="{frame.left}" y="{top + 3}" width="{frame.width - frame.left - frame.right}" '
         f'height="{ROW - 4}" rx="4"/>'
-        if each["among_best"]
+        if each.get("among_best")
         else ""
     )
     bar = f'<path class="interval" d="M{low:.1f} {y}H{high:.1f}M{low:.1f} {y - 5}v10M{high:.1f} {y - 5}v10"/>'
+    bar = bar if each["interval"] else ""
     return f'{shade}{label}{bar}<circle class="point" cx="{x:.1f}" cy="{y}" r="5.5"/>'
 
 
@@ -109,10 +124,12 @@ def curves(
 ) -> str:
     """Lines with bands. A line has `x`, `y` and, if it has a band, `low` and `high`; single runs are `thin`.
 
-    `level` is a value to compare with, `mark` a place on the x axis.
+    A line with `bars` has dots and, where a bar is not None, an interval at each of its points. `level` is a value to
+    compare with, `mark` a place on the x axis.
     """
     xs = [x for line in lines for x in line["x"]] + ([] if mark is None else [mark])
     ys = [y for line in lines for name in ("y", "low", "high") for y in line.get(name) or ()]
+    ys += [end for line in lines for bar in line.get("bars") or () for end in bar or ()]
     low, high = min(xs), max(xs)
     x_range = (low, high) if high > low else span([low])
     frame = Frame(x_range, span([*ys, *([] if level is None else [level])]), height=290)
@@ -138,9 +155,25 @@ def curves(
             )
         else:
             parts.append(f'<path class="line {style(line["colour"])}{thin}" d="{path(points)}"/>')
+        parts.append(_bars(frame, line, points))
     return frame.figure(
         f"{y_name} against {x_name} for {', '.join(dict.fromkeys(line['name'] for line in lines))}.", *parts
     )
+
+
+def _bars(frame: Frame, line: Plain, points: Sequence[tuple[float, float]]) -> str:
+    """Dots and intervals at the points of a line; those of several lines stand side by side."""
+    parts = []
+    for (x, y), bar in zip(points, line.get("bars") or (), strict=False):
+        shifted = x + BESIDE * line["colour"]
+        if bar is not None:
+            low, high = map(frame.y, bar)
+            ends = f"M{shifted - 3:.1f} {low:.1f}h6M{shifted - 3:.1f} {high:.1f}h6"
+            parts.append(
+                f'<path class="line thin {style(line["colour"])}" d="M{shifted:.1f} {low:.1f}V{high:.1f}{ends}"/>'
+            )
+        parts.append(f'<circle class="dot {style(line["colour"])}" cx="{x:.1f}" cy="{y:.1f}" r="3.5"/>')
+    return "".join(parts)
 
 
 def style(place: int) -> str:

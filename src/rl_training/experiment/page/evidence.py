@@ -10,14 +10,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_training.experiment.curves import Panel, make_panels
 from rl_training.experiment.page.gathering import RETURN, Material, Plain, source_file
-from rl_training.experiment.plot import ENOUGH_FOR_INTERVAL
-from rl_training.experiment.report import RunRecord, options_that_differ, summarize
-from rl_training.experiment.statistics import bootstrap_band
 from rl_training.runtime.artifacts import describe_machine, read_json
 from rl_training.runtime.log_actions import compare_actions
-from rl_training.types import ConfigError
 
 BINS = 24
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -25,14 +20,12 @@ WORST = 0.1
 """The share of episodes whose mean is the tail risk."""
 ENOUGH_FOR_TAIL = 10
 """Real episodes below which quantiles would say nothing."""
-MOST_POINTS = 200
-"""Points of a curve that are kept: more would not be seen."""
 LIMITS = (
     "Nothing here says that a policy is safe. Estimates are of means; a good mean can go with rare disasters.",
     "Estimates hold for starts like the logged ones. If the task begins elsewhere in use, they say nothing.",
     "Values are discounted: what happens far beyond the horizon counts little. Compare values with values only.",
-    "Intervals cover chance in the log. They do not cover errors of the fit, a lack of similar logged actions, or a "
-    "task that has changed since the log was made.",
+    "Intervals cover chance in the log, and errors of the fit as large as that of the control. They do not cover a "
+    "lack of similar logged actions, or a task that has changed since the log was made.",
     "The support score sees unusual observations. On dense data with few dimensions it hardly sees a wrong action, "
     "and it knows nothing of values.",
     "Where the same episodes served for training, choosing and judging, the numbers favour the policies a little.",
@@ -123,69 +116,6 @@ def behavior(material: Material) -> Plain:
     return {"policy": material.names[run], **compare_actions(material.saved, material.data)}
 
 
-def training(material: Material) -> Plain:
-    """Learning curves over seeds, last scores, and options that differ between runs."""
-    records = material.records
-    plain: Plain = {"runs": len(records), "options": _options(material)}
-    try:
-        panels, rows = make_panels(records), summarize(records)
-    except ConfigError as error:
-        return {**plain, "missing": f"There are no learning curves: {error}."}
-    return {**plain, "scores": rows, "panels": [_panel(each) for each in panels]}
-
-
-def _options(material: Material) -> Plain:
-    """Options that differ between runs which have them; runs with the same options stand together."""
-    found = options_that_differ([record.config for record in material.records])
-    names = [name for name in found[0] if len({each[name] for each in found} - {"None"}) > 1]
-    groups: dict[tuple[str, ...], list[RunRecord]] = {}
-    for record, values in zip(material.records, found, strict=True):
-        groups.setdefault((record.config.algo, *(values[name] for name in names)), []).append(record)
-    plain = [
-        {
-            "name": material.names[same[0].path] if len(same) == 1 else f"{algo} ({len(same)} runs)",
-            "runs": [material.names[record.path] for record in same],
-            "values": [None if value == "None" else value for value in values],
-        }
-        for (algo, *values), same in groups.items()
-    ]
-    return {"names": names, "groups": plain}
-
-
-def _panel(panel: Panel) -> Plain:
-    lines = []
-    for place, line in enumerate(panel.lines):
-        common = {"name": line.name, "colour": place, "runs": len(line.curves)}
-        if line.has_mean:
-            is_interval = len(line.curves) >= ENOUGH_FOR_INTERVAL
-            low, high = (
-                bootstrap_band(line.values) if is_interval else (line.values.min(axis=0), line.values.max(axis=0))
-            )
-            kept = _kept(len(line.steps))
-            mean = line.values.mean(axis=0)
-            found = {"x": line.steps[kept], "y": mean[kept], "low": low[kept], "high": high[kept]}
-            lines.append({**common, **{name: values.tolist() for name, values in found.items()}})
-        else:
-            for curve in line.curves:
-                kept = _kept(len(curve.steps))
-                values = {"x": curve.steps[kept].tolist(), "y": curve.values[kept].tolist()}
-                lines.append({**common, "thin": True, **values})
-    return {
-        "task": panel.task,
-        "metric": panel.metric,
-        "axis": panel.axis,
-        "data_return": panel.data_return,
-        "band": "95 % interval of the mean"
-        if any(each["runs"] >= ENOUGH_FOR_INTERVAL for each in lines)
-        else "lowest to highest run",
-        "lines": lines,
-    }
-
-
-def _kept(count: int) -> NDArray[np.int64]:
-    return np.unique(np.linspace(0, count - 1, min(count, MOST_POINTS)).round().astype(np.int64))
-
-
 def real_episodes(material: Material) -> Plain | None:
     """What real episodes were spent on, and what they returned, if some were."""
     pulls = [] if material.selection is None else material.selection.get("pulls") or []
@@ -214,13 +144,12 @@ def handover(material: Material) -> Plain | None:
     if material.bundle is None:
         return None
     about = read_json(material.bundle / "policy.json")
-    hashes = about.get("sha256", {})
     files = [
-        {"name": file.name, "bytes": file.stat().st_size, "sha256": hashes.get(file.name)}
-        for file in sorted(material.bundle.iterdir())
-        if file.is_file()
+        {"name": name, "bytes": (material.bundle / name).stat().st_size, "sha256": digest}
+        for name, digest in about.get("sha256", {}).items()
+        if (material.bundle / name).is_file()
     ]
-    kept = ("policy", "input", "outputs", "action", "novelty", "latency_us", "made_with")
+    kept = ("policy", "input", "outputs", "action", "novelty", "control_interval", "latency_us", "made_with")
     training = about.get("observation", {}).get("training")
     ranges = None if not training else {name: training.get(name) for name in ("min", "max")}
     return {

@@ -22,6 +22,8 @@ Plain = dict[str, Any]
 
 NAMED = re.compile(r"(?P<algo>.+?)__(?P<subject>.+)__seed(?P<seed>\d+)__\d{8}-\d{6}(-\d+)?")
 """The name of a run that was not given one."""
+NAMED_BY_STEP = re.compile(r"\w+_(\d{9,})")
+"""The name of a checkpoint or policy file that says its timestep."""
 SAME_FIT = ("source", "gamma", "kappa", "episodes", "rows", "logged_value", "behavior_value")
 """What estimates must have in common to be compared."""
 RETURN = "return_mean"
@@ -37,6 +39,8 @@ class Choice:
     policy: str | None = None
     """Its name among the estimates."""
     why: str = ""
+    file: Path | None = None
+    """Its file, where it was named by it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +95,7 @@ def gather(
         found: Plain | None = _read(estimates, "estimate", "policies", "best", "control_passes")
     else:
         found = picked["estimates"] if picked else _stored_estimates(records, notes)
-    policies = {} if found is None else _runs_of(found["policies"], records)
+    policies = {} if found is None else runs_of(found["policies"], records)
     choice = _choose(records, found, policies, picked, chosen)
     saved = _policy(_checkpoint(found, choice) or records[0].path, notes)
     data, why_no_data = _log(saved, source_file(found) if dataset is None else dataset, is_given=dataset is not None)
@@ -159,7 +163,7 @@ def _stored_selection(records: Sequence[RunRecord]) -> Plain | None:
     folders = dict.fromkeys(folder for record in records for folder in (record.path, record.path.parent))
     for folder in folders:
         stored = read_json(folder / SELECTION)
-        if stored.get("estimates") and stored.get("chosen") in _runs_of(stored.get("candidates", ()), records):
+        if stored.get("estimates") and stored.get("chosen") in runs_of(stored.get("candidates", ()), records):
             return stored
     return None
 
@@ -179,7 +183,7 @@ def _claim(given: Plain | None, selection: Plain | None, choice: Choice) -> Plai
     return {**found, "logged_value": logged}
 
 
-def _runs_of(policies: Sequence[Mapping[str, Any]], records: Sequence[RunRecord]) -> dict[str, Path]:
+def runs_of(policies: Sequence[Mapping[str, Any]], records: Sequence[RunRecord]) -> dict[str, Path]:
     """The run of each policy, where it is one of these."""
     by_place = {record.path.resolve(): record.path for record in records}
     by_name = {record.path.name: record.path for record in records}
@@ -201,8 +205,9 @@ def _choose(
 ) -> Choice:
     """The policy that the report is about, and why it is this one."""
     if named is not None:
-        run = _named_run(records, named)
-        return Choice(run, _policy_of(estimates, policies, run, str(named)), "it was named")
+        record = _named_run(records, named)
+        file = Path(named) if Path(named).is_file() else None
+        return Choice(record.path, _policy_of(estimates, policies, record, file or named), "it was named", file)
     picked = {} if selection is None else selection
     if (name := picked.get("chosen")) in policies:
         how = "with real episodes" if picked.get("pulls") else "by the log"
@@ -212,19 +217,41 @@ def _choose(
             return Choice(policies[name], name, "it has the highest estimate")
     if len(records) == 1:
         run = records[0].path
-        return Choice(run, _policy_of(estimates, policies, run, str(run)), "it is the only one")
+        return Choice(run, _policy_of(estimates, policies, records[0], run), "it is the only one")
     scores = {record.path: curve[-1][1] for record in records if (curve := record.curve(RETURN))}
     if scores and estimates is None:
         return Choice(max(scores, key=lambda run: scores[run]), None, "it has the highest return in its environment")
     return Choice()
 
 
-def _policy_of(estimates: Plain | None, policies: Mapping[str, Path], run: Path, named: str) -> str | None:
-    """The name under which a run's policy was estimated; of several, the one that is named."""
-    names = [name for name, place in policies.items() if place == run]
+def _policy_of(
+    estimates: Plain | None, policies: Mapping[str, Path], record: RunRecord, named: str | Path
+) -> str | None:
+    """The name under which a run's policy was estimated; of several, the one that is named.
+
+    Where a file is named, it is the policy in this file or none: other checkpoints of the run are other policies.
+    """
     found = () if estimates is None else estimates["policies"]
-    exact = [each["name"] for each in found if each["name"] in names and named in (each["name"], each.get("path"))]
-    return next(iter([*exact, *names]), None)
+    own = [each for each in found if policies.get(each["name"]) == record.path]
+    if Path(named).is_file():
+        step = step_of(named, record)
+        return next((each["name"] for each in own if step is not None and step_of(each["path"], record) == step), None)
+    exact = [each for each in own if str(named) in (each["name"], each.get("path"))]
+    return next((each["name"] for each in [*exact, *own]), None)
+
+
+def step_of(path: str | Path | None, record: RunRecord) -> int | None:
+    """The timestep of a checkpoint or policy file of a run; None where neither its name nor another file says it."""
+    if path is None:
+        return None
+    file = Path(path)
+    if match := NAMED_BY_STEP.fullmatch(file.stem):
+        return int(match[1])
+    # The latest checkpoint is a link to one that is named by its step, unless the run was copied.
+    for other in sorted(file.parent.glob("*.pt")) if file.is_file() else ():
+        if (match := NAMED_BY_STEP.fullmatch(other.stem)) and other.samefile(file):
+            return int(match[1])
+    return max((row["global_step"] for row in record.rows), default=None) if file.stem == "latest" else None
 
 
 def _checkpoint(estimates: Plain | None, choice: Choice) -> Path | None:
@@ -232,15 +259,15 @@ def _checkpoint(estimates: Plain | None, choice: Choice) -> Path | None:
     for each in () if estimates is None else estimates["policies"]:
         if each["name"] == choice.policy and each.get("path") and Path(each["path"]).is_file():
             return Path(each["path"])
-    return choice.run
+    return choice.file or choice.run
 
 
-def _named_run(records: Sequence[RunRecord], name: str | Path) -> Path:
+def _named_run(records: Sequence[RunRecord], name: str | Path) -> RunRecord:
     """The run that is meant by a path, a checkpoint or the name of a folder."""
     places = {each.resolve() for each in (Path(name), *Path(name).parents)}
     for record in records:
         if record.path.name == str(name) or record.path.resolve() in places:
-            return record.path
+            return record
     names = [record.path.name for record in records]
     raise ConfigError(f"{str(name)!r} is none of the runs of the report{nearest(str(name), names)}")
 

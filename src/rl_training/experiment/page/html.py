@@ -8,7 +8,9 @@ from typing import Any
 
 from rl_training.experiment.page import charts
 from rl_training.experiment.page.axes import DASH, number, percent
+from rl_training.experiment.page.html_checkpoints import checkpoint_control
 from rl_training.experiment.page.html_evidence import SECTIONS as EVIDENCE
+from rl_training.experiment.page.html_training import training
 from rl_training.experiment.page.html_weights import weights
 from rl_training.experiment.page.markup import code, facts, figure, items, p, section, table
 from rl_training.experiment.page.style import STYLE
@@ -34,8 +36,8 @@ WORDS = {"better than the data": "good", "worse than the data": "bad"}
 
 def render(content: Plain) -> str:
     """The page. It loads nothing and runs nothing."""
-    own = {"candidates": candidates, "controls": controls, "agreement": agreement, "weights": weights}
-    sections = {**EVIDENCE, **own}
+    judged = {"candidates": candidates, "controls": controls, "agreement": agreement, "weights": weights}
+    sections = {**EVIDENCE, **judged, "training": training}
     parts = [answer(content["verdict"], content["candidates"])]
     parts += [sections[name](content[name]) for name in ORDER if content.get(name) is not None]
     title, date = escape(content["title"]), escape(content["verdict"]["date"][:10])
@@ -70,7 +72,8 @@ def answer(found: Plain, rest: Plain) -> str:
         ahead = f"it looks about {rest['horizon']:,} steps ahead (discount {rest['gamma']:g})"
         text = f"A value is a discounted return: {ahead}."
         if found["logged_return"] is not None:
-            text += f" Not discounted, a logged episode returned {number(found['logged_return'])} on average."
+            judged_by = f"the {rest['episodes']:,} episodes that policies were judged by"
+            text += f" Not discounted, {judged_by} returned {number(found['logged_return'])} on average."
         parts.append(p(text, "soft small"))
     if found["refused"]:
         parts.append(_refused(found["refused"]))
@@ -98,13 +101,22 @@ def candidates(found: Plain) -> str:
         return section(title, p(found["missing"]), p("This command fills the section:"), code(found["command"]))
     policies = found["policies"]
     axis = "estimated value (discounted return); more is better"
-    svg = charts.forest(policies, logged=found["logged_value"], band=tuple(found["logged_band"]), axis=axis)
-    headers = ("policy", "value", "from", "to", "probability better", "verdict", "novel actions", "run")
+    logged = number(found["logged_value"])
+    svg = charts.forest(
+        [{**each, "interval": each["simultaneous_interval"]} for each in policies],
+        level=found["logged_value"],
+        label=f"mean of the log {logged}",
+        band=tuple(found["logged_band"]),
+        axis=axis,
+        said=f"Estimated values of {len(policies)} policies with intervals; the log's mean is {logged}.",
+    )
+    headers = ("policy", "value", "interval", "for all", "probability better", "verdict", "novel actions", "run")
     rows = [
         (
             each["name"],
             each["value"],
-            *(each["interval"] or (None, None)),
+            _range(each["interval"]),
+            _range(each["simultaneous_interval"]),
             each["probability_text"] or DASH,
             each["verdict_text"],
             percent(each["novel_share"]),
@@ -113,9 +125,8 @@ def candidates(found: Plain) -> str:
         for each in policies
     ]
     caption = (
-        "Points are estimates, bars their 95 % intervals, each by itself. The grey band is the mean of the log, give "
-        "or take two standard errors. Shaded policies are not distinguishable from the best. Grey ones cannot be "
-        "judged."
+        f"Points are estimates. {_kind_of_bars(found)} The grey band is the mean of the log, give or take two standard "
+        "errors. Shaded policies are not distinguishable from the best. Grey ones cannot be judged."
     )
     parts = [
         p(
@@ -130,6 +141,21 @@ def candidates(found: Plain) -> str:
     return section(title, *parts)
 
 
+def _kind_of_bars(found: Plain) -> str:
+    """What the intervals of the figure cover."""
+    count = sum(each["interval"] is not None for each in found["policies"])
+    if count < 2:
+        return "The bar is its 95 % interval." if count else ""
+    return (
+        f"Bars are simultaneous 95 % intervals: in 95 % of logs all {count} hold together. They are wider than those "
+        "in the table, which are for each policy by itself."
+    )
+
+
+def _range(interval: list[float] | None) -> str:
+    return DASH if interval is None else " to ".join(map(number, interval))
+
+
 def _words(policies: list[Plain]) -> str:
     """The ranking in words: the best, those not distinguishable from it, and what each is against the data."""
     best = [each["name"] for each in policies if each["among_best"]]
@@ -141,9 +167,9 @@ def _words(policies: list[Plain]) -> str:
         parts.append(p(f"{best[0]} has the highest estimate, and no other policy comes near it by chance."))
     rows = []
     for each in policies:
-        interval = DASH if each["interval"] is None else " to ".join(map(number, each["interval"]))
-        rows.append((each["name"], each["value"], interval, each["probability_text"] or DASH, each["verdict"]))
-    shown = table(("policy", "value", "95 % interval", "probability better", "against the data"), rows)
+        numbers = each["value"], _range(each["interval"]), each["probability_text"] or DASH
+        rows.append((each["name"], *numbers, each["verdict"]))
+    shown = table(("policy", "value", "95 % interval, by itself", "probability better", "against the data"), rows)
     for words, kind in WORDS.items():
         shown = shown.replace(f'<td class="short">{words}</td>', f'<td class="short {kind}-word">{words}</td>')
     meaning = (
@@ -155,9 +181,9 @@ def _words(policies: list[Plain]) -> str:
 
 def controls(found: Plain) -> str:
     """Is the estimator right where the answer is known, and has it come to rest?"""
-    title = "Can the estimates be trusted?"
+    title, along = "Can the estimates be trusted?", checkpoint_control(found["checkpoints"])
     if "missing" in found:
-        return section(title, p(found["missing"]))
+        return section(title, p(found["missing"]), along)
     error = abs(found["behavior_value"] - found["logged_value"])
     verdict = "It passes" if found["passes"] else "It fails"
     said = (
@@ -189,7 +215,7 @@ def controls(found: Plain) -> str:
             "fits to resampled episodes."
         )
     )
-    return section(title, *parts)
+    return section(title, *parts, along)
 
 
 def agreement(found: Plain) -> str:

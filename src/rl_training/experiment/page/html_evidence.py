@@ -179,54 +179,6 @@ def _most_different(found: Plain) -> str:
     return f"<h3>Situations to look at</h3>{p(said)}" + table([*headers, *different["features"]], rows)
 
 
-def training(found: Plain) -> str:
-    """Learning curves with bands over seeds, and options that differ."""
-    parts = [p(found["missing"])] if "missing" in found else [_panel(panel) for panel in found["panels"]]
-    parts += [_scores(found["scores"])] if found.get("scores") else []
-    options = found["options"]
-    if options["names"]:
-        groups = options["groups"]
-        headers = ["option", *(each["name"] for each in groups)]
-        rows = [
-            (name, *(each["values"][place] or DASH for each in groups)) for place, name in enumerate(options["names"])
-        ]
-        parts.append(f"<h3>Options that differ</h3>{table(headers, rows)}")
-    return section("How training went", *parts)
-
-
-def _panel(panel: Plain) -> str:
-    lines, level = panel["lines"], panel["data_return"]
-    names = {line["colour"]: f"{line['name']}, {line['runs']} run{'s' * (line['runs'] > 1)}" for line in lines}
-    svg = charts.curves(lines, x_name=panel["axis"], y_name=panel["metric"], level=level)
-    rows = [
-        (line["name"], *point)
-        for line in lines
-        for point in zip(line["x"], line["y"], line.get("low", line["y"]), line.get("high", line["y"]), strict=True)
-    ]
-    caption = f"{panel['task']}: {panel['metric']} during training."
-    has_band = any(line.get("low") for line in lines)
-    caption += f" Lines are means over runs, bands {panel['band']}." if has_band else " Each line is one run."
-    caption += " The dashed line is the mean return of the data." if level is not None else ""
-    numbers = table(("algorithm", panel["axis"], "mean", "low", "high"), rows)
-    return figure(svg, caption, numbers, before=charts.legend(list(names.values())))
-
-
-def _scores(scores: list[Plain]) -> str:
-    rows = [
-        (
-            ", ".join(filter(None, (each["algo"], each["variant"]))),
-            each["metric"],
-            each["runs"],
-            each["last"],
-            each["best"],
-            each["iqm"],
-            DASH if each["interval"] is None else " to ".join(map(number, each["interval"])),
-        )
-        for each in scores
-    ]
-    return table(("algorithm", "metric", "runs", "last", "best", "interquartile mean", "95 % interval"), rows)
-
-
 def real_episodes(found: Plain) -> str:
     """What real episodes were spent on."""
     pulls = found["pulls"]
@@ -310,7 +262,6 @@ SECTIONS: dict[str, Callable[[Plain], str]] = {
     "log": log,
     "risk": risk,
     "behavior": behavior,
-    "training": training,
     "real_episodes": real_episodes,
     "handover": handover,
     "limits": limits,

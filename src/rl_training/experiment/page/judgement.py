@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from rl_training.experiment.claims import (
@@ -15,11 +16,14 @@ from rl_training.experiment.claims import (
     MOST_NOVEL,
     WORSE,
     probability_text,
+    simultaneous,
     verdict_text,
 )
 from rl_training.experiment.page.axes import number
-from rl_training.experiment.page.gathering import RETURN, Material, Plain
+from rl_training.experiment.page.checkpoints import checkpoints, doubts
+from rl_training.experiment.page.gathering import RETURN, Material, Plain, step_of
 from rl_training.experiment.ranking import regret_at_k, spearman
+from rl_training.experiment.report import RunRecord
 
 FEWEST_COMPARED = 3
 """The fewest policies for which a rank correlation is shown."""
@@ -40,7 +44,7 @@ def verdict(material: Material, said: str | None = None) -> Plain:
         "refused": [{"name": each["name"], "reasons": each["reasons"]} for each in policies if each["reasons"]],
         "date": datetime.now().astimezone().isoformat(timespec="minutes"),
         "fingerprint": data.get("fingerprint"),
-        "notes": material.notes,
+        "notes": [*material.notes, *doubts(material)],
     }
 
 
@@ -87,6 +91,10 @@ def _sentence(material: Material, policies: Sequence[Plain], chosen: Plain | Non
         negated = "cannot" if len(policies) == 1 else "can"
         advice = "Do not decide by this report. The reasons are listed below, and each says what would have to change."
         return f"{count} {negated} be judged by this log.", advice, "bad"
+    if chosen is None and material.choice.file is not None:
+        name = material.choice.file.name
+        advice = f"Estimate this checkpoint: rl-training estimate {material.choice.file}"
+        return f"How good {name} is has not been estimated from the log; other policies have been.", advice, "open"
     if chosen is None or chosen["verdict"] == CANNOT:
         name = "The chosen policy" if chosen is None else chosen["name"]
         return f"{name} cannot be judged by this log, though others can.", "Decide among those that can.", "open"
@@ -145,6 +153,7 @@ def candidates(material: Material) -> Plain:
             "missing": "No estimates: nothing says how good the policies are against the data.",
             "command": f"rl-training estimate {' '.join(str(record.path) for record in material.records)}",
         }
+    judged, members = sum(each["interval"] is not None for each in found["policies"]), len(found["behavior_members"])
     policies = [
         {
             "name": material.name_of(each),
@@ -152,6 +161,9 @@ def candidates(material: Material) -> Plain:
             "run": str(material.policies.get(each["name"], each["name"])),
             "value": each["value"],
             "interval": each["interval"],
+            "simultaneous_interval": None
+            if each["interval"] is None
+            else simultaneous(each["value"], each["interval"], policies=judged, members=members),
             "difference": each["difference"],
             "probability_better": each["probability_better"],
             "probability_text": _probability(each["probability_better"]),
@@ -169,6 +181,13 @@ def candidates(material: Material) -> Plain:
         "not_estimated": sorted(
             material.names[record.path] for record in material.records if record.path not in material.policies.values()
         ),
+        "intervals": {
+            "interval": "95 % for each policy by itself",
+            "simultaneous_interval": f"95 % for all {judged} judged policies together (Student quantile at "
+            f"1 - 0.05 / (2 * {judged}), {members - 1} degrees of freedom)",
+        }
+        if judged
+        else None,
         "logged_value": found["logged_value"],
         "logged_band": [found["logged_value"] - error, found["logged_value"] + error],
         "gamma": found["gamma"],
@@ -184,7 +203,8 @@ def controls(material: Material) -> Plain:
     """Whether the estimator can be trusted: the behaviour's estimate, convergence, values at their bounds."""
     found = material.estimates
     if found is None:
-        return {"missing": "There is nothing to control before policies have been estimated."}
+        missing = "There is nothing to control before policies have been estimated."
+        return {"missing": missing, "checkpoints": checkpoints(material)}
     return {
         "logged_value": found["logged_value"],
         "behavior_value": found["behavior_value"],
@@ -205,6 +225,7 @@ def controls(material: Material) -> Plain:
             }
             for each in found["policies"]
         ],
+        "checkpoints": checkpoints(material),
     }
 
 
@@ -217,9 +238,9 @@ def agreement(material: Material) -> Plain | None:
     runs = {record.path: record for record in material.records}
     for each in found["policies"]:
         record = runs.get(material.policies.get(each["name"]))  # type: ignore[arg-type]
-        curve = [] if record is None else record.curve(RETURN)
-        if curve and each["value"] is not None:
-            points.append({"name": material.name_of(each), "estimate": each["value"], "found": curve[-1][1]})
+        returned = None if record is None or each["value"] is None else _return_at(record, each["path"])
+        if returned is not None:
+            points.append({"name": material.name_of(each), "estimate": each["value"], "found": returned})
     if not points:
         return None
     scale = _units(material, found)
@@ -237,6 +258,13 @@ def agreement(material: Material) -> Plain | None:
         "regret_at_1": regret_at_k(truth, guesses, 1) if enough else None,
         "scale": scale,
     }
+
+
+def _return_at(record: RunRecord, path: str) -> float | None:
+    """What a checkpoint of a run returned in the environment; of the latest, at the last evaluation."""
+    curve = record.curve(RETURN)
+    is_latest = Path(path).stem == "latest" and curve
+    return curve[-1][1] if is_latest else dict(curve).get(step_of(path, record) or 0)
 
 
 def _units(material: Material, found: Mapping[str, Any]) -> float | None:

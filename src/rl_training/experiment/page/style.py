@@ -42,6 +42,7 @@ svg text.tick, svg text.name { fill: var(--soft); }
 svg text.tick { font-variant-numeric: tabular-nums; }
 svg text.label { font-weight: 600; }
 svg text.grey { fill: var(--soft); }
+svg text.label, svg text.grey { paint-order: stroke; stroke: var(--paper); stroke-width: 3px; stroke-linejoin: round; }
 svg .grid { stroke: var(--grid); fill: none; }
 svg .axis { stroke: var(--band); fill: none; }
 svg .log-band { fill: var(--band); opacity: .22; }

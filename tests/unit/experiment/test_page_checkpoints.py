@@ -1,0 +1,160 @@
+"""Values of checkpoints along training: where a report finds them, and when a jump marks a fit that failed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from judged_runs import estimate_of, estimates_of, selection_with
+from run_directories import make_run, returns
+
+from rl_training.experiment.page import report_content
+from rl_training.experiment.page.html import render
+
+
+def policy_file(run: Path, step: int) -> Path:
+    """The policy file of a run at a timestep."""
+    return run / "policies" / f"step_{step:09d}.pt"
+
+
+def curves_of(content: dict[str, Any]) -> list[dict[str, Any]]:
+    """The checkpoint curves of a report."""
+    found: list[dict[str, Any]] = content["controls"]["checkpoints"]
+    return found
+
+
+def test_a_jump_beyond_the_interval_is_said_with_what_the_environment_says(tmp_path: Path) -> None:
+    run = make_run(tmp_path, 0, returns(-30.0, -28.0, -27.0))
+    values = {100: -12.0, 200: -11.0, 300: -3.0}
+    estimates = estimates_of([estimate_of(policy_file(run, step), value) for step, value in values.items()])
+    content = report_content(run, estimates=estimates)
+    (curve,) = curves_of(content)
+    assert [(point["step"], point["value"]) for point in curve["points"]] == list(values.items())
+    assert curve["returns"][1] == {"step": 200, "value": -28.0}
+    (jump,) = curve["jumps"]
+    assert jump == {"from": 200, "to": 300, "change": 8.0, "width": 4.0, "return_change": 1.0, "is_real": False}
+    assert "From step 200 to 300 the value changes by 8, more than its interval is wide (4)." in curve["said"]
+    assert "One of the two fits has failed: the return in the environment changed by 1 only." in curve["said"]
+    # The policy at step 300 has the highest value: it is the chosen one, and its value is in doubt.
+    assert content["verdict"]["notes"][-1].startswith("The fit of the chosen policy is in doubt.")
+    page = render(content)
+    assert curve["said"] in page
+    assert "What the same runs returned in the environment" in page
+
+
+def test_a_jump_that_the_environment_shows_too_is_the_policys_own(tmp_path: Path) -> None:
+    run = make_run(tmp_path, 0, returns(-30.0, -20.0))
+    policies = [estimate_of(policy_file(run, step), value) for step, value in ((100, -12.0), (200, -4.0))]
+    content = report_content(run, estimates=estimates_of(policies))
+    (curve,) = curves_of(content)
+    assert curve["jumps"][0]["is_real"] is True
+    assert curve["said"].endswith("The policy itself changed: the return in the environment changed by 10 as well.")
+    assert not any("in doubt" in note for note in content["verdict"]["notes"])
+
+
+def test_a_jump_without_an_environment_is_said_with_its_two_reasons(tmp_path: Path) -> None:
+    run = make_run(tmp_path, 0, [{"action_mse": 0.1}, {"action_mse": 0.1}], kind="validation", env_id=None)
+    policies = [estimate_of(policy_file(run, step), value) for step, value in ((100, -4.0), (200, -12.0))]
+    content = report_content(run, estimates=estimates_of(policies))
+    (curve,) = curves_of(content)
+    assert curve["said"].endswith("One of the two fits has failed, unless the policy itself changed that much.")
+    assert content["verdict"]["notes"][-1].startswith("The fit of the chosen policy is in doubt.")
+
+
+def test_values_that_change_within_their_intervals_are_called_smooth(tmp_path: Path) -> None:
+    run = make_run(tmp_path, 0, returns(-30.0, -28.0))
+    policies = [estimate_of(policy_file(run, step), value) for step, value in ((100, -12.0), (200, -8.5))]
+    content = report_content(run, estimates=estimates_of(policies))
+    (curve,) = curves_of(content)
+    assert curve["jumps"] == []
+    assert curve["said"].endswith("no value jumps from one checkpoint to the next by more than its interval.")
+    assert not any("in doubt" in note for note in content["verdict"]["notes"])
+
+
+@pytest.mark.parametrize(("half", "jumps"), [(2.9, 1), (3.1, 0)])
+def test_intervals_of_different_widths_must_touch(tmp_path: Path, half: float, jumps: int) -> None:
+    run = make_run(tmp_path, 0, returns(-30.0, -28.0))
+    policies = [
+        estimate_of(policy_file(run, 100), -12.0, half=1.0),
+        estimate_of(policy_file(run, 200), -8.0, half=half),
+    ]
+    (curve,) = curves_of(report_content(run, estimates=estimates_of(policies)))
+    assert len(curve["jumps"]) == jumps
+
+
+def test_a_checkpoint_that_cannot_be_judged_leaves_a_gap_in_the_curve(tmp_path: Path) -> None:
+    run = make_run(tmp_path, 0, returns(-30.0, -28.0, -27.0))
+    values = {100: -12.0, 200: None, 300: -11.0}
+    content = report_content(
+        run, estimates=estimates_of([estimate_of(policy_file(run, step), value) for step, value in values.items()])
+    )
+    (curve,) = curves_of(content)
+    assert [point["value"] for point in curve["points"]] == [-12.0, None, -11.0]
+    assert curve["jumps"] == []
+    assert "cannot be judged" in render(content)
+
+
+def test_rough_values_of_a_selection_are_drawn_and_not_judged(tmp_path: Path) -> None:
+    run = make_run(tmp_path, 0, returns(-30.0, -28.0, -27.0))
+    good = estimates_of([estimate_of(policy_file(run, step), value) for step, value in ((200, -11.0), (300, -10.0))])
+    rough = {"name": "rough", "path": str(policy_file(run, 100)), "value": -90.0, "interval": None}
+    content = report_content(run, selection=selection_with(good, rough=[rough]))
+    (curve,) = curves_of(content)
+    assert [point["value"] for point in curve["points"]] == [-90.0, -11.0, -10.0]
+    assert curve["jumps"] == []
+    assert "a rough fit" in render(content)
+
+
+@pytest.mark.parametrize("is_estimated", [False, True])
+def test_what_a_run_measured_itself_is_judged_by_the_interval_of_its_estimate(
+    tmp_path: Path, is_estimated: bool
+) -> None:
+    rows = [{"return_mean": -30.0 + row, "fqe_value": value} for row, value in enumerate((-12.0, -11.0, -3.0))]
+    run = make_run(tmp_path, 0, rows)
+    latest = estimates_of([estimate_of(run / "checkpoints" / "latest.pt", -10.0)])
+    content = report_content(run, estimates=latest) if is_estimated else report_content(run)
+    (curve,) = curves_of(content)
+    assert curve["source"] == "training"
+    assert [point["value"] for point in curve["points"]] == [-12.0, -11.0, -3.0]
+    if is_estimated:
+        assert [(jump["from"], jump["to"]) for jump in curve["jumps"]] == [(200, 300)]
+    else:
+        assert curve["jumps"] == []
+        assert "a jump cannot be told from chance" in curve["said"]
+    # The estimate of the chosen policy is another fit, which these values say nothing against.
+    assert not any("in doubt" in note for note in content["verdict"]["notes"])
+    assert "a small fit during training" in render(content)
+
+
+def test_the_estimate_beside_a_run_is_not_a_point_of_the_runs_own_curve(tmp_path: Path) -> None:
+    run = make_run(tmp_path, 0, [{"fqe_value": -12.0}, {"fqe_value": -11.0}])
+    estimates = estimates_of([estimate_of(run / "checkpoints" / "latest.pt", 99.0)])
+    (run / "estimate.json").write_text(json.dumps(estimates))
+    (curve,) = curves_of(report_content(run))
+    assert [point["value"] for point in curve["points"]] == [-12.0, -11.0]
+
+
+def test_one_checkpoint_is_no_curve(tmp_path: Path) -> None:
+    run = make_run(tmp_path, 0, returns(-30.0))
+    content = report_content(run, estimates=estimates_of([estimate_of(policy_file(run, 100), -12.0)]))
+    assert curves_of(content) == []
+    assert "Along training" not in render(content)
+
+
+def test_a_checkpoint_is_compared_with_its_own_return_and_not_with_the_last(tmp_path: Path) -> None:
+    run = make_run(tmp_path, 0, returns(-30.0, -28.0, -27.0))
+    policies = [estimate_of(policy_file(run, step), value) for step, value in ((100, -12.0), (200, -11.0))]
+    latest = estimate_of(run / "checkpoints" / "latest.pt", -10.5)
+    content = report_content(run, estimates=estimates_of([*policies, latest]))
+    assert [point["found"] for point in content["agreement"]["points"]] == [-30.0, -28.0, -27.0]
+
+
+def test_many_runs_are_in_the_table_and_some_are_drawn(tmp_path: Path) -> None:
+    rows = [{"return_mean": -30.0, "fqe_value": -12.0}, {"return_mean": -29.0, "fqe_value": -11.0}]
+    for seed in range(8):
+        make_run(tmp_path, seed, rows)
+    content = report_content(tmp_path)
+    assert len(curves_of(content)) == 8
+    assert "6 of 8 runs are drawn." in render(content)
