@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from rl_training.algorithms import ALGORITHMS
@@ -19,6 +23,15 @@ CHOICES = DiscreteActions(4, start=1)
 WIDTH = 5
 KINDS = [(name, kind) for name in sorted(ALGORITHMS) for kind in ALGORITHMS[name].action_kinds]
 """Every registered algorithm with every kind of action that it takes."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def translations_are_read_once() -> Iterator[None]:
+    """Let torch read the translations of its operators once for all tests: that is half of the time of an export."""
+    registry = importlib.import_module("torch.onnx._internal.exporter._registration").ONNXRegistry
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "from_torchlib", staticmethod(functools.cache(registry.from_torchlib)))
+        yield
 
 
 def make_saved(algo: str, action: ActionSpace = BOX, **options: Any) -> SavedPolicy:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import functools
-import importlib
+import hashlib
 import json
 import runpy
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from exported import BOX, CHOICES, KINDS, make_log, make_saved, observations
+from exported import (
+    BOX,
+    CHOICES,
+    KINDS,
+    make_log,
+    make_saved,
+    observations,
+    translations_are_read_once,  # noqa: F401 - used by all tests of this file
+)
 from torch import nn
 
 from rl_training.runtime import export, export_graph, export_log, export_numpy, export_sidecar
@@ -27,15 +33,6 @@ from rl_training.types import ConfigError, MissingExtraError
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _translations_are_read_once() -> Iterator[None]:
-    """Let torch read the translations of its operators once for all tests: that is half of the time of an export."""
-    registry = importlib.import_module("torch.onnx._internal.exporter._registration").ONNXRegistry
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(registry, "from_torchlib", staticmethod(functools.cache(registry.from_torchlib)))
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -203,6 +200,29 @@ def test_a_policy_that_differs_does_not_appear(tmp_path: Path, monkeypatch: pyte
         ExportError, match=r"differs from the package's; nothing was written: policy.onnx, batches of 1"
     ):
         write_bundle(make_saved("td3_bc"), tmp_path / "out", make_log())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_added_is_checked_as_the_others_and_described(tmp_path: Path) -> None:
+    def add(folder: Path) -> dict[str, Any]:
+        sums = json.loads((folder / "policy.json").read_text())["sha256"]
+        (folder / "note.txt").write_text(", ".join(sums))
+        return {"note": "a list of files"}
+
+    result = write_bundle(make_saved("td3_bc"), tmp_path / "out", make_log(), add=add)
+    assert result.about["note"] == "a list of files"
+    assert (tmp_path / "out" / "note.txt").read_text().startswith("check.py, policy.onnx")
+    stored = json.loads((tmp_path / "out" / "policy.json").read_text())
+    assert stored == result.about
+    assert stored["sha256"]["note.txt"] == hashlib.sha256((tmp_path / "out" / "note.txt").read_bytes()).hexdigest()
+
+
+def test_a_file_that_cannot_be_added_leaves_nothing_behind(tmp_path: Path) -> None:
+    def add(folder: Path) -> dict[str, Any]:
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        write_bundle(make_saved("td3_bc"), tmp_path / "out", make_log(), add=add)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 import torch
 from command_line import TINY, Command, call_main
 from conftest import transitions
-from exported import make_saved
+from exported import make_saved, translations_are_read_once  # noqa: F401 - used by all tests of this file
 
 import rl_training
 from rl_training.config import TrainConfig
@@ -50,7 +52,8 @@ def test_the_command_says_what_it_wrote_how_it_compares_and_what_to_do_next(
     assert (answer.code, answer.err) == (0, "")
     lines = answer.out.splitlines()
     assert lines[0] == f"{tmp_path / 'out'}: the policy of td3_bc after 20 timesteps"
-    for name in ("check.py", "policy.json", "policy.onnx", "policy_numpy.npz", "policy_numpy.py", "vectors.npz"):
+    arrays = ("policy.onnx", "policy_numpy.npz", "vectors.npz")
+    for name in (*arrays, "check.py", "policy.json", "policy_numpy.py", "report.html"):
         assert any(line.startswith(name) for line in lines)
     assert "largest differences from the package on the test vectors: action " in answer.out
     assert "µs in onnxruntime" in answer.out
@@ -61,10 +64,57 @@ def test_the_command_says_what_it_wrote_how_it_compares_and_what_to_do_next(
     assert "exists already; choose another name or delete it" in again.err
 
 
-def test_the_best_checkpoint_is_exported_without_novelty_if_asked(run: Path, tmp_path: Path, command: Command) -> None:
-    (run / "estimate.json").write_text(json.dumps({"value": -137.0, "anything": [1, 2]}))
-    answer = command("export", run, "--out", tmp_path / "out", "--best", "--no-novelty", "--json")
+def test_the_report_is_part_of_the_bundle_and_names_no_folder_of_this_machine(
+    run: Path, tmp_path: Path, command: Command
+) -> None:
+    answer = command("export", run, "--out", tmp_path / "out", "--json")
     about = json.loads(answer.out)
+    assert about["report"] == {"available": True, "why_not": None}
+    page = (tmp_path / "out" / "report.html").read_bytes()
+    assert about["sha256"]["report.html"] == hashlib.sha256(page).hexdigest()
+    text = page.decode()
+    assert str(tmp_path) not in text
+    assert "has not been estimated from the log" in text
+    # The page describes the folder that it lies in, by its name and the sums of the other files.
+    assert "<dd>out</dd>" in text
+    assert about["sha256"]["policy.onnx"] in text
+    # Pendulum says its dt.
+    assert "<dt>time between actions</dt><dd>0.05</dd>" in text
+    assert about["control_interval"]["median"] == pytest.approx(0.05)
+    assert about["control_interval"]["from"] == "dt of the environment"
+    assert about["control_interval"]["unit"] is None
+    assert check_folder(tmp_path / "out") == []
+    (tmp_path / "out" / "report.html").write_bytes(page + b" ")
+    assert check_folder(tmp_path / "out")[0].startswith("report.html is not the file that was exported")
+
+
+def check_folder(folder: Path) -> list[str]:
+    """What the check of an exported folder finds wrong with it."""
+    problems: list[str] = runpy.run_path(str(folder / "check.py"))["check"](folder)[0]
+    return problems
+
+
+def test_the_control_interval_is_that_of_the_timestamps(tmp_path: Path) -> None:
+    rows = transitions(200)
+    rng = np.random.default_rng(0)
+    rows["timestamps"] = 1.7e9 + np.cumsum(rng.choice([0.1, 0.2], p=[0.8, 0.2], size=200))
+    options: dict[str, Any] = {"hidden_sizes": (8, 8), "batch_size": 16, "total_timesteps": 20}
+    rl_training.BC(dataset=rows, output_dir=str(tmp_path / "runs"), **options).learn(progress=False)
+    saved = load_policy(tmp_path / "runs")
+    found = describe(saved, PolicyGraph(saved.policy, None), None, "")["control_interval"]
+    numbers = [found[name] for name in ("median", "quantile_0.05", "quantile_0.95")]
+    assert numbers == pytest.approx([0.1, 0.1, 0.2], abs=1e-6)
+    assert (found["unit"], found["from"]) == (None, "timestamps of the log, in their unit")
+
+
+def test_the_best_checkpoint_is_exported_without_novelty_and_report_if_asked(
+    run: Path, tmp_path: Path, command: Command
+) -> None:
+    (run / "estimate.json").write_text(json.dumps({"value": -137.0, "anything": [1, 2]}))
+    answer = command("export", run, "--out", tmp_path / "out", "--best", "--no-novelty", "--no-report", "--json")
+    about = json.loads(answer.out)
+    assert "report" not in about
+    assert not (tmp_path / "out" / "report.html").exists()
     stored = json.loads((tmp_path / "out" / "policy.json").read_text())
     assert about["policy"]["checkpoint"] == stored["policy"]["checkpoint"] == "best.pt"
     assert about["policy"]["run"] == run.name

@@ -15,6 +15,7 @@ from typing_extensions import Self
 
 from rl_training.config import TrainConfig
 from rl_training.envs import env_id_for
+from rl_training.experiment.handing_over import export_with_report
 from rl_training.experiment.registry import AlgorithmSpec, list_algorithms
 from rl_training.runtime import (
     Export,
@@ -22,6 +23,7 @@ from rl_training.runtime import (
     SavedPolicy,
     TrainResult,
     check_algorithm,
+    export_policy,
     load_policy,
     read_options,
     resume,
@@ -139,13 +141,14 @@ class ManagedAlgorithm:
         """The policy as a plain module from native observations to native actions."""
         return copy.deepcopy(self._trained().policy)
 
-    def export(self, path: str | Path, *, novelty: bool = True) -> Export:
+    def export(self, path: str | Path, *, novelty: bool = True, report: bool = True) -> Export:
         """Write the policy to a new folder for use without this package, and check it there.
 
-        The folder has an ONNX file with `action` and `novelty`, the support score, its description, test vectors, and a
-        script that checks them. Without `novelty`, the data of the run is not needed.
+        The folder has an ONNX file with `action` and `novelty`, the support score, its description, test vectors, a
+        script that checks them, and a `report` on the run. Without `novelty`, the data of the run is not needed.
         """
-        return self._trained().export(path, dataset=self._dataset, novelty=novelty)
+        write = export_with_report if report else export_policy
+        return write(self._trained(), path, dataset=self._dataset, novelty=novelty)
 
     def save(self, path: str | Path) -> None:
         """Write everything to one file, for `load`, and for `rl-training eval` and `predict`."""

@@ -14,6 +14,7 @@ from rl_training.cli.options import BestOption, ImportOption, JsonOption, QuietO
 if TYPE_CHECKING:
     from rl_training.runtime import Export
 
+NO_REPORT = "Leave out the report on the run, report.html."
 NO_NOVELTY = "Leave out novelty, the support score, which needs the data of the run."
 
 
@@ -22,18 +23,21 @@ def export(
     out: Annotated[Path, typer.Option(help="The folder to write; it must not exist yet.")],
     best: BestOption = False,
     no_novelty: Annotated[bool, typer.Option("--no-novelty", help=NO_NOVELTY)] = False,
+    no_report: Annotated[bool, typer.Option("--no-report", help=NO_REPORT)] = False,
     import_: ImportOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Write a trained policy as an ONNX file with its description and a check, for use without this package."""
-    from rl_training.runtime import load_policy
+    """Write a trained policy as an ONNX file with description, check and report, for use without this package."""
+    from rl_training.experiment.handing_over import export_with_report
+    from rl_training.runtime import export_policy, load_policy
     from rl_training.runtime.finding import find_checkpoint
 
     path = find_checkpoint(run, name="best.pt" if best else "latest.pt")
     with working(quiet=quiet or as_json) as show:
         show(f"exporting {path}")
-        result = load_policy(path).export(out, novelty=not no_novelty)
+        write = export_policy if no_report else export_with_report
+        result = write(load_policy(path), out, novelty=not no_novelty)
     if as_json:
         print_json(result.to_plain())
     else:
@@ -56,4 +60,7 @@ def _print_result(result: Export) -> None:
         print(f"novelty was calibrated on {count} held-out episode{'s' * (count != 1)}: above 1 is unlike the data")
     else:
         print(f"note: without novelty: {novelty['why_not']}")
+    why_no_report = result.about.get("report", {}).get("why_not")
+    if why_no_report is not None:
+        print(f"note: without a report: {why_no_report}")
     print(f"Next: python {shlex.quote(str(result.path / 'check.py'))}")

@@ -137,13 +137,24 @@ def make_env(
 
 
 def describe_env(env: gym.Env[Any, Any]) -> dict[str, Any]:
-    """The class of an environment, the wrappers around it, from the outermost on, and its spaces, as text."""
+    """The class of an environment, the wrappers around it, from the outermost on, its spaces, as text, and its dt."""
     spaces = {"observation_space": str(env.observation_space), "action_space": str(env.action_space)}
     wrappers, inner = [], env
     while isinstance(inner, gym.Wrapper):
         wrappers.append(type(inner).__name__)
         inner = inner.env
-    return {"class": f"{type(inner).__module__}.{type(inner).__qualname__}", "wrappers": wrappers, **spaces}
+    name = f"{type(inner).__module__}.{type(inner).__qualname__}"
+    return {"class": name, "wrappers": wrappers, **spaces, "dt": _step_time(inner)}
+
+
+def _step_time(env: gym.Env[Any, Any]) -> float | None:
+    """The time that a step takes, if the environment says it in the attribute `dt`, as simulations do."""
+    try:
+        found: Any = getattr(env, "dt", None)
+    except Exception:  # a property of the user's own may raise anything, and a run can do without it
+        return None
+    is_number = isinstance(found, (int, float, np.number)) and not isinstance(found, bool)
+    return float(found) if is_number and 0 < float(found) < float("inf") else None
 
 
 def make_vector_env(

@@ -1,6 +1,7 @@
 """Many runs."""
 
 from rl_training.config import TrainConfig
+from rl_training.experiment.handing_over import export_with_report
 from rl_training.experiment.manager import ExperimentManager, SeedProgress
 from rl_training.experiment.page import report_content, write_report
 from rl_training.experiment.plot import plot_curves
@@ -12,6 +13,7 @@ __all__ = [
     "ExperimentManager",
     "SeedProgress",
     "TrainConfig",
+    "export_with_report",
     "get_algorithm_spec",
     "list_algorithms",
     "plot_curves",

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from rl_training.config import TrainConfig
 from rl_training.data import DataOptions, TransitionDataset, load_transition_dataset
 from rl_training.data.fields import REWARDS_HINT
+from rl_training.data.timing import StepTimes, step_times
 from rl_training.envs import Task, make_native_env, reward_transform, try_out
 from rl_training.runtime.auditing import TrainingAudit
 from rl_training.runtime.options import RunOptions
@@ -34,6 +35,8 @@ class Data:
     """Who says what the actions are, for the start of a run."""
     audit: Mapping[str, Any] = field(default_factory=dict)
     """What the cheap part of the audit found."""
+    step_times: StepTimes | None = None
+    """How long its steps take, where it has timestamps."""
 
     @property
     def mean_return(self) -> float | None:
@@ -55,6 +58,7 @@ class Data:
             "rows_dropped": dataset.num_dropped + len(dataset) - len(drawn),
             "notes": list(drawn.notes),
             "audit": dict(self.audit),
+            "step_times": None if self.step_times is None else asdict(self.step_times),
         }
         if returns is None:
             return about
@@ -86,7 +90,7 @@ def load_data(
         inspect=audit.inspect,
     )
     summary = audit.summary(accepted=data_options.accept_audit)
-    dataset = _without_timestamps(dataset)
+    times, dataset = step_times(dataset), _without_timestamps(dataset)
     _check_columns(dataset, options, env_id)
     says = "as the data has them"
     if spaces is None:
@@ -101,7 +105,7 @@ def load_data(
         dataset = dataset.with_clipped_actions(spaces.action.low, spaces.action.high)
     _check_actions(dataset, spaces, origin)
     encoded = dataset.map_actions(spaces.action.encode)
-    return Data(encoded, spaces, _fingerprint(encoded), says, summary)
+    return Data(encoded, spaces, _fingerprint(encoded), says, summary, times)
 
 
 def _fingerprint(dataset: TransitionDataset, *, older: bool = False) -> str:

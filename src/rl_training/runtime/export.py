@@ -6,7 +6,7 @@ import hashlib
 import json
 import runpy
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,12 @@ from rl_training.types import ConfigError, UserError, import_extra
 SCRIPTS = Path(rl_training.__file__).parent / "assets" / "export"
 VALUE_TOLERANCE = 1e-4
 """How much the values of two candidates may differ, relative to one, if either may be chosen."""
+
+
+ABOUT = "policy.json"
+
+Addition = Callable[[Path], Mapping[str, Any]]
+"""Writes a further file into a folder that has all others, and says what policy.json is to say of it."""
 
 
 class ExportError(UserError, RuntimeError):
@@ -64,21 +70,28 @@ def export_policy(
     dataset: Any = None,
     novelty: bool = True,
     remarks: Mapping[str, Any] | None = None,
+    add: Addition | None = None,
 ) -> Export:
     """Write a policy to a new folder, which appears only if the policy in it gives the actions of the package.
 
     `dataset` is the data of a run that was given it as an object. Without `novelty`, no data is needed. `remarks` are
-    further facts for policy.json.
+    further facts for policy.json. `add` writes a further file into the folder before it appears.
     """
     path = Path(out)
     _check_folder(path)
     require_onnx()
     log, why_not = find_log(saved, dataset) if novelty else (None, "it was left out when the policy was exported")
-    return write_bundle(saved, path, log, why_not, remarks)
+    return write_bundle(saved, path, log, why_not, remarks=remarks, add=add)
 
 
 def write_bundle(
-    saved: SavedPolicy, path: Path, log: Log | None, why_not: str = "", remarks: Mapping[str, Any] | None = None
+    saved: SavedPolicy,
+    path: Path,
+    log: Log | None,
+    why_not: str = "",
+    *,
+    remarks: Mapping[str, Any] | None = None,
+    add: Addition | None = None,
 ) -> Export:
     """Write the folder of a policy with what is known from a log, or with the reason why there is none."""
     graph = PolicyGraph(saved.policy, None if log is None else fit_log(log, saved.policy)).eval()
@@ -91,11 +104,20 @@ def write_bundle(
         about = {**describe(saved, graph, log, why_not), **(remarks or {})} | {
             "policy_numpy": {"available": why_not_plain is None, "why_not": why_not_plain},
             "latency_us": latencies(graph, folder / "policy.onnx", vectors["obs"]),
-            "sha256": {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(folder.iterdir())},
         }
-        (folder / "policy.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+        about = _write_about(folder, about)
+        if add is not None:
+            about = _write_about(folder, {**about, **add(folder)})
         differences, differing = _verify(folder, saved)
     return Export(path, about, differences, differing)
+
+
+def _write_about(folder: Path, about: Mapping[str, Any]) -> dict[str, Any]:
+    """Write policy.json with the sums of all other files; what is in it."""
+    files = sorted(file for file in folder.iterdir() if file.name != ABOUT)
+    found = {**about, "sha256": {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}}
+    (folder / ABOUT).write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    return found
 
 
 def _check_folder(path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import Path
 from typing import Any
 
 from rl_training.data import ColumnsConfig
@@ -47,7 +48,7 @@ def describe(saved: SavedPolicy, graph: PolicyGraph, log: Log | None, why_not: s
         "action": _action(saved.spaces, columns),
         "novelty": _novelty(graph.novelty, log, why_not),
         "reward_transforms": saved.tree.get("trainer", {}).get("rewards", []),
-        "control_interval": None,
+        "control_interval": _control_interval(saved),
         "estimates": _estimates(saved),
         "check": _rules(saved),
         "intended_use": INTENDED_USE,
@@ -55,14 +56,20 @@ def describe(saved: SavedPolicy, graph: PolicyGraph, log: Log | None, why_not: s
     }
 
 
+def run_directory(saved: SavedPolicy) -> Path | None:
+    """The run that a policy comes from; None where its file lies elsewhere."""
+    run = None if saved.path is None else saved.path.resolve().parent.parent
+    return run if run is not None and is_run(run) else None
+
+
 def _policy(saved: SavedPolicy) -> dict[str, Any]:
     trainer = saved.tree.get("trainer", {})
     candidates: Any = getattr(saved.policy.model, "candidates", None)
-    run = None if saved.path is None else saved.path.resolve().parent.parent
+    run = run_directory(saved)
     config = json.dumps(saved.config.to_plain(), sort_keys=True, default=str)
     return {
         "algorithm": saved.config.algo,
-        "run": run.name if run is not None and is_run(run) else None,
+        "run": None if run is None else run.name,
         "checkpoint": None if saved.path is None else saved.path.name,
         "step": trainer.get("state", {}).get("global_step"),
         "environment": saved.config.env_id,
@@ -124,9 +131,33 @@ def _novelty(novelty: Novelty | None, log: Log | None, why_not: str) -> dict[str
     }
 
 
+def _control_interval(saved: SavedPolicy) -> dict[str, Any] | None:
+    """How long a step takes, by the timestamps of the log, else by the environment; None where neither says it."""
+    run = run_directory(saved)
+    about = {} if run is None else read_json(run / "metadata.json")
+    times, dt = (about.get("data") or {}).get("step_times"), (about.get("env") or {}).get("dt")
+    if times is not None:
+        spread = {"quantile_0.05": times["low"], "quantile_0.95": times["high"]}
+        return {"median": times["median"], **spread, "unit": None, "from": "timestamps of the log, in their unit"}
+    if dt is not None:
+        return {"median": dt, "quantile_0.05": dt, "quantile_0.95": dt, "unit": None, "from": "dt of the environment"}
+    return None
+
+
 def _estimates(saved: SavedPolicy) -> dict[str, Any] | None:
-    """The value estimates in the run directory, as they are."""
-    return None if saved.path is None else read_json(saved.path.resolve().parent.parent / "estimate.json") or None
+    """The value estimates in the run directory, without the folders of this machine."""
+    run = run_directory(saved)
+    found = {} if run is None else read_json(run / "estimate.json")
+    if "policies" in found:
+        found["policies"] = [{**each, "path": _inside(run, each["path"])} for each in found["policies"]]
+    if "source" in found:
+        found["source"] = Path(found["source"]).name
+    return found or None
+
+
+def _inside(run: Path | None, path: str | None) -> str | None:
+    """A file of a run by its place in it."""
+    return None if path is None or run is None else Path(*Path(path).parts[-2:]).as_posix()
 
 
 def _rules(saved: SavedPolicy) -> dict[str, Any]:

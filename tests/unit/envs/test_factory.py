@@ -9,11 +9,13 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control.pendulum import PendulumEnv
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from rl_training.envs import make_env, make_native_env, make_vector_env, space_spec
+from rl_training.envs.factory import describe_env
 from rl_training.spaces import BoxActions, Column, DiscreteActions, SpaceSpec
 from rl_training.types import ConfigError, MissingExtraError
 
@@ -265,3 +267,25 @@ def test_the_original_observation_is_not_changed_in_place(register: Callable[...
     seen += 1
 
     np.testing.assert_array_equal(obs, np.ones((2, 2)))
+
+
+@pytest.mark.parametrize(
+    ("dt", "expected"), [(0.05, 0.05), (2, 2.0), (np.float32(0.5), 0.5), (None, None), (0.0, None), ("1", None)]
+)
+def test_an_environment_may_say_how_long_its_steps_take(dt: Any, expected: float | None) -> None:
+    env = gym.make("Pendulum-v1")
+    env.unwrapped.dt = dt  # type: ignore[attr-defined]
+    assert describe_env(env)["dt"] == expected
+
+
+def test_a_dt_that_cannot_be_read_is_not_known() -> None:
+    class Broken(PendulumEnv):
+        @property
+        def dt(self) -> float:
+            raise RuntimeError
+
+        @dt.setter
+        def dt(self, value: float) -> None:
+            pass
+
+    assert describe_env(Broken())["dt"] is None

@@ -36,7 +36,7 @@ def log(material: Material) -> Plain:
     """The log: size, returns, how episodes end, what the audit found."""
     metadata = next((dict(each.metadata["data"]) for each in material.records if each.metadata.get("data")), {})
     audit = metadata.get("audit")
-    plain: Plain = {"audit": audit, "notes": list(metadata.get("notes", ()))}
+    plain: Plain = {"audit": audit, "notes": list(metadata.get("notes", ())), "step_times": metadata.get("step_times")}
     if material.data is None:
         plain["why_no_data"] = material.why_no_data
         return {**plain, **{name: metadata.get(name) for name in ("rows", "episodes", "return_mean", "return_std")}}

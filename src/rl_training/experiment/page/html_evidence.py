@@ -28,6 +28,8 @@ def log(found: Plain) -> str:
         shown["standard deviation"] = number(found["return_std"])
     if found.get("ends"):
         shown["terminated / cut"] = f"{found['ends']['terminated']:,} / {found['ends']['cut']:,}"
+    if found["step_times"]:
+        shown["time of a step"] = _time(*(found["step_times"][name] for name in ("median", "low", "high")))
     parts = [p(f"Source: {found['source']}", "soft small")] if found.get("source") else []
     parts.append(facts(shown))
     if found.get("source") and found["return_mean"] is None:
@@ -44,6 +46,11 @@ def log(found: Plain) -> str:
     if found["notes"]:
         parts.append(items(found["notes"]))
     return section("The log", *parts)
+
+
+def _time(median: float, low: float, high: float) -> str:
+    """How long a step takes, in the unit of the timestamps."""
+    return number(median) if low == high else f"{number(median)} ({number(low)} to {number(high)} in 90 %)"
 
 
 def _audit(audit: Plain | None) -> str:
@@ -211,7 +218,7 @@ def real_episodes(found: Plain) -> str:
 
 def handover(found: Plain) -> str:
     """The exported folder."""
-    rows = [(each["name"], each["bytes"], each["sha256"] or DASH) for each in found["files"]]
+    rows = [(each["name"], each["bytes"], each["sha256"]) for each in found["files"]]
     action, novelty = found["action"] or {}, found["novelty"] or {}
     shown = {"folder": found["folder"]}
     if found["input"]:
@@ -221,6 +228,8 @@ def handover(found: Plain) -> str:
         shown["action"] = "; ".join(f"{number(low)} to {number(high)}" for low, high in bounds)
     elif "count" in action:
         shown["action"] = f"one of {action['count']} choices"
+    if times := found["control_interval"]:
+        shown["time between actions"] = _time(*(times[name] for name in ("median", "quantile_0.05", "quantile_0.95")))
     shown["support score"] = "yes" if novelty.get("available") else "no"
     latencies = found["latency_us"] if isinstance(found["latency_us"], Mapping) else {}
     shown |= {
@@ -233,14 +242,26 @@ def handover(found: Plain) -> str:
     return section(
         "Hand-over",
         p(
-            "The policy as a folder that runs without the training software. check.py says whether it still answers "
-            "the same."
+            "The policy as a folder that runs without the training software. policy.json describes it and has the sums "
+            "of the other files. check.py says whether they are unchanged and the policy still answers the same."
         ),
         facts(shown),
         table(("file", "bytes", "sha256"), rows),
+        _input_ranges(found["observation"]),
         code(found["check"]),
         code(example),
     )
+
+
+def _input_ranges(observation: Plain) -> str:
+    """What the data had in each number of an observation: outside, the policy has learned nothing."""
+    ranges = observation["ranges"]
+    if not ranges:
+        return ""
+    names = observation["names"] or [f"observation {place}" for place in range(len(ranges["min"]))]
+    rows = list(zip(names, ranges["min"], ranges["max"], strict=True))
+    numbers = table(("input", "smallest in the data", "largest"), rows)
+    return f"<details><summary>Ranges of the inputs</summary>{numbers}</details>"
 
 
 def limits(found: Plain) -> str:
