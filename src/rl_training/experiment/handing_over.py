@@ -54,6 +54,7 @@ def _add_report(
         return _without(_nameless(str(error)))
     # The folder gets its name when everything is in it.
     content["handover"]["folder"] = name
+    content["verdict"]["chosen"]["why"] = "it is the one in this folder"
     write_text(folder / REPORT, render(without_folders(content)))
     return {"report": {"available": True, "why_not": None}}
 

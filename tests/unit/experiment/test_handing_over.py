@@ -60,6 +60,7 @@ def test_the_page_is_about_the_run_and_its_folder_and_names_no_other_folder(run:
     assert exported(run, tmp_path / "bundle") == {"report": {"available": True, "why_not": None}}
     page = (tmp_path / "bundle" / "report.html").read_text()
     assert "<dd>bundle</dd>" in page
+    assert "Policy: clone, because it is the one in this folder. Run: clone" in page
     assert "clone was asked what it would have done in 500 logged situations" in page
     assert str(tmp_path) not in page
 
@@ -76,6 +77,15 @@ def test_an_estimate_of_another_checkpoint_is_not_taken_for_one_of_the_exported(
     (run / "estimate.json").write_text(json.dumps(estimates_of([estimate_of(last, -12.0)])))
     exported(run, tmp_path / "last")
     assert "clone is not distinguishable from the data" in (tmp_path / "last" / "report.html").read_text()
+
+
+def test_the_best_checkpoint_is_found_among_the_estimates_by_its_file(run: Path, tmp_path: Path) -> None:
+    best = shutil.copyfile(run / "checkpoints" / "latest.pt", run / "checkpoints" / "best.pt")
+    (run / "estimate.json").write_text(json.dumps(estimates_of([estimate_of(best, -12.0)])))
+    exported(best, tmp_path / "best")
+    assert "clone is not distinguishable from the data" in (tmp_path / "best" / "report.html").read_text()
+    exported(run, tmp_path / "latest")
+    assert "How good latest.pt is has not been estimated" in (tmp_path / "latest" / "report.html").read_text()
 
 
 def test_options_of_the_report_are_passed_on(run: Path, tmp_path: Path) -> None:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from judged_runs import estimate_of, estimates_of, selection_with
 from run_directories import make_run, returns
 
 from rl_training.experiment.page import report_content
+from rl_training.experiment.page.checkpoints import checkpoints, doubts
+from rl_training.experiment.page.gathering import gather
 from rl_training.experiment.page.html import render
 
 
@@ -69,7 +75,7 @@ def test_values_that_change_within_their_intervals_are_called_smooth(tmp_path: P
     content = report_content(run, estimates=estimates_of(policies))
     (curve,) = curves_of(content)
     assert curve["jumps"] == []
-    assert curve["said"].endswith("no value jumps from one checkpoint to the next by more than its interval.")
+    assert curve["said"].endswith("No value jumps from one checkpoint to the next by more than its interval.")
     assert not any("in doubt" in note for note in content["verdict"]["notes"])
 
 
@@ -93,7 +99,7 @@ def test_a_checkpoint_that_cannot_be_judged_leaves_a_gap_in_the_curve(tmp_path: 
     (curve,) = curves_of(content)
     assert [point["value"] for point in curve["points"]] == [-12.0, None, -11.0]
     assert curve["jumps"] == []
-    assert "cannot be judged" in render(content)
+    assert "bc, seed 0 at step 200: its actions are far." in render(content)
 
 
 def test_rough_values_of_a_selection_are_drawn_and_not_judged(tmp_path: Path) -> None:
@@ -104,28 +110,49 @@ def test_rough_values_of_a_selection_are_drawn_and_not_judged(tmp_path: Path) ->
     (curve,) = curves_of(content)
     assert [point["value"] for point in curve["points"]] == [-90.0, -11.0, -10.0]
     assert curve["jumps"] == []
-    assert "a rough fit" in render(content)
+    other = {**rough, "name": "elsewhere/policies/step_000000500.pt", "path": None}
+    content = report_content(run, selection=selection_with(good, rough=[rough, other]))
+    assert content["candidates"]["left_out"] == ["bc, seed 0 at step 100", "elsewhere at step 500"]
+    page = render(content)
+    assert "a rough fit" in page
+    assert (
+        "Left out after a rough fit, which put them below these: bc, seed 0 at step 100, elsewhere at step 500." in page
+    )
+    command = content["limits"]["commands"][-1]
+    assert command.startswith(f"rl-training select {run} --checkpoints all --split held-out --gamma 0.9")
 
 
-@pytest.mark.parametrize("is_estimated", [False, True])
-def test_what_a_run_measured_itself_is_judged_by_the_interval_of_its_estimate(
-    tmp_path: Path, is_estimated: bool
+@pytest.mark.parametrize(("length", "jumps"), [(10, [(200, 300)]), (None, []), (200, [])])
+def test_what_a_run_measured_itself_is_judged_by_its_estimate_if_both_look_as_far_ahead(
+    tmp_path: Path, length: int | None, jumps: list[tuple[int, int]]
 ) -> None:
     rows = [{"return_mean": -30.0 + row, "fqe_value": value} for row, value in enumerate((-12.0, -11.0, -3.0))]
     run = make_run(tmp_path, 0, rows)
-    latest = estimates_of([estimate_of(run / "checkpoints" / "latest.pt", -10.0)])
-    content = report_content(run, estimates=latest) if is_estimated else report_content(run)
-    (curve,) = curves_of(content)
+    material = gather(run, estimates=estimates_of([estimate_of(run / "checkpoints" / "latest.pt", -10.0)]))
+    # The discount of the estimate, 0.9, is the default for episodes of ten steps.
+    bounds = None if length is None else np.array([[0, length], [length, 2 * length]])
+    data: Any = None if bounds is None else SimpleNamespace(log=SimpleNamespace(bounds=bounds))
+    material = replace(material, data=data)
+    (curve,) = checkpoints(material)
     assert curve["source"] == "training"
     assert [point["value"] for point in curve["points"]] == [-12.0, -11.0, -3.0]
-    if is_estimated:
-        assert [(jump["from"], jump["to"]) for jump in curve["jumps"]] == [(200, 300)]
-    else:
-        assert curve["jumps"] == []
-        assert "a jump cannot be told from chance" in curve["said"]
+    assert [(jump["from"], jump["to"]) for jump in curve["jumps"]] == jumps
+    assert ("a jump cannot be told from chance" in curve["said"]) is (jumps == [])
     # The estimate of the chosen policy is another fit, which these values say nothing against.
-    assert not any("in doubt" in note for note in content["verdict"]["notes"])
-    assert "a small fit during training" in render(content)
+    assert doubts(material) == []
+
+
+def test_values_of_different_fits_are_not_in_one_figure(tmp_path: Path) -> None:
+    rows = [{"fqe_value": -12.0}, {"fqe_value": -11.0}]
+    first, _ = (make_run(tmp_path, seed, rows) for seed in range(2))
+    estimates = estimates_of([estimate_of(policy_file(first, step), -9.0) for step in (100, 200)])
+    content = report_content(tmp_path, estimates=estimates)
+    assert [curve["source"] for curve in curves_of(content)] == ["estimates", "training"]
+    figures = re.findall(r"<figure>.*?</figure>", render(content), flags=re.DOTALL)
+    own = [figure for figure in figures if "training step of the checkpoint" in figure]
+    assert ["bc, seed 0" in figure for figure in own] == [True, False]
+    assert ["bc, seed 1" in figure for figure in own] == [False, True]
+    assert "They are not to be compared with the estimates." in own[1]
 
 
 def test_the_estimate_beside_a_run_is_not_a_point_of_the_runs_own_curve(tmp_path: Path) -> None:

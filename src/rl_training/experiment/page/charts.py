@@ -24,6 +24,9 @@ BESIDE = 4
 MOST_NAMED = 12
 """Points of a scatter plot that are numbered."""
 
+NEAR = 18
+"""Points nearer to each other than this would have their numbers on top of each other."""
+
 Plain = Mapping[str, Any]
 
 
@@ -182,12 +185,13 @@ def style(place: int) -> str:
     return f"c{place % COLOURS}" + (f" dash{dashes}" if dashes else "")
 
 
-def legend(names: Sequence[str]) -> str:
-    """Colours and names, as a list that breaks where it must."""
+def legend(names: Sequence[str] | Mapping[str, int]) -> str:
+    """Colours and names, as a list that breaks where it must; a mapping says which colour each has."""
+    places = names if isinstance(names, Mapping) else {name: place for place, name in enumerate(names)}
     items = (
         f'<li><svg viewBox="0 0 28 10" aria-hidden="true"><path class="line {style(place)}" d="M1 5H27"/></svg>'
         f"{escape(name)}</li>"
-        for place, name in enumerate(names)
+        for name, place in places.items()
     )
     return f'<ul class="legend">{"".join(items)}</ul>'
 
@@ -201,9 +205,16 @@ def scatter(points: Sequence[Plain], *, x_name: str, y_name: str) -> str:
         frame.axes(x_name, y_name),
         f'<path class="log-line" d="M{frame.x(low):.1f} {frame.y(low):.1f}L{frame.x(high):.1f} {frame.y(high):.1f}"/>',
     ]
+    drawn: list[tuple[float, float]] = []
     for place, each in enumerate(points, start=1):
         x, y = frame.x(each["x"]), frame.y(each["y"])
         parts.append(f'<circle class="point" cx="{x:.1f}" cy="{y:.1f}" r="5"/>')
         if len(points) <= MOST_NAMED:
-            parts.append(text(x + 8, y + 4, str(place), kind="tick"))
+            # The numbers of points that lie together stand on both sides.
+            is_near = sum(abs(x - other[0]) < NEAR and abs(y - other[1]) < NEAR for other in drawn)
+            left = is_near % 2 == 1
+            parts.append(
+                text(x - 8 if left else x + 8, y + 4, str(place), anchor="end" if left else "start", kind="tick")
+            )
+        drawn.append((x, y))
     return frame.figure(f"{y_name} against {x_name} for {len(points)} policies.", *parts)

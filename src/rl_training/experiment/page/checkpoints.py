@@ -7,12 +7,16 @@ from itertools import pairwise
 from typing import Any
 
 from rl_training.experiment.page.axes import number
-from rl_training.experiment.page.gathering import RETURN, Material, Plain, runs_of, step_of
+from rl_training.experiment.page.gathering import RETURN, Material, Plain, runs_of
+from rl_training.experiment.page.naming import step_of
 from rl_training.experiment.report import RunRecord
+from rl_training.runtime.fitting import default_gamma
 from rl_training.runtime.policy_value import VALUE
 
 FEWEST = 2
 """Checkpoints of a run from which on there is a curve."""
+SAME_HORIZON = 1.1
+"""How much farther one of two discounts may look ahead, if values are to be compared."""
 
 
 def checkpoints(material: Material) -> list[Plain]:
@@ -41,17 +45,21 @@ def doubts(material: Material) -> list[str]:
 
 def _estimated(material: Material, record: RunRecord) -> list[Plain]:
     """What `select` or `estimate` found for checkpoints of a run, in the order of their timesteps."""
-    judged: Sequence[Mapping[str, Any]] = ()
-    if material.estimates is not None:
-        judged = material.estimates["policies"]
-    if material.selection is not None and material.selection["estimates"] is material.estimates:
-        # These are more: some were left out after a rough fit, and have a value without an interval.
-        judged = material.selection["candidates"]
+    judged: Sequence[Mapping[str, Any]] = () if material.estimates is None else material.estimates["policies"]
+    judged = [*judged, *left_out(material)]
     own, points = runs_of(judged, [record]), dict[int, Plain]()
     for each in judged:
         if each["name"] in own and (step := step_of(each["path"], record)) is not None:
             points[step] = {"step": step, "value": each["value"], "interval": each["interval"], "policy": each["name"]}
     return [points[step] for step in sorted(points)]
+
+
+def left_out(material: Material) -> list[Plain]:
+    """Candidates of the selection that have a rough value only: a rough fit left them out of the shortlist."""
+    if material.selection is None or material.selection["estimates"] is not material.estimates:
+        return []
+    candidates = material.selection["candidates"]
+    return [each for each in candidates if each["value"] is not None and each["interval"] is None]
 
 
 def _measured(record: RunRecord) -> list[Plain]:
@@ -65,13 +73,11 @@ def _with_value(points: Sequence[Plain]) -> list[Plain]:
 
 
 def _curve(material: Material, record: RunRecord, points: list[Plain], source: str, own: Sequence[Plain]) -> Plain:
-    # A run's own measurements are judged by the interval of its estimate, if it was estimated.
-    widths = [_width(point) for point in own] if source == "training" else []
-    width = next((each for each in reversed(widths) if each is not None), None)
+    width = _usual_width(material, own) if source == "training" else None
     returns, chosen = dict(record.curve(RETURN)), material.choice.policy
-    name, jumps = material.names[record.path], _jumps(_with_value(points), width, returns)
+    jumps = _jumps(_with_value(points), width, returns)
     return {
-        "name": name,
+        "name": material.names[record.path],
         "source": source,
         "is_chosen": record.path == material.choice.run,
         "points": points,
@@ -79,8 +85,20 @@ def _curve(material: Material, record: RunRecord, points: list[Plain], source: s
         "width": width,
         "returns": [{"step": step, "value": returns[step]} for step in sorted(returns)],
         "jumps": jumps,
-        "said": _words(name, points, width, jumps),
+        "said": _words(points, width, jumps),
     }
+
+
+def _usual_width(material: Material, own: Sequence[Plain]) -> float | None:
+    """The width of a run's estimated interval, by which its own measurements are judged.
+
+    They have the default discount. With another one, values and intervals are of another size.
+    """
+    widths = [width for point in own if (width := _width(point)) is not None]
+    if not widths or material.data is None or material.estimates is None:
+        return None
+    horizons = [1 / (1 - gamma) for gamma in (default_gamma(material.data.log.bounds), material.estimates["gamma"])]
+    return widths[-1] if max(horizons) <= SAME_HORIZON * min(horizons) else None
 
 
 def _width(point: Mapping[str, Any]) -> float | None:
@@ -112,16 +130,16 @@ def _in_environment(change: float, allowed: float, returned: float | None) -> Pl
     return {"return_change": returned, "is_real": is_real}
 
 
-def _words(name: str, points: Sequence[Plain], width: float | None, jumps: Sequence[Plain]) -> str:
+def _words(points: Sequence[Plain], width: float | None, jumps: Sequence[Plain]) -> str:
     """What the curve says of the fits."""
     if width is None and sum(point["interval"] is not None for point in points) < FEWEST:
         return (
-            f"{name}: these values have no intervals, so a jump cannot be told from chance. The command "
-            "rl-training select RUN --checkpoints all gives them intervals."
+            "These values have no intervals, so a jump cannot be told from chance. The command rl-training select RUN "
+            "--checkpoints all gives them intervals."
         )
     if not jumps:
-        return f"{name}: no value jumps from one checkpoint to the next by more than its interval."
-    return " ".join([f"{name}:", *map(_jump_text, jumps)])
+        return "No value jumps from one checkpoint to the next by more than its interval."
+    return " ".join(map(_jump_text, jumps))
 
 
 def _jump_text(jump: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from rl_training.experiment.page.gathering import RETURN, Material, Plain, source_file
 from rl_training.runtime.artifacts import describe_machine, read_json
 from rl_training.runtime.log_actions import compare_actions
+from rl_training.runtime.policy_files import policy_step
 
 BINS = 24
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -112,8 +113,8 @@ def behavior(material: Material) -> Plain:
     """What the chosen policy would have done in the log."""
     if material.saved is None or material.data is None:
         return {"missing": f"The policy's actions are not compared with the log's: {material.why_no_data}."}
-    run = material.choice.run or material.records[0].path
-    return {"policy": material.names[run], **compare_actions(material.saved, material.data)}
+    name = material.chosen_name or material.names[material.records[0].path]
+    return {"policy": name, **compare_actions(material.saved, material.data)}
 
 
 def real_episodes(material: Material) -> Plain | None:
@@ -168,7 +169,7 @@ def limits(material: Material) -> Plain:
         dict.fromkeys(text for each in material.records if (text := _command(each.metadata.get("command"))))
     )
     if material.estimates is not None and material.policies:
-        commands.append(_estimate_command(material, material.estimates))
+        commands.append(_judging_command(material, material.estimates))
     return {
         "limits": list(LIMITS),
         "commands": commands,
@@ -179,13 +180,19 @@ def limits(material: Material) -> Plain:
     }
 
 
-def _estimate_command(material: Material, found: Plain) -> str:
-    """The command that makes these estimates again."""
+def _judging_command(material: Material, found: Plain) -> str:
+    """The command that makes these estimates again: `select`, if they are part of a selection, else `estimate`."""
+    selection = material.selection if material.selection and material.selection["estimates"] is found else None
+    policies = found["policies"] if selection is None else selection["candidates"]
     runs = dict.fromkeys(
-        str(material.policies[name]) for each in found["policies"] if (name := each["name"]) in material.policies
+        str(material.policies[name]) for each in policies if (name := each["name"]) in material.policies
     )
     judged_on = source_file(found)
-    options = {
+    options: Plain = {}
+    if selection is not None:
+        has_all = any(policy_step(Path(each["path"])) is not None for each in policies if each["path"])
+        options = {"--checkpoints": "all" if has_all else "latest", "--episodes": selection["budget"] or None}
+    options |= {
         "--data": judged_on,
         "--split": None if judged_on else "held-out" if found["is_held_out"] else "all",
         "--gamma": found["gamma"],
@@ -195,7 +202,7 @@ def _estimate_command(material: Material, found: Plain) -> str:
         "--seed": found["fit"]["seed"],
     }
     given = [part for name, value in options.items() if value is not None for part in (name, str(value))]
-    return shlex.join(["rl-training", "estimate", *runs, *given])
+    return shlex.join(["rl-training", "estimate" if selection is None else "select", *runs, *given])
 
 
 def _command(arguments: Sequence[str] | None) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,8 @@ import numpy as np
 
 from rl_training.experiment.claims import among_the_best
 from rl_training.experiment.estimation import FILE as ESTIMATES
-from rl_training.experiment.report import RunRecord, options_that_differ, read_runs
+from rl_training.experiment.page.naming import display_names, is_same_policy, which_checkpoint
+from rl_training.experiment.report import RunRecord, read_runs
 from rl_training.runtime.artifacts import read_json
 from rl_training.runtime.evaluation_data import JudgedData, data_given, data_of_runs
 from rl_training.runtime.saved_policy import SavedPolicy, load_policy
@@ -20,10 +20,6 @@ from rl_training.types import ConfigError, UserError, nearest
 
 Plain = dict[str, Any]
 
-NAMED = re.compile(r"(?P<algo>.+?)__(?P<subject>.+)__seed(?P<seed>\d+)__\d{8}-\d{6}(-\d+)?")
-"""The name of a run that was not given one."""
-NAMED_BY_STEP = re.compile(r"\w+_(\d{9,})")
-"""The name of a checkpoint or policy file that says its timestep."""
 SAME_FIT = ("source", "gamma", "kappa", "episodes", "rows", "logged_value", "behavior_value")
 """What estimates must have in common to be compared."""
 RETURN = "return_mean"
@@ -53,7 +49,7 @@ class Material:
     estimates: Plain | None
     """Estimates made together, as `estimate.json` has them, with all policies that the report is about."""
     policies: dict[str, Path]
-    """The run of each estimated policy, by the policy's own name."""
+    """The run of each policy that was estimated, roughly or well, by the policy's own name."""
     selection: Plain | None
     claim: Plain | None
     """What is said of the choice by episodes that did not choose it, or after a correction."""
@@ -65,12 +61,25 @@ class Material:
     notes: list[str] = field(default_factory=list)
 
     def name_of(self, policy: Mapping[str, Any]) -> str:
-        """What a reader calls an estimated policy."""
-        run = self.policies.get(policy["name"])
-        if run is None:
-            return str(policy["name"])
-        is_one_of_several = list(self.policies.values()).count(run) > 1
-        return f"{self.names[run]}, {Path(policy['path']).stem}" if is_one_of_several else self.names[run]
+        """What a reader calls a policy that was estimated; of several checkpoints of a run, with its timestep."""
+        record = next((each for each in self.records if each.path == self.policies.get(policy["name"])), None)
+        if record is None:
+            # A policy of another run, which was judged by its file; others have names of their own.
+            file = Path(str(policy["name"]))
+            return (
+                f"{file.parent.parent.name} {which_checkpoint(str(file), None)}" if file.suffix == ".pt" else str(file)
+            )
+        name, is_one_of_several = self.names[record.path], list(self.policies.values()).count(record.path) > 1
+        return f"{name} {which_checkpoint(policy['path'], record)}" if is_one_of_several else name
+
+    @property
+    def chosen_name(self) -> str | None:
+        """What a reader calls the policy that the report is about."""
+        if self.choice.run is None:
+            return None
+        policies = () if self.estimates is None else self.estimates["policies"]
+        own = next((self.name_of(each) for each in policies if each["name"] == self.choice.policy), None)
+        return own or self.names[self.choice.run]
 
 
 def gather(
@@ -96,6 +105,8 @@ def gather(
     else:
         found = picked["estimates"] if picked else _stored_estimates(records, notes)
     policies = {} if found is None else runs_of(found["policies"], records)
+    # Candidates that were left out after a rough fit are policies too.
+    policies |= {} if picked is None else runs_of(picked["candidates"], records)
     choice = _choose(records, found, policies, picked, chosen)
     saved = _policy(_checkpoint(found, choice) or records[0].path, notes)
     data, why_no_data = _log(saved, source_file(found) if dataset is None else dataset, is_given=dataset is not None)
@@ -234,24 +245,9 @@ def _policy_of(
     found = () if estimates is None else estimates["policies"]
     own = [each for each in found if policies.get(each["name"]) == record.path]
     if Path(named).is_file():
-        step = step_of(named, record)
-        return next((each["name"] for each in own if step is not None and step_of(each["path"], record) == step), None)
+        return next((each["name"] for each in own if is_same_policy(each["path"], named, record)), None)
     exact = [each for each in own if str(named) in (each["name"], each.get("path"))]
     return next((each["name"] for each in [*exact, *own]), None)
-
-
-def step_of(path: str | Path | None, record: RunRecord) -> int | None:
-    """The timestep of a checkpoint or policy file of a run; None where neither its name nor another file says it."""
-    if path is None:
-        return None
-    file = Path(path)
-    if match := NAMED_BY_STEP.fullmatch(file.stem):
-        return int(match[1])
-    # The latest checkpoint is a link to one that is named by its step, unless the run was copied.
-    for other in sorted(file.parent.glob("*.pt")) if file.is_file() else ():
-        if (match := NAMED_BY_STEP.fullmatch(other.stem)) and other.samefile(file):
-            return int(match[1])
-    return max((row["global_step"] for row in record.rows), default=None) if file.stem == "latest" else None
 
 
 def _checkpoint(estimates: Plain | None, choice: Choice) -> Path | None:
@@ -296,33 +292,3 @@ def _log(saved: SavedPolicy | None, dataset: Any, *, is_given: bool) -> tuple[Ju
         if is_given:
             raise
         return None, str(error)
-
-
-def display_names(records: Sequence[RunRecord]) -> dict[Path, str]:
-    """A name for every run that no other has: algorithm and seed, then options that tell runs apart, or its own."""
-    names = {record.path: _short_name(record) for record in records}
-    for longer in (_with_options, _folder_names, _places):
-        for name in set(names.values()):
-            same = [record for record in records if names[record.path] == name]
-            if len(same) > 1:
-                names.update(zip((record.path for record in same), longer(same), strict=True))
-    return names
-
-
-def _short_name(record: RunRecord) -> str:
-    match = NAMED.fullmatch(record.path.name)
-    return f"{match['algo']}, seed {match['seed']}" if match else record.path.name
-
-
-def _with_options(records: Sequence[RunRecord]) -> list[str]:
-    options = options_that_differ([record.config for record in records])
-    texts = ([f"{name} {value}" for name, value in each.items()] for each in options)
-    return [", ".join([_short_name(record), *text]) for record, text in zip(records, texts, strict=True)]
-
-
-def _folder_names(records: Sequence[RunRecord]) -> list[str]:
-    return [record.path.name for record in records]
-
-
-def _places(records: Sequence[RunRecord]) -> list[str]:
-    return [str(record.path) for record in records]

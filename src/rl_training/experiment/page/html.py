@@ -46,7 +46,7 @@ def render(content: Plain) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         # An empty icon, or browsers ask the server for one.
         f'<link rel="icon" href="data:,"><title>{title}</title><style>{STYLE}</style></head>\n'
-        f"<body><main><header><p>Report on policies learned from logged data, {date}</p>"
+        f"<body><main><header><p>Report on policies learned from logged data, <time>{date}</time></p>"
         f"<h1>{title}</h1></header>\n{''.join(parts)}</main></body></html>\n"
     )
 
@@ -126,8 +126,10 @@ def candidates(found: Plain) -> str:
     ]
     caption = (
         f"Points are estimates. {_kind_of_bars(found)} The grey band is the mean of the log, give or take two standard "
-        "errors. Shaded policies are not distinguishable from the best. Grey ones cannot be judged."
+        "errors. Shaded policies are not distinguishable from the best."
     )
+    if any(each["value"] is None for each in policies):
+        caption += " Grey ones cannot be judged."
     parts = [
         p(
             f"Estimated from {found['episodes']:,} logged episodes of {found['source']}, without running any policy "
@@ -136,6 +138,9 @@ def candidates(found: Plain) -> str:
         figure(svg, caption, table(headers, rows)),
         _words(policies),
     ]
+    if found["left_out"]:
+        names = ", ".join(found["left_out"])
+        parts.append(p(f"Left out after a rough fit, which put them below these: {names}.", "soft"))
     if found["not_estimated"]:
         parts.append(p(f"Not estimated: {', '.join(found['not_estimated'])}.", "soft"))
     return section(title, *parts)

@@ -20,8 +20,9 @@ from rl_training.experiment.claims import (
     verdict_text,
 )
 from rl_training.experiment.page.axes import number
-from rl_training.experiment.page.checkpoints import checkpoints, doubts
-from rl_training.experiment.page.gathering import RETURN, Material, Plain, step_of
+from rl_training.experiment.page.checkpoints import checkpoints, doubts, left_out
+from rl_training.experiment.page.gathering import RETURN, Material, Plain
+from rl_training.experiment.page.naming import step_of
 from rl_training.experiment.ranking import regret_at_k, spearman
 from rl_training.experiment.report import RunRecord
 
@@ -71,8 +72,7 @@ def _chosen(material: Material, standing: Plain | None) -> Plain | None:
     run = material.choice.run
     if run is None:
         return None
-    name = material.names[run] if standing is None else standing["name"]
-    return {"name": name, "run": str(run), "why": material.choice.why, "estimate": standing}
+    return {"name": material.chosen_name, "run": str(run), "why": material.choice.why, "estimate": standing}
 
 
 def _logged_return(material: Material, data: Mapping[str, Any]) -> float | None:
@@ -188,6 +188,7 @@ def candidates(material: Material) -> Plain:
         }
         if judged
         else None,
+        "left_out": [material.name_of(each) for each in left_out(material)],
         "logged_value": found["logged_value"],
         "logged_band": [found["logged_value"] - error, found["logged_value"] + error],
         "gamma": found["gamma"],

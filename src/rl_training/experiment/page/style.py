@@ -14,6 +14,7 @@ body { margin: 0; background: var(--paper); color: var(--ink);
   font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
 main { max-width: 47rem; margin: 0 auto; padding: 2.5rem 1.25rem 4rem; }
 header p { margin: 0; color: var(--soft); font-size: .9rem; }
+time { white-space: nowrap; }
 h1 { font-size: 1.75rem; line-height: 1.2; margin: .25rem 0 1.25rem; letter-spacing: -.01em; overflow-wrap: anywhere; }
 h2 { font-size: 1.25rem; line-height: 1.3; margin: 0 0 .5rem; }
 h3 { font-size: 1rem; margin: 1.5rem 0 .25rem; overflow-wrap: anywhere; }
