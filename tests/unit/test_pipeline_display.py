@@ -5,19 +5,23 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
+from rl_training.cli import console as consoles
 from rl_training.cli import pipeline_display
 from rl_training.cli.pipeline_display import PipelineDisplay, bar_text
 from rl_training.experiment import SeedProgress
 from rl_training.experiment.pipeline_plan import Plan
 
-PLAN = Plan(updates=100, fit_updates=50, runs=2, fits=3)
+RUNS = ("bc_seed0", "iql_seed0")
+PLAN = Plan(RUNS, RUNS, (), gamma=0.9, members=10, fits=3, fit_updates=50, updates=100)
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time that the display sees."""
     now = [0.0]
-    monkeypatch.setattr(pipeline_display, "time", type("Clock", (), {"monotonic": staticmethod(lambda: now[0])}))
+    clock = type("Clock", (), {"monotonic": staticmethod(lambda: now[0])})
+    monkeypatch.setattr(pipeline_display, "time", clock)
+    monkeypatch.setattr(consoles, "time", clock)
     return now
 
 
@@ -28,16 +32,25 @@ def test_lines_say_where_it_is_and_not_too_often(clock: list[float], capsys: pyt
         for step, now in ((0, 0.0), (10, 1.0), (50, 11.0)):
             clock[0] = now
             display.on_run(SeedProgress(0, "running", "bc_seed0", step, 100))
-        display.on_run(SeedProgress(0, "done", "bc_seed0", 99, 100))
+        display.on_run(SeedProgress(0, "done", "bc_seed0", 100, 100))
         display.on_run(SeedProgress(0, "failed", "iql_seed0", error="Traceback\nno number any more"))
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert lines == [
         "3/7  training",
-        f"bc_seed0  running  {bar_text(0, 100)}  0/100",
-        f"bc_seed0  running  {bar_text(50, 100)}  50/100  0:00:11 left",
-        f"bc_seed0  done  {bar_text(1, 1)}  100/100",
+        f"bc_seed0  running  {bar_text(0, 100)}  0 of 100 updates",
+        f"bc_seed0  running  {bar_text(50, 100)}  50 of 100 updates  0:00:11 left",
+        f"bc_seed0  done  {bar_text(1, 1)}  100 updates",
         "iql_seed0  failed  no number any more",
     ]
+
+
+def test_a_run_that_its_time_ends_shows_the_time_it_has(clock: list[float]) -> None:
+    display = PipelineDisplay(quiet=True)
+    display.on_runs(["bc_seed0"], PLAN)
+    display.on_run(SeedProgress(0, "running", "bc_seed0", 0, 1_000_000, seconds=40.0))
+    clock[0] = 10.0
+    display.on_run(SeedProgress(0, "running", "bc_seed0", 1234, 1_000_000, seconds=40.0))
+    assert display.cells("bc_seed0") == ["bc_seed0", "running", bar_text(1, 4), "1,234 updates", "0:00:30 left"]
 
 
 def test_the_time_left_is_that_of_all_fits(clock: list[float]) -> None:
@@ -48,7 +61,7 @@ def test_the_time_left_is_that_of_all_fits(clock: list[float]) -> None:
     clock[0] = 10.0
     display.on_fit("the logged behaviour", 50, 50)
     display.on_fit("bc_seed0", 0, 50)
-    assert display.fit_text() == f"fit 2 of 3, bc_seed0  {bar_text(0, 50)}  0/50  0:00:20 left"
+    assert display.fit_text() == f"fit 2 of 3, bc_seed0  {bar_text(0, 50)}  0 of 50 updates  0:00:20 left"
 
 
 def test_a_terminal_shows_all_runs_at_once() -> None:
@@ -62,5 +75,5 @@ def test_a_terminal_shows_all_runs_at_once() -> None:
     first, second, third = shown.get().splitlines()
     assert first.split() == ["3/7", "training"]
     assert second.split()[:2] == ["bc_seed0", "running"]
-    assert "25/100" in second
+    assert "25 of 100 updates" in second
     assert third.split() == ["iql_seed0", "waiting"]

@@ -31,16 +31,15 @@ PART = re.compile(r"(?:[^\s_./=]|\.(?=\d))*(?:[_/=]|\.(?!\d))|(?:[^\s_./=]|\.(?=
 
 
 LINE_SECONDS = 10.0
-"""Time between two lines of progress of one seed, where there is no terminal."""
+"""Time between two lines of progress about the same thing, where there is no terminal."""
 
 
-class SweepDisplay:
-    """One line per seed, live on a terminal; else a line for every evaluation, and now and then one in between."""
+class LiveDisplay:
+    """A table that is kept up to date on a terminal; elsewhere, lines now and then."""
 
-    def __init__(self, seeds: Sequence[int], *, quiet: bool, to_stderr: bool = False) -> None:
+    def __init__(self, *, quiet: bool, to_stderr: bool = False) -> None:
         self.console = Console(highlight=False, soft_wrap=True, quiet=quiet, stderr=to_stderr)
-        self.rows: dict[int, SeedProgress | None] = dict.fromkeys(seeds)
-        self.next_lines: dict[int, float] = {}
+        self.next_lines: dict[object, float] = {}
         self.live = Live(get_renderable=self.table, console=self.console) if self.console.is_terminal else None
 
     def __enter__(self) -> Self:
@@ -52,13 +51,35 @@ class SweepDisplay:
         if self.live is not None:
             self.live.stop()
 
+    def table(self) -> Table:
+        """What a terminal shows."""
+        raise NotImplementedError
+
+    def line(self, text: str) -> None:
+        """A line that stays."""
+        self.console.print(text.rstrip(), markup=False)
+
+    def is_line_due(self, subject: object, *, is_news: bool = False) -> bool:
+        """Whether to write a line about something, because there is news or the last one was a while ago."""
+        if self.live is not None or not (is_news or time.monotonic() >= self.next_lines.get(subject, 0.0)):
+            return False
+        self.next_lines[subject] = time.monotonic() + LINE_SECONDS
+        return True
+
+
+class SweepDisplay(LiveDisplay):
+    """One line per seed, live on a terminal; else a line for every evaluation, and now and then one in between."""
+
+    def __init__(self, seeds: Sequence[int], *, quiet: bool, to_stderr: bool = False) -> None:
+        self.rows: dict[int, SeedProgress | None] = dict.fromkeys(seeds)
+        super().__init__(quiet=quiet, to_stderr=to_stderr)
+
     def update(self, progress: SeedProgress) -> None:
         """Show how far a seed has come."""
         before, self.rows[progress.seed] = self.rows[progress.seed], progress
         is_news = before is None or (before.status, before.metrics) != (progress.status, progress.metrics)
-        if self.live is None and (is_news or time.monotonic() >= self.next_lines.get(progress.seed, 0.0)):
-            self.next_lines[progress.seed] = time.monotonic() + LINE_SECONDS
-            self.console.print("  ".join(self.cells(progress.seed, progress)).rstrip(), markup=False)
+        if self.is_line_due(progress.seed, is_news=is_news):
+            self.line("  ".join(self.cells(progress.seed, progress)))
 
     def table(self) -> Table:
         """The live display."""

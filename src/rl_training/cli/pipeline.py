@@ -12,6 +12,7 @@ from rl_training.cli.columns import column_mapping, takes_columns
 from rl_training.cli.console import number_text, print_json, print_table
 from rl_training.cli.options import ImportOption, JsonOption, QuietOption, SetOption
 from rl_training.cli.train import INTERRUPTED, parse_seeds
+from rl_training.cli.weighted_table import weights_text
 from rl_training.types import ConfigError
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ DATA_HELP = "A table, a file of transitions, or the id of a Minari dataset."
 OUT_HELP = "Folder for everything; the same command goes on with what is there."
 MINUTES_HELP = "Time for everything; default 10."
 ALGOS_HELP = "Algorithms to try beside bc, such as td3_bc,iql; auto: by what the data is like."
+MEMBERS_HELP = "Fits to resampled episodes; default 10, or 5 where time is short."
+EPISODES_HELP = "Episodes in that environment that may be spent on the choice; default 0."
 CONFIG_HELP = "The same options in a YAML file; what the command says wins."
 
 
@@ -34,8 +37,9 @@ def pipeline(
     seeds: Annotated[str | None, typer.Option(help="Seeds of each algorithm: 0-4, or 0,3,7; default 0-1.")] = None,
     workers: Annotated[str, typer.Option(help="Runs trained side by side: a number, or auto.")] = "1",
     env: Annotated[str | None, typer.Option(help="Environment: bounds of actions, and evaluation of policies.")] = None,
+    real_episodes: Annotated[int | None, typer.Option(help=EPISODES_HELP)] = None,
     gamma: Annotated[float | None, typer.Option(help="Discount per step, of training and of estimates.")] = None,
-    members: Annotated[int | None, typer.Option(help="Fits to resampled episodes; default 10.")] = None,
+    members: Annotated[int | None, typer.Option(help=MEMBERS_HELP)] = None,
     config: Annotated[str | None, typer.Option("--config", "-c", help=CONFIG_HELP)] = None,
     set_: SetOption = None,
     accept_audit: Annotated[
@@ -51,6 +55,7 @@ def pipeline(
     named: dict[str, Any] = {
         "data": data,
         "env_id": env,
+        "real_episodes": real_episodes,
         "minutes": minutes,
         "updates": updates,
         "gamma": gamma,
@@ -63,7 +68,7 @@ def pipeline(
         raise ConfigError("--out is required: the folder for everything that the pipeline makes")
     result = _run(options, out, workers, quiet=quiet, as_json=as_json)
     if as_json:
-        print_json({"out": str(out), **result.to_plain()})
+        print_json({"out": str(out), **result.to_plain(), "seconds": result.seconds})
     else:
         print_result(result, out)
 
@@ -107,10 +112,12 @@ def _run(options: dict[str, Any], out: str, workers: str, *, quiet: bool, as_jso
 
 
 def print_result(result: PipelineResult, out: str) -> None:
-    """The policies, the ending in words, and what to do next."""
+    """The policies, the ending in words, how the time was spent, and what to do next."""
+    from rl_training.experiment.pipeline_clock import describe_times
+
     print()
-    if result.estimates is not None:
-        _print_estimates(result)
+    if result.selection is not None:
+        _print_selection(result, result.selection)
     for name, run in result.runs.items():
         if run["error"]:
             print(f"{name} failed: {run['error'].splitlines()[-1]}")
@@ -118,32 +125,57 @@ def print_result(result: PipelineResult, out: str) -> None:
     if result.beats_the_data:
         facts["claim"] = f"made on {result.claim_on}; it is about the mean over starts like the logged ones, not safety"
     facts |= {name: str(Path(out, file)) for name, file in (("policy", "export"), ("report", "report.html"))}
+    facts["time"] = describe_times(result.seconds, result.minutes)
     for name, text in facts.items():
         print(f"{name:<12}{text}")
     print(f"Next: open {Path(out, 'report.html')} in a browser")
     print(f"Next: python {Path(out, 'export', 'check.py')}")
 
 
-def _print_estimates(result: PipelineResult) -> None:
-    """The table of all policies; those on claim episodes have a line of their own."""
-    from rl_training.experiment.claims import verdict_text
-
-    estimates, claim = result.estimates or {}, result.claim or {"policies": []}
-    has_env = any("return_mean" in run["metrics"] for run in result.runs.values())
-    head = ["policy", "value", "95 % interval", "verdict", *(["return in env"] if has_env else [])]
-    rows = []
-    for mark, each in [("", each) for each in estimates["policies"]] + [
-        (" (claim)", each) for each in claim["policies"]
-    ]:
-        interval = "-" if each["interval"] is None else " to ".join(map(number_text, each["interval"]))
-        value = "-" if each["value"] is None else number_text(each["value"])
-        row = [each["name"] + mark, value, interval, verdict_text(each["verdict"])]
-        score = result.runs[each["name"]]["metrics"].get("return_mean")
-        rows.append([*row, *(["-" if score is None else number_text(score)] if has_env else [])])
+def _print_selection(result: PipelineResult, selection: dict[str, Any]) -> None:
+    """The table of all policies, the claim about the chosen one, and why others cannot be judged."""
+    estimates, claim = selection["estimates"], result.claim
+    with_env = any("return_mean" in run["metrics"] for run in result.runs.values())
+    head = ["", "policy", "updates", "value", "95 % interval", "verdict", *(["return in env"] if with_env else [])]
+    rows = [_row(each, result, with_env=with_env) for each in selection["candidates"]]
+    if claim is not None:
+        basis = "on claim episodes" if result.claim_on == "claim episodes" else "lowered for being chosen"
+        rows.append(_row({**claim, "name": f"{claim['name']}, {basis}"}, result, with_env=with_env))
     logged = f"discounted {number_text(estimates['logged_value'])} (discount {estimates['gamma']:g})"
     print(f"data: mean return {number_text(estimates['logged_return'])}, {logged}\n")
     print_table(head, rows)
-    reasons = {reason: each["name"] for each in estimates["policies"] for reason in each["reasons"]}
-    for reason, name in reasons.items():
-        print(f"{name} cannot be judged: {reason}")
+    if sum(each["rank"] is not None for each in selection["candidates"]) > 1:
+        print(f"* {_preference(selection)}")
+    reasons: dict[str, list[str]] = {}
+    for each in selection["candidates"]:
+        for reason in each["reasons"]:
+            reasons.setdefault(reason, []).append(each["name"])
+    for reason, names in reasons.items():
+        print(f"{', '.join(names)} cannot be judged: {reason}")
+    if claim is not None and claim["weighted"] is not None:
+        print(f"{claim['name']}: {weights_text(claim['weighted'])}")
     print()
+
+
+def _row(each: dict[str, Any], result: PipelineResult, *, with_env: bool) -> list[str]:
+    from rl_training.experiment.claims import verdict_text
+
+    run = result.runs.get(each["name"], {"metrics": {}})
+    numbers = ["-" if each["value"] is None else number_text(each["value"])]
+    numbers.append("-" if each["interval"] is None else " to ".join(map(number_text, each["interval"])))
+    verdict = "outside the shortlist" if each["verdict"] is None else verdict_text(each["verdict"])
+    updates = f"{run['updates']:,}" if "updates" in run else ""
+    score = run["metrics"].get("return_mean")
+    in_env = ([] if not with_env else ["-" if score is None else number_text(score)]) if "updates" in run else [""]
+    return ["*" * each.get("is_among_the_best", False), each["name"], updates, *numbers, verdict, *in_env[:with_env]]
+
+
+def _preference(selection: dict[str, Any]) -> str:
+    """Which policies are as good as the best, and which of them was taken."""
+    chosen, best, spent = selection["chosen"], selection["best"], len(selection["pulls"])
+    if spent:
+        return f"the best by the log, or not distinguishable from it; {chosen} was chosen by {spent} real episodes"
+    if len(best) == 1:
+        return "the best by the log, and no other comes near it"
+    rule = "the highest value among those that are better than the data" if chosen != best[0] else "the highest value"
+    return f"not distinguishable from each other; {chosen} was chosen: {rule}"

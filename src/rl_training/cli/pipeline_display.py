@@ -6,19 +6,17 @@ import time
 from collections.abc import Sequence
 from datetime import timedelta
 
-from rich.console import Console
-from rich.live import Live
 from rich.table import Table
-from typing_extensions import Self
 
+from rl_training.cli.console import LiveDisplay
+from rl_training.cli.select import pull_text
 from rl_training.experiment import SeedProgress
 from rl_training.experiment.pipeline import STAGES, Watcher
 from rl_training.experiment.pipeline_plan import Plan
+from rl_training.experiment.spending import Pull
 
 BAR = 24
 """The width of a bar of progress."""
-LINE_SECONDS = 10.0
-"""Time between two lines about the same run or fit, where there is no terminal."""
 TITLES = {
     "data": "audit and split of the data",
     "plan": "plan",
@@ -30,28 +28,16 @@ TITLES = {
 }
 
 
-class PipelineDisplay(Watcher):
+class PipelineDisplay(LiveDisplay, Watcher):
     """A table that is kept up to date on a terminal; elsewhere, lines."""
 
     def __init__(self, *, quiet: bool, to_stderr: bool = False) -> None:
-        self.console = Console(highlight=False, soft_wrap=True, quiet=quiet, stderr=to_stderr)
         self.stage = STAGES[0]
         self.runs: dict[str, SeedProgress | None] = {}
-        self.plan: Plan | None = None
         self.fit: tuple[str, int, int] | None = None
         self.fits, self.fits_done = 1, 0
         self.begun: dict[str, tuple[float, int]] = {}
-        self.next_lines: dict[str, float] = {}
-        self.live = Live(get_renderable=self.table, console=self.console) if self.console.is_terminal else None
-
-    def __enter__(self) -> Self:
-        if self.live is not None:
-            self.live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.live is not None:
-            self.live.stop()
+        super().__init__(quiet=quiet, to_stderr=to_stderr)
 
     def on_stage(self, stage: str) -> None:
         """Go to the next stage."""
@@ -66,7 +52,7 @@ class PipelineDisplay(Watcher):
 
     def on_runs(self, names: Sequence[str], plan: Plan) -> None:
         """Remember which runs there will be."""
-        self.runs, self.plan = dict.fromkeys(names), plan
+        self.runs = dict.fromkeys(names)
 
     def on_run(self, progress: SeedProgress) -> None:
         """Show how far a run has come."""
@@ -74,8 +60,8 @@ class PipelineDisplay(Watcher):
         before, self.runs[name] = self.runs.get(name), progress
         self.begun.setdefault(name, (time.monotonic(), progress.global_step))
         is_news = before is None or before.status != progress.status
-        if self.live is None and (self._is_due(name) or is_news):
-            self.line(f"  {'  '.join(self.cells(name))}".rstrip())
+        if self.is_line_due(name, is_news=is_news):
+            self.line(f"  {'  '.join(self.cells(name))}")
 
     def on_fits(self, count: int) -> None:
         """Remember how many fits there will be."""
@@ -87,12 +73,12 @@ class PipelineDisplay(Watcher):
             self.fits_done += 1
         self.fit = (name, done, total)
         self.begun.setdefault("fits", (time.monotonic(), done))
-        if self.live is None and self._is_due("fits"):
+        if self.is_line_due("fits"):
             self.line(f"  {self.fit_text()}")
 
-    def line(self, text: str) -> None:
-        """A line that stays."""
-        self.console.print(text, markup=False)
+    def on_pull(self, pull: Pull) -> None:
+        """Print what a real episode told."""
+        self.line(f"  {pull_text(pull)}")
 
     def table(self) -> Table:
         """The live part of the display."""
@@ -112,11 +98,16 @@ class PipelineDisplay(Watcher):
             return [name, "waiting"]
         if progress.status == "failed":
             return [name, "failed", (progress.error or "").splitlines()[-1]]
-        total = progress.total or (self.plan.updates if self.plan else 0)
-        done = total if progress.status == "done" else progress.global_step
-        cells = [name, progress.status, bar_text(done, total), f"{done}/{total}"]
+        if progress.status == "done":
+            return [name, "done", bar_text(1, 1), f"{progress.global_step:,} updates"]
+        done, total = progress.global_step, progress.total
         begin, first = self.begun.get(name, (time.monotonic(), done))
-        return cells if progress.status == "done" else [*cells, _left(begin, done - first, total - done)]
+        if progress.seconds is None:
+            cells = [bar_text(done, total), f"{done:,} of {total:,} updates", _left(begin, done - first, total - done)]
+        else:
+            passed = min(time.monotonic() - begin, progress.seconds)
+            cells = [bar_text(passed, progress.seconds), f"{done:,} updates", _time_left(progress.seconds - passed)]
+        return [name, progress.status, *cells]
 
     def fit_text(self) -> str:
         """Which fit it is, how far it is, and the time to the end of the last one."""
@@ -126,21 +117,16 @@ class PipelineDisplay(Watcher):
         begin, first = self.begun["fits"]
         made = self.fits_done * total + done - first
         left = _left(begin, made, (self.fits - self.fits_done) * total - done)
-        return f"fit {self.fits_done + 1} of {self.fits}, {name}  {bar_text(done, total)}  {done}/{total}  {left}"
+        number = f"fit {self.fits_done + 1} of {max(self.fits, self.fits_done + 1)}"
+        return f"{number}, {name}  {bar_text(done, total)}  {done:,} of {total:,} updates  {left}"
 
     def _number(self, stage: str) -> str:
         return f"{STAGES.index(stage) + 1}/{len(STAGES)}"
 
-    def _is_due(self, name: str) -> bool:
-        if time.monotonic() < self.next_lines.get(name, 0.0):
-            return False
-        self.next_lines[name] = time.monotonic() + LINE_SECONDS
-        return True
 
-
-def bar_text(done: int, total: int) -> str:
+def bar_text(done: float, total: float) -> str:
     """A bar as long as what is done."""
-    filled = BAR if total <= 0 else min(BAR * done // total, BAR)
+    filled = BAR if total <= 0 else min(int(BAR * done / total), BAR)
     return "━" * filled + "─" * (BAR - filled)
 
 
@@ -148,4 +134,8 @@ def _left(begin: float, made: int, to_do: int) -> str:
     """The time to the end at the speed so far."""
     if made <= 0 or to_do <= 0:
         return ""
-    return f"{timedelta(seconds=round((time.monotonic() - begin) * to_do / made))} left"
+    return _time_left((time.monotonic() - begin) * to_do / made)
+
+
+def _time_left(seconds: float) -> str:
+    return f"{timedelta(seconds=round(seconds))} left"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -23,11 +24,13 @@ from rl_training.cli.estimate import (
     show_progress,
 )
 from rl_training.cli.options import ImportOption, JsonOption, QuietOption
+from rl_training.cli.weighted_table import weights_text
 from rl_training.importing import command_text
 from rl_training.types import ConfigError
 
 if TYPE_CHECKING:
-    from rl_training.experiment.selecting import Candidate, Checkpoints, Claim, Selection
+    from rl_training.experiment.claiming import Claim
+    from rl_training.experiment.selecting import Candidate, Checkpoints, Selection
     from rl_training.experiment.spending import Pull
     from rl_training.runtime.evaluation_data import Split
 
@@ -148,7 +151,10 @@ def sentences(result: Selection) -> list[str]:
     if result.chosen is None or result.claim is None:
         return [*lines, "No policy can be judged by this log, so none is chosen."]
     lines.append(f"The choice is {result.chosen}{_how(result)}.")
-    return [*lines, claim_text(result.claim)]
+    lines.append(claim_text(result.claim))
+    if result.claim.weighted is not None:
+        lines.append(weights_text(asdict(result.claim.weighted)))
+    return lines
 
 
 def _how(result: Selection) -> str:
@@ -170,7 +176,7 @@ def claim_text(claim: Claim) -> str:
         basis = f"By {claim.episodes} episodes that did not choose it"
     else:
         basis = f"On selection data ({claim.episodes} episodes, too few to keep some apart)"
-    if claim.value is None or claim.interval is None or claim.probability_better is None:
+    if claim.reasons or claim.value is None or claim.interval is None or claim.probability_better is None:
         return f"{basis}, it cannot be judged: {'; '.join(claim.reasons)}."
     numbers = f"value {number_text(claim.value)}, {' to '.join(map(number_text, claim.interval))}"
     lowered = f", lowered by {number_text(claim.correction)} for being the highest" if claim.correction else ""

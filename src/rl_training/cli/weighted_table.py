@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from rl_training.cli.console import number_text, print_table
 
@@ -38,6 +39,20 @@ def print_weighted(result: Estimates) -> None:
         for sentence in _sentences(each, result):
             print(f"{each.name}: {sentence}")
     print()
+
+
+def weights_text(weighted: Mapping[str, Any]) -> str:
+    """What weights say of one policy beside the fit, in a sentence; of plain values, as JSON has them."""
+    if weighted["recommended"] is None:
+        return f"By weights: refused, {'; '.join(weighted['reasons'])}."
+    own = next(each for each in weighted["estimates"] if each["estimator"] == weighted["recommended"])
+    interval = "" if own["interval"] is None else f", {' to '.join(map(number_text, own['interval']))}"
+    counted = f"{weighted['weights']['effective_sample_size']:.0f} of {weighted['weights']['episodes']} episodes count"
+    agrees = {True: "; it agrees with the fit", False: "; it disagrees with the fit"}.get(weighted["agrees"], "")
+    if weighted["is_drawn"]:
+        agrees = "; these are of the policy that draws its actions, the fit is of its likeliest action"
+    trust = WORDS[weighted["level"]]
+    return f"By weights ({own['estimator']}, {counted}, {trust}): {number_text(own['value'])}{interval}{agrees}."
 
 
 def _rows(each: WeightedEstimate) -> list[list[str]]:

@@ -16,6 +16,7 @@ CLONE = "bc"
 """The candidate that is always there: the clone of the logged behaviour."""
 BEST_CLONE = "bc_best"
 """The clone of the best episodes alone."""
+CLONES = (CLONE, BEST_CLONE)
 FEWEST_BEST = 10
 """Episodes that a clone of the best ones needs at least."""
 MANY_ROWS = 50_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from rl_training.runtime.fitting import (
     EARNED_AFTER,
     EvaluationLog,
     FitOptions,
+    OutOfTimeError,
     ValueFit,
     ValueFitter,
     default_gamma,
@@ -230,7 +232,10 @@ class _Fits:
         shares = {name: support.novel_share(in_chunks(act, log.dataset.obs)) for name, act in acting.items()}
         behavior = fitter.fit_behavior(progress=_part(progress, "the logged behaviour"))
         control = _control(fitter, behavior)
-        fits = {name: fitter.fit_policy(act, progress=_part(progress, name)) for name, act in acting.items()}
+        fits: dict[str, ValueFit] = {}
+        with suppress(OutOfTimeError):
+            for name, act in acting.items():
+                fits[name] = fitter.fit_policy(act, progress=_part(progress, name))
         return cls(control, behavior, fits, shares, support.missing)
 
     def error(self, name: str) -> float:
@@ -254,7 +259,10 @@ def judge_policies(
     compiled: bool | None = None,
     progress: Progress | None = None,
 ) -> Estimates:
-    """What these episodes say about policies that are named already, by the fit alone."""
+    """What these episodes say about policies that are named already, by the fit alone.
+
+    If `progress` raises `OutOfTimeError`, that policy and those after it are left out.
+    """
     fitter = _fitter(named, data.log, options, compiled=compiled)
     return _judge(_Fits.of(fitter, named, progress), data, options, {name: path for name, (_, path) in named.items()})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing as mp
 import os
 import signal
@@ -40,6 +41,8 @@ class SeedProgress:
     metrics: Mapping[str, float] | None = None
     run_dir: str | None = None
     error: str | None = None
+    seconds: float | None = None
+    """The time that it has, if that is what ends it."""
 
 
 class ExperimentManager:
@@ -94,14 +97,21 @@ class ExperimentManager:
         *,
         workers: int = 1,
         resume: bool = False,
+        seconds: float | None = None,
         on_progress: Callable[[SeedProgress], None] | None = None,
     ) -> list[SeedProgress]:
-        """Train several runs in processes, as `sweep` does; no two may have both the same name and the same seed."""
+        """Train several runs in processes, as `sweep` does; no two may have both the same name and the same seed.
+
+        All of them together have so many `seconds`, which are shared out among those that have not begun; a run whose
+        time is over ends with a checkpoint and an evaluation, as at its last timestep.
+        """
         bound = [read_options(config) for config in configs]
         # A new process knows neither what --import named nor what the calling program imported.
         modules = list(dict.fromkeys([*IMPORTED, *(options.algorithm.__module__ for _, options in bound)]))
         results = {}
-        for progress in _side_by_side([config for config, _ in bound], modules, workers, resume=resume):
+        for progress in _side_by_side(
+            [config for config, _ in bound], modules, workers, resume=resume, seconds=seconds
+        ):
             results[progress.name, progress.seed] = progress
             if on_progress is not None:
                 on_progress(progress)
@@ -112,12 +122,27 @@ REPORT_SECONDS = 1.0
 """How often a worker tells how far it has come."""
 
 
+FEWEST_UPDATES = 100
+"""Updates that a run makes even if its time is over."""
+
+
+class _TimeLimit(Callback):
+    """Ends a run at a moment; that is the end of the run, which nobody is to go on with."""
+
+    def __init__(self, moment: float, seconds: float) -> None:
+        self.moment, self.seconds = moment, seconds
+
+    def on_each_update(self, state: TrainerState, metrics: Metrics) -> None:
+        if time.time() >= self.moment and state.update_count >= FEWEST_UPDATES:
+            state.request_stop(f"its {self.seconds:.0f} seconds were over")
+
+
 class _Reporter(Callback):
     """Sends a worker's events to the process that started it."""
 
-    def __init__(self, config: TrainConfig, connection: Connection) -> None:
+    def __init__(self, config: TrainConfig, connection: Connection, seconds: float | None) -> None:
         self.connection, self.next_report = connection, 0.0
-        self.progress = SeedProgress(config.seed, "running", config.run_name)
+        self.progress = SeedProgress(config.seed, "running", config.run_name, seconds=seconds)
 
     def on_train_start(self, state: TrainerState) -> None:
         self.send(state)
@@ -145,15 +170,23 @@ class _Reporter(Callback):
 
 
 def _work(
-    config: TrainConfig, modules: Sequence[str], threads: int | None, connection: Connection, *, resume: bool
+    config: TrainConfig,
+    modules: Sequence[str],
+    threads: int | None,
+    connection: Connection,
+    *,
+    resume: bool,
+    until: float | None,
+    seconds: float | None,
 ) -> None:
     """The body of a worker process, which imports these modules first."""
-    reporter = _Reporter(config, connection)
+    reporter = _Reporter(config, connection, seconds)
+    limits = [] if until is None or seconds is None else [_TimeLimit(until, seconds)]
     # Nobody listens if the process that started this one was killed. Whoever starts it again goes on with the run.
     with suppress(BrokenPipeError):
         try:
             import_modules(modules)
-            result = (train_or_resume if resume else train)(config, callbacks=[reporter], threads=threads)
+            result = (train_or_resume if resume else train)(config, callbacks=[reporter, *limits], threads=threads)
         except UserError as error:
             reporter.report(status="failed", error=str(error))
         except Exception:
@@ -169,19 +202,23 @@ def _with_seed(config: TrainConfig, seed: int) -> TrainConfig:
 
 
 def _side_by_side(
-    configs: Sequence[TrainConfig], modules: Sequence[str], workers: int, *, resume: bool
+    configs: Sequence[TrainConfig], modules: Sequence[str], workers: int, *, resume: bool, seconds: float | None
 ) -> Iterator[SeedProgress]:
     context = mp.get_context("spawn")
+    end = None if seconds is None else time.monotonic() + seconds
     threads = 1 if workers > 1 else None
     waiting = list(configs)
     running: dict[Connection, tuple[BaseProcess, SeedProgress]] = {}
     try:
         while waiting or running:
             while waiting and len(running) < workers:
+                own = None if end is None else max(end - time.monotonic(), 0.0) / math.ceil(len(waiting) / workers)
                 config = waiting.pop(0)
                 receiver, sender = context.Pipe(duplex=False)
                 arguments = (config, modules, threads, sender)
-                process = context.Process(target=_work, args=arguments, kwargs={"resume": resume})
+                # The start of the process counts, so the end is a moment by a clock that both processes read.
+                limit = {"seconds": own, "until": None if own is None else time.time() + own}
+                process = context.Process(target=_work, args=arguments, kwargs={"resume": resume, **limit})
                 with _ignored_interrupt():
                     process.start()
                 sender.close()

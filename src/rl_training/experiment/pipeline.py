@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,13 +10,15 @@ from typing import Any
 from rl_training.config import TrainConfig
 from rl_training.data.audit.finding import count_verdicts
 from rl_training.experiment.candidates import Candidate, choose_candidates, is_clone, named_candidates
-from rl_training.experiment.estimation import Estimates, estimate
 from rl_training.experiment.manager import ExperimentManager, SeedProgress
 from rl_training.experiment.page import write_report
+from rl_training.experiment.pipeline_clock import Clock
 from rl_training.experiment.pipeline_config import PipelineConfig, Workspace, read_pipeline
 from rl_training.experiment.pipeline_data import Parts, prepare_data
-from rl_training.experiment.pipeline_plan import Plan, make_plan, run_config
-from rl_training.experiment.pipeline_verdict import Ending, conclude, pick
+from rl_training.experiment.pipeline_judging import Judge
+from rl_training.experiment.pipeline_plan import LAST_SECONDS, Plan, make_plan, run_config
+from rl_training.experiment.pipeline_verdict import Ending, conclude
+from rl_training.experiment.spending import Pull
 from rl_training.runtime.artifacts import read_json
 from rl_training.runtime.export import export_policy
 from rl_training.runtime.export_graph import require_onnx
@@ -25,7 +26,7 @@ from rl_training.runtime.finding import is_finished
 from rl_training.runtime.saved_policy import load_policy
 from rl_training.types import ConfigError, UserError
 
-ESTIMATES, CLAIM, RESULT, EXPORT = "estimates.json", "claim.json", "result.json", "export"
+SELECTION, CLAIM, RESULT, EXPORT = "selection.json", "claim.json", "result.json", "export"
 REPORT, REPORT_CONTENT = "report.html", "report.json"
 STAGES = ("data", "plan", "training", "selection", "claim", "export", "report")
 """The stages, in their order."""
@@ -52,6 +53,9 @@ class Watcher:
     def on_fit(self, name: str, done: int, total: int) -> None:
         """The fit of a policy's value has come further."""
 
+    def on_pull(self, pull: Pull) -> None:
+        """A real episode was played to choose by."""
+
 
 @dataclass(frozen=True)
 class PipelineResult:
@@ -71,10 +75,14 @@ class PipelineResult:
     candidates: tuple[Candidate, ...]
     runs: dict[str, dict[str, Any]]
     """By name of the run: how it ended, and its metrics."""
-    estimates: dict[str, Any] | None
-    """The estimates on the selection episodes; None where rewards tell nothing."""
+    selection: dict[str, Any] | None
+    """The ranking by the selection episodes and the choice, as `select` gives them; None where rewards tell nothing."""
     claim: dict[str, Any] | None
-    """The estimates on the claim episodes, if there are any."""
+    """What may be said about the choice; None if nothing was chosen."""
+    seconds: dict[str, float]
+    """How long each stage took, in all calls together; not in `result.json`, which is the same after a stop."""
+    minutes: float | None
+    """The time that was given for everything, if any."""
 
     @property
     def export(self) -> Path:
@@ -88,7 +96,7 @@ class PipelineResult:
 
     def to_plain(self) -> dict[str, Any]:
         """Plain values, as `result.json` has them; paths are relative to the folder of the pipeline."""
-        plain = {name: value for name, value in asdict(self).items() if name != "out"}
+        plain = {name: value for name, value in asdict(self).items() if name not in ("out", "seconds", "minutes")}
         return {
             **plain,
             "candidates": [each.to_plain() for each in self.candidates],
@@ -110,28 +118,39 @@ def run_pipeline(
     stopped, at whatever point. Where nothing is shown to be better than the data, the clone of the logged behaviour is
     exported, and the result says so.
     """
-    began, watcher = time.monotonic(), watcher or Watcher()
+    watcher = watcher or Watcher()
     if workers < 1:
         raise ConfigError(f"a pipeline needs at least one worker, got {workers}")
     require_onnx()
     space = Workspace(out, read_pipeline(config))
-    watcher.on_stage("data")
+    clock = Clock(space.out, space.config.time)
+    clock.enter(STAGES[0])
+    watcher.on_stage(STAGES[0])
     audit, parts = prepare_data(space)
     candidates = _candidates(space.config, parts)
     watcher.on_news("data", _describe_data(audit, parts, candidates))
+    clock.enter("plan")
     watcher.on_stage("plan")
-    plan = make_plan(space, parts, candidates, workers, began)
+    plan = make_plan(space, parts, candidates, workers, clock)
     watcher.on_news("plan", plan.describe())
-    work = _Work(space, parts, plan, watcher)
+    work = _Work(space, parts, plan, clock, watcher)
     runs = work.train(candidates, workers)
-    found = work.select([name for name, run in runs.items() if run["status"] == "done"])
-    picked, clone = pick(found), str(_clone(runs))
-    claim = work.claim(picked, clone)
-    ending = conclude(parts, found, claim, picked, clone=clone)
-    work.export(ending, found if claim is None else claim)
+    found = work.select([name for name in plan.judged if runs[name]["status"] == "done"])
+    clone = str(_clone(runs))
+    claim, claimed = work.claim(found)
+    ending = conclude(parts, found, claim, clone=clone)
+    work.export(ending, found, claimed)
     work.report([name for name, run in runs.items() if run["status"] == "done"], ending, found, claim)
     result = PipelineResult(
-        space.out, **asdict(ending), audit=audit, candidates=tuple(candidates), runs=runs, estimates=found, claim=claim
+        space.out,
+        **asdict(ending),
+        audit=audit,
+        candidates=tuple(candidates),
+        runs=runs,
+        selection=found,
+        claim=claim,
+        seconds=clock.stop(),
+        minutes=clock.minutes,
     )
     space.keep(RESULT, result.to_plain())
     return result
@@ -176,15 +195,22 @@ class _Work:
     space: Workspace
     parts: Parts
     plan: Plan
+    clock: Clock
     watcher: Watcher
+
+    def begin(self, stage: str) -> None:
+        """A stage begins."""
+        self.clock.enter(stage)
+        self.watcher.on_stage(stage)
 
     def train(self, candidates: Sequence[Candidate], workers: int) -> dict[str, dict[str, Any]]:
         """All runs, of which those that have ended are not started again; how each ended."""
-        self.watcher.on_stage("training")
+        self.begin("training")
         configs = [
-            run_config(self.space, self.parts, each, seed, self.plan.updates)
-            for each in candidates
+            run_config(self.space, self.parts, each, seed, self.plan)
             for seed in self.space.config.seeds
+            for each in candidates
+            if each.run_name(seed) in self.plan.runs
         ]
         names = [str(config.run_name) for config in configs]
         self.watcher.on_runs(names, self.plan)
@@ -195,8 +221,10 @@ class _Work:
             self.watcher.on_run(progress)
         open_configs = [config for config in configs if config.run_name not in ended]
         if open_configs:
+            left = self.clock.left
+            seconds = None if left is None else max(left - LAST_SECONDS - self.plan.fits_seconds, 1.0)
             results = ExperimentManager().train_all(
-                open_configs, workers=workers, resume=True, on_progress=self.watcher.on_run
+                open_configs, workers=workers, resume=True, seconds=seconds, on_progress=self._tell
             )
             ended |= {str(each.name): each for each in results}
         if any(each.status == "interrupted" for each in ended.values()):
@@ -207,68 +235,67 @@ class _Work:
             raise UserError(f"no clone of the behaviour could be trained:\n{errors}")
         return runs
 
+    def _tell(self, progress: SeedProgress) -> None:
+        self.clock.tick()
+        self.watcher.on_run(progress)
+
     def _has_ended(self, name: str) -> bool:
         return is_finished(self.space.out / "runs" / name)
 
     def _ended(self, config: TrainConfig) -> SeedProgress:
-        return SeedProgress(config.seed, "done", config.run_name, self.plan.updates, self.plan.updates)
+        made = int(read_json(self.space.out / "runs" / str(config.run_name) / "result.json")["update_count"])
+        return SeedProgress(config.seed, "done", config.run_name, made, made)
 
     def _outcome(self, progress: SeedProgress) -> dict[str, Any]:
         """How a run ended, by what it wrote: that is the same whether it was stopped in between or not."""
         if progress.status != "done":
-            return {"status": progress.status, "metrics": {}, "error": progress.error}
+            return {"status": progress.status, "updates": progress.global_step, "metrics": {}, "error": progress.error}
         result = read_json(self.space.out / "runs" / str(progress.name) / "result.json")
-        return {"status": "done", "metrics": result.get("metrics", {}), "error": None}
+        about = {"status": "done", "updates": result["update_count"], "metrics": result.get("metrics", {})}
+        return {**about, "error": None}
 
     def select(self, names: Sequence[str]) -> dict[str, Any] | None:
-        """The estimates of all runs on the selection episodes, where rewards tell anything."""
-        self.watcher.on_stage("selection")
-        if not self.parts.facts.can_improve:
+        """The ranking of runs by the selection episodes and the choice, where rewards tell anything."""
+        self.begin("selection")
+        if not names:
             return None
-        return self.space.stage(ESTIMATES, lambda: self._judge("selection", names).to_plain())
+        return self.space.stage(SELECTION, lambda: self._judge.choose(list(names)))
 
-    def claim(self, picked: str | None, clone: str) -> dict[str, Any] | None:
-        """The estimates of the chosen policy and of the clone on episodes that had no part in the choice."""
-        self.watcher.on_stage("claim")
-        if picked is None or not self.parts.has_claim:
-            return None
-        names = list(dict.fromkeys([picked, clone]))
-        return self.space.stage(CLAIM, lambda: self._judge("claim", names).to_plain())
+    def claim(self, found: Mapping[str, Any] | None) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+        """What may be said about the choice, and the estimates behind it where other episodes than its own say it."""
+        self.begin("claim")
+        if found is None or found["chosen"] is None:
+            return None, None
+        if not self.parts.has_claim:
+            return found["claim"], None
+        stored = self.space.stage(CLAIM, lambda: self._judge.claim(found["chosen"]))
+        return stored["claim"], stored["estimates"]
 
-    def _judge(self, part: str, names: Sequence[str]) -> Estimates:
-        """The estimates of some runs on the episodes of a part, which none of them was trained on."""
-        # The logged behaviour, whose value is known, is fitted first.
-        self.watcher.on_fits(len(names) + 1)
-        return estimate(
-            {name: str(self.space.out / "runs" / name) for name in names},
-            str(self.parts.path(part)),
-            gamma=self.parts.gamma,
-            members=self.space.config.members,
-            updates=self.plan.fit_updates,
-            split="held-out",
-            seed=self.space.config.seed,
-            progress=self.watcher.on_fit,
-        )
+    @property
+    def _judge(self) -> Judge:
+        return Judge(self.space, self.parts, self.plan, self.clock, self.watcher)
 
-    def export(self, ending: Ending, judged: Mapping[str, Any] | None) -> None:
+    def export(self, ending: Ending, found: Mapping[str, Any] | None, claimed: Mapping[str, Any] | None) -> None:
         """Hand over the chosen policy, with what may be said of it."""
-        self.watcher.on_stage("export")
+        self.begin("export")
         if (self.space.out / EXPORT).exists():
             return
         remarks: dict[str, Any] = {
             "role": "clone of the logged behaviour" if ending.is_clone else "chosen policy",
             "claim": {"sentence": ending.sentence, "beats_the_data": ending.beats_the_data, "on": ending.claim_on},
         }
-        if judged is not None:
+        for judged in [each for each in (claimed, found and found["estimates"]) if each]:
             own = [{**each, "path": None} for each in judged["policies"] if each["name"] == ending.chosen]
-            remarks["estimates"] = {**judged, "policies": own, "source": Path(judged["source"]).name}
+            if own:
+                remarks["estimates"] = {**judged, "policies": own, "source": Path(judged["source"]).name}
+                break
         export_policy(load_policy(self.space.out / "runs" / ending.chosen), self.space.out / EXPORT, remarks=remarks)
 
     def report(
         self, names: Sequence[str], ending: Ending, found: Mapping[str, Any] | None, claim: Mapping[str, Any] | None
     ) -> None:
         """Write everything that was found as one page."""
-        self.watcher.on_stage("report")
+        self.begin("report")
         out, runs = self.space.out, self.space.out / "runs"
         # The page is written first, so that both are there once its content is.
         if (out / REPORT_CONTENT).exists():
@@ -277,8 +304,7 @@ class _Work:
             [runs / name for name in names],
             out / REPORT,
             title=f"Policies from {Path(self.space.config.data).name}",
-            estimates=found,
-            claim=claim,
+            selection=None if found is None else {**found, "claim": claim},
             bundle=out / EXPORT,
             dataset=str(self.parts.path("selection")),
             chosen=runs / ending.chosen,

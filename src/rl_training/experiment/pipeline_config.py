@@ -20,7 +20,7 @@ from rl_training.runtime.artifacts import read_json
 from rl_training.types import ConfigError
 
 FILE = "pipeline.yaml"
-FORMAT = 1
+FORMAT = 2
 """Of what stages write; results of another format are made anew."""
 DEFAULT_MINUTES = 10.0
 SHOWN = 5
@@ -34,6 +34,7 @@ class PipelineConfig:
     data: PathText = Field(description="a table, a file of transitions, or the id of a Minari dataset")
     columns: ColumnsConfig | None = option(None, "what the columns of a table mean, as dataset_columns")
     env_id: str | None = option(None, "environment that tells the bounds of actions and evaluates the policies")
+    real_episodes: int = option(0, "episodes in that environment that may be spent on the choice", ge=0)
     algorithms: tuple[str, ...] = option((), "algorithms to try beside bc; empty: chosen by what the data is like")
     seeds: tuple[int, ...] = option((0, 1), "seeds of each algorithm", min_length=1)
     minutes: float | None = option(None, "time for everything; default 10 where updates are not given", gt=0)
@@ -43,7 +44,9 @@ class PipelineConfig:
     gamma: float | None = option(
         None, "discount of training and of estimates; default the algorithms' own, and by length", ge=0, lt=1
     )
-    members: int = option(10, "fits to resampled episodes, which intervals come from", ge=2)
+    members: int | None = option(
+        None, "fits to resampled episodes, which intervals come from; default 10, or 5 where time is short", ge=2
+    )
     fit_updates: int | None = option(
         None, "updates of each fit of a value; default as many as its convergence needs", ge=1
     )
@@ -62,6 +65,11 @@ class PipelineConfig:
             raise ConfigError(f"selection_fraction and claim_fraction leave no episodes to train on, got {both}")
         if (self.action_low is None) != (self.action_high is None):
             raise ConfigError("action_low and action_high go together")
+        if self.real_episodes and self.env_id is None:
+            raise ConfigError("real_episodes are played in an environment: name it, with env_id (--env)")
+        scheduled = [name for name in self.algo_kwargs if name.endswith("_schedule")]
+        if scheduled and self.updates is None:
+            raise ConfigError(f"{scheduled[0]} needs to know the length of a run: give updates instead of minutes")
         for name in self.algorithms:
             check_name(name)
 

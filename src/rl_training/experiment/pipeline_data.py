@@ -43,6 +43,8 @@ class Parts:
     """The options that tell a run what actions can be: the data of one part alone may not show all of them."""
     says: str
     """The space of actions in words, and who says so."""
+    has_probabilities: bool
+    """Whether the log says how probable its actions were."""
 
     def path(self, part: str) -> Path:
         """Where a part is."""
@@ -60,7 +62,8 @@ class Parts:
             **plain["facts"],
             "returns": None if plain["facts"]["returns"] is None else tuple(plain["facts"]["returns"]),
         }
-        return cls(folder, plain["episodes"], Facts(**facts), plain["gamma"], plain["space"], plain["says"])
+        names = ("gamma", "space", "says", "has_probabilities")
+        return cls(folder, plain["episodes"], Facts(**facts), *(plain[name] for name in names))
 
 
 def prepare_data(space: Workspace) -> tuple[dict[str, Any], Parts]:
@@ -155,6 +158,7 @@ def _split(
         "gamma": default_gamma(bounds) if config.gamma is None else config.gamma,
         "space": space,
         "says": says,
+        "has_probabilities": "behavior_log_probs" in dataset.fields,
     }
 
 

@@ -1,97 +1,122 @@
-"""How long a pipeline trains and fits: as many updates as are asked for, or as fit into the time that is given."""
+"""What a pipeline trains and judges, and for how long: as it is asked to, or as the time that is given allows."""
 
 from __future__ import annotations
 
 import math
-import shutil
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from rl_training.config import TrainConfig
-from rl_training.experiment.candidates import Candidate
+from rl_training.experiment.candidates import CLONES, Candidate, is_clone
 from rl_training.experiment.claims import LEAST_KAPPA
-from rl_training.experiment.estimation import estimate
-from rl_training.experiment.manager import ExperimentManager
+from rl_training.experiment.pipeline_clock import Clock, minutes_text
 from rl_training.experiment.pipeline_config import PipelineConfig, Workspace
 from rl_training.experiment.pipeline_data import Parts
-from rl_training.runtime.artifacts import read_metrics
-from rl_training.runtime.fitting import FitOptions
-from rl_training.types import UserError
+from rl_training.runtime.evaluation_data import data_given
+from rl_training.runtime.fitting import FitOptions, OutOfTimeError, ValueFitter
 
 KAPPA = 5.0
 FEWEST_FIT_UPDATES = 2000
 """Updates of a fit where few would do for its horizon: rewards have to be learned too."""
-WARMUP = 300
-"""Updates of a run by which its speed is measured, and of a fit."""
-FEWEST_UPDATES = 100
 MOST_UPDATES = 1_000_000
-ESTIMATES_SHARE = 0.6
+CLONE_PASSES, CLONE_UPDATES = 50, 5000
+"""Where the time ends runs: a clone has learned all it can after so many passes over the data, and at least so many
+updates. It leaves the rest of its time to the others."""
+BATCH = 256
+MEMBERS, FEW_MEMBERS = 10, 5
+"""Fits to resampled episodes, and how many where time is short; intervals are then wider."""
+SHORTER = (1, 2, 4)
+"""By how much values may look less far ahead where time is short: the updates of a fit shrink alike."""
+LONG_GAMMA = 0.95
+"""Discounts up to this one look ahead so little that nothing would be gained."""
+ESTIMATES_SHARE = 0.5
 """The share of the time that estimates may take; beyond it, fits stop earlier, but not before they can be judged."""
-TRAINING_SHARE = 0.2
-"""The share of the time that training gets in any case."""
-START_SECONDS = 6.0
-"""What it takes to start a run in a process of its own."""
-LAST_SECONDS = 15.0
+TRAINING_SHARE, LEAST_TRAINING = 0.25, 0.15
+"""The share of the time that is kept for training, and the least where even one policy can hardly be judged."""
+MARGIN = 1.2
+"""By how much fits may be slower than measured, since others use the machine too."""
+LAST_SECONDS = 20.0
 """What it takes to export a policy and to write the report."""
-LATE_FACTOR = 1.1
-LATE = (
-    "this takes longer than the time that was given: a value can be judged only after that many updates; "
-    "fewer seeds, fewer algorithms or a smaller gamma would shorten it"
-)
+MEASURED_SECONDS, MEASURED_UPDATES = 2.0, 400
+"""How long, and for how many updates at most, the speed of a fit is measured."""
+LONG_RUN, LONG_FITS = 120.0, 300.0
+"""Seconds from which a run, and all fits together, are worth being compiled."""
 PLAN = "plan.json"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How many updates each run and each fit makes, and what that is expected to take."""
+    """Which runs are trained and judged, and how long that may take."""
 
-    updates: int
-    fit_updates: int
-    runs: int
+    runs: tuple[str, ...]
+    judged: tuple[str, ...]
+    """The runs whose values are fitted, in this order."""
+    left_out: tuple[str, ...]
+    """Runs for which the time is too short."""
+    gamma: float
+    """The discount of the estimates."""
+    members: int
     fits: int
-    training_seconds: float | None = None
-    """None where the updates were given and nothing was measured."""
-    estimates_seconds: float | None = None
-    speeds: dict[str, float] | None = None
-    """Updates per second of each candidate, as measured."""
+    """Fits in all: of the judged runs, of the logged behaviour, and for the claim."""
+    fit_updates: int
+    """Updates of a fit; where the time is given, what is expected."""
+    updates: int | None = None
+    """Updates of each run; None where the time ends runs."""
+    run_seconds: float = 0.0
+    """About what each run has, where the time ends it."""
+    fits_seconds: float = 0.0
+    """The time that is kept for all fits."""
     seconds: float | None = None
     """The time that was given for everything."""
+    shortened_from: float | None = None
+    """The discount that the estimates would have with more time."""
 
     def describe(self) -> list[str]:
         """The plan in sentences."""
-        training = f"{self.runs} runs of {self.updates:,} updates"
-        fitting = f"{self.fits} fits of {self.fit_updates:,} updates"
-        if self.training_seconds is None or self.estimates_seconds is None:
-            return [training, fitting]
-        return [
-            f"{training}, about {minutes_text(self.training_seconds)}",
-            f"{fitting}, about {minutes_text(self.estimates_seconds)}",
-            *([LATE] if self.seconds is not None and self._expected() > LATE_FACTOR * self.seconds else []),
-        ]
+        runs, fits = _count(len(self.runs), "run"), _count(self.fits, "fit")
+        fitting = f"{fits} of {'about ' * (self.updates is None)}{self.fit_updates:,} updates, {self.members} members"
+        if self.updates is not None:
+            return [f"{runs} of {self.updates:,} updates", *([fitting] if self.fits else [])]
+        lines = [f"{runs} of about {minutes_text(self.run_seconds)} each"]
+        if self.fits:
+            lines.append(f"{fitting}: about {minutes_text(self.fits_seconds)}")
+        if self.shortened_from is not None:
+            steps, before = (round(1 / (1 - gamma)) for gamma in (self.gamma, self.shortened_from))
+            ahead = f"values look {steps} steps ahead (discount {self.gamma:g})"
+            lines.append(f"{ahead}: the time is too short to look {before} steps ahead")
+        if self.left_out:
+            names = ", ".join(self.left_out)
+            lines.append(
+                f"the time is too short for {names}: a value can be judged only after so many updates; more --minutes, "
+                "or a smaller --gamma, would allow them"
+            )
+        return lines
 
-    def _expected(self) -> float:
-        return (self.training_seconds or 0.0) + (self.estimates_seconds or 0.0)
+
+def _count(count: int, word: str) -> str:
+    return f"{count} {word}{'s' * (count != 1)}"
 
 
-def minutes_text(seconds: float) -> str:
-    """A duration as one says it."""
-    if seconds < 90:
-        return f"{max(round(seconds), 1)} seconds"
-    return f"{seconds / 60:.1f} minutes" if seconds < 600 else f"{round(seconds / 60)} minutes"
-
-
-def run_config(space: Workspace, parts: Parts, candidate: Candidate, seed: int, updates: int) -> TrainConfig:
+def run_config(space: Workspace, parts: Parts, candidate: Candidate, seed: int, plan: Plan) -> TrainConfig:
     """The configuration of one run of a pipeline."""
     config = space.config
+    total = _longest(parts, candidate) if plan.updates is None else plan.updates
+    is_short = plan.updates is None and plan.run_seconds < LONG_RUN
+    # With the time, what a kill may lose grows; with each checkpoint, a file stays.
+    interval = 20 * plan.run_seconds if plan.updates is None else min(10_000, plan.updates // 10)
     kwargs: dict[str, Any] = {
         "dataset_path": str(parts.path("train")),
         "normalize_obs": True,
         "validation_fraction": 0.0,
         "eval_interval": None,
         "accept_audit": config.accept_audit,
+        **({"compile": "never"} if is_short else {}),
         **parts.space,
         **candidate.options,
         **config.algo_kwargs,
@@ -100,39 +125,99 @@ def run_config(space: Workspace, parts: Parts, candidate: Candidate, seed: int, 
         algo=candidate.algo,
         env_id=config.env_id,
         seed=seed,
-        total_timesteps=updates,
+        total_timesteps=total,
         output_dir=str(space.out / "runs"),
         run_name=candidate.run_name(seed),
-        checkpoint_interval=max(1000, min(10_000, updates // 10)),
+        checkpoint_interval=max(1000, int(interval)),
         algo_kwargs=kwargs,
     )
 
 
-def make_plan(space: Workspace, parts: Parts, candidates: Sequence[Candidate], workers: int, began: float) -> Plan:
-    """The plan of a pipeline, which keeps it once it is made; `began` is when the time began to run."""
+def _longest(parts: Parts, candidate: Candidate) -> int:
+    """The updates after which a run ends even if it has time."""
+    if candidate.name not in CLONES:
+        return MOST_UPDATES
+    return min(max(CLONE_UPDATES, CLONE_PASSES * parts.facts.rows // BATCH), MOST_UPDATES)
+
+
+def make_plan(space: Workspace, parts: Parts, candidates: Sequence[Candidate], workers: int, clock: Clock) -> Plan:
+    """The plan of a pipeline, which keeps it once it is made."""
 
     def make() -> dict[str, Any]:
-        config, runs = space.config, len(candidates) * len(space.config.seeds)
+        config = space.config
+        # All candidates with one seed come before those with the next: if time is short, seeds are left out first.
+        names = tuple(each.run_name(seed) for seed in config.seeds for each in candidates)
         can_judge = parts.facts.can_improve
-        fits = (runs + 1 + 3 * parts.has_claim) if can_judge else 0
-        fit_updates = fit_length(config, parts.gamma, KAPPA)
-        if config.updates is not None or config.time is None:
-            return asdict(Plan(config.updates or FEWEST_UPDATES, fit_updates, runs, fits))
-        speeds, fit_speed = _measure(space, parts, candidates, workers, can_judge=can_judge)
-        seconds = 60 * config.time
-        fit_updates = _affordable(config, parts.gamma, most=ESTIMATES_SHARE * seconds * fit_speed / max(fits, 1))
-        estimates = fits * fit_updates / fit_speed
-        left = (
-            seconds - (time.monotonic() - began) - estimates - LAST_SECONDS - START_SECONDS * math.ceil(runs / workers)
-        )
-        training = max(left, TRAINING_SHARE * seconds)
-        per_update = len(config.seeds) * sum(1 / speed for speed in speeds.values()) / min(workers, runs)
-        updates = _rounded(training / per_update)
-        return asdict(Plan(updates, fit_updates, runs, fits, updates * per_update, estimates, speeds, seconds))
+        fits = len(names) + _fixed_fits(parts) if can_judge else 0
+        length, members = fit_length(config, parts.gamma, KAPPA), config.members or MEMBERS
+        if config.updates is not None or clock.left is None:
+            return asdict(
+                Plan(names, names if can_judge else (), (), parts.gamma, members, fits, length, config.updates)
+            )
+        if can_judge:
+            return asdict(_plan_by_time(space.config, parts, names, workers, clock))
+        run_seconds = max(clock.left - LAST_SECONDS, 1.0) / math.ceil(len(names) / workers)
+        return asdict(Plan(names, (), (), parts.gamma, members, 0, length, None, run_seconds))
 
     plain = dict(space.stage(PLAN, make))
     plain.pop("made_from")
+    plain |= {name: tuple(plain[name]) for name in ("runs", "judged", "left_out")}
     return Plan(**plain)
+
+
+def _plan_by_time(config: PipelineConfig, parts: Parts, names: tuple[str, ...], workers: int, clock: Clock) -> Plan:
+    """As many runs as can be judged in the time, at least one beside the clone."""
+    seconds, fixed = 60 * (config.time or 0), _fixed_fits(parts)
+    gamma, members, speed, most = _means(config, parts, len(names), clock)
+    judged, runs = names, names
+    if most < len(names):
+        # The clone is trained in any case, since it may have to be exported, but it need not be judged.
+        clone, learners = names[0], [name for name in names if not is_clone(name)]
+        judged = tuple(learners[: max(most, 1)]) or (clone,)
+        runs = tuple(dict.fromkeys([clone, *judged]))
+    fits = len(judged) + fixed
+    length = between(ESTIMATES_SHARE * seconds * speed / fits, config, gamma)
+    training = max((clock.left or 0.0) - LAST_SECONDS - fits * length / speed, LEAST_TRAINING * seconds)
+    return Plan(
+        runs=runs,
+        judged=judged,
+        left_out=tuple(name for name in names if name not in runs),
+        gamma=gamma,
+        members=members,
+        fits=fits,
+        fit_updates=length,
+        run_seconds=training / math.ceil(len(runs) / workers),
+        fits_seconds=fits * length / speed,
+        seconds=seconds,
+        shortened_from=None if gamma == parts.gamma else parts.gamma,
+    )
+
+
+def _means(config: PipelineConfig, parts: Parts, runs: int, clock: Clock) -> tuple[float, int, float, int]:
+    """Discount and members of the fits, their speed, and how many runs can be judged in the time.
+
+    Where it is too short, first there are fewer members, then values look less far ahead, until one run of every
+    candidate can be judged. What the user has asked for stays.
+    """
+    room = (clock.left or 0.0) - LAST_SECONDS - TRAINING_SHARE * 60 * (config.time or 0)
+    is_fixed = config.gamma is not None or config.fit_updates is not None or parts.gamma <= LONG_GAMMA
+    counts = (MEMBERS, FEW_MEMBERS) if config.members is None else (config.members,)
+    speeds: dict[int, float] = {}
+    for shorter in SHORTER[:1] if is_fixed else SHORTER:
+        gamma = round(1 - shorter * (1 - parts.gamma), 4)
+        for members in counts if shorter == 1 else counts[-1:]:
+            if members not in speeds:
+                speeds[members] = fit_speed(parts.path("selection"), gamma, members) / MARGIN
+            updates = fit_length(config, gamma, LEAST_KAPPA + 0.1)
+            most = int(room * speeds[members] / updates) - _fixed_fits(parts)
+            if most >= (runs if members == counts[0] and shorter == 1 else runs // len(config.seeds)):
+                return gamma, members, speeds[members], most
+    return gamma, members, speeds[members], most
+
+
+def _fixed_fits(parts: Parts) -> int:
+    """Fits beside those of the runs: of the behaviour, for the claim, and for weights."""
+    return 1 + 2 * parts.has_claim + parts.has_probabilities
 
 
 def fit_length(config: PipelineConfig, gamma: float, kappa: float) -> int:
@@ -142,59 +227,34 @@ def fit_length(config: PipelineConfig, gamma: float, kappa: float) -> int:
     return max(FitOptions(gamma=gamma, kappa=kappa).num_updates, FEWEST_FIT_UPDATES)
 
 
-def _affordable(config: PipelineConfig, gamma: float, *, most: float) -> int:
-    """The updates of a fit that may take so many, but never so few that nothing could be judged."""
-    full = fit_length(config, gamma, KAPPA)
-    least = fit_length(config, gamma, LEAST_KAPPA + 0.1)
-    return int(min(full, max(least, most)))
+def between(updates: float, config: PipelineConfig, gamma: float) -> int:
+    """So many updates of a fit, but not so few that nothing could be judged, nor more than are of use."""
+    shortest, longest = (fit_length(config, gamma, kappa) for kappa in (LEAST_KAPPA + 0.1, KAPPA))
+    return int(min(max(updates, shortest), longest))
 
 
-def _rounded(updates: float) -> int:
-    """A number of updates with two digits, within bounds."""
-    digits = 10 ** max(math.floor(math.log10(max(updates, 1))) - 1, 0)
-    return int(min(max(updates // digits * digits, FEWEST_UPDATES), MOST_UPDATES))
+def fit_speed(path: Path, gamma: float, members: int) -> float:
+    """Updates per second of a fit, as fast as this machine is at the moment."""
+    log, moments = data_given(path, []).log, list[tuple[float, int]]()
 
+    def note(done: int, _: int) -> None:
+        moments.append((time.monotonic(), done))
+        if moments[-1][0] - moments[0][0] > MEASURED_SECONDS:
+            raise OutOfTimeError
 
-def _measure(
-    space: Workspace, parts: Parts, candidates: Sequence[Candidate], workers: int, *, can_judge: bool
-) -> tuple[dict[str, float], float]:
-    """Updates per second of each candidate, side by side as they will run, and of a fit."""
-    folder = space.out / ".warmup"
-    shutil.rmtree(folder, ignore_errors=True)
-    try:
-        seed = space.config.seeds[0]
-        configs = [
-            replace(
-                run_config(space, parts, each, seed, WARMUP), output_dir=str(folder), log_interval=100, eval_episodes=1
-            )
-            for each in candidates
-        ]
-        results = ExperimentManager().train_all(configs, workers=workers)
-        failed = [f"{each.name}: {each.error}" for each in results if each.status == "failed"]
-        if failed:
-            raise UserError("\n".join(failed))
-        speeds = {each.name: _speed(folder / each.run_name(seed)) for each in candidates}
-        fit_speed = _fit_speed(space, parts, folder / candidates[0].run_name(seed)) if can_judge else 1.0
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    return speeds, fit_speed
-
-
-def _speed(run: Path) -> float:
-    """The speed at the end of a run: the first updates are slower."""
-    rows = [row["updates_per_second"] for row in read_metrics(run) if "updates_per_second" in row]
-    return float(rows[-1])
-
-
-def _fit_speed(space: Workspace, parts: Parts, run: Path) -> float:
-    moments: list[tuple[float, int]] = []
-    estimate(
-        {"warmup": str(run)},
-        str(parts.path("selection")),
-        gamma=parts.gamma,
-        members=space.config.members,
-        updates=WARMUP,
-        progress=lambda name, done, _: moments.append((time.monotonic(), done)) if name == "warmup" else None,
-    )
+    with one_thread(), suppress(OutOfTimeError):
+        fitter = ValueFitter(log, FitOptions(gamma=gamma, members=members, updates=MEASURED_UPDATES))
+        fitter.fit_behavior(progress=note)
     (first, before), (last, after) = moments[0], moments[-1]
     return max((after - before) / max(last - first, 1e-6), 1.0)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Fit with one thread: such small networks gain nothing from more, and lose much where others use the machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -24,39 +24,30 @@ class Ending:
     claim_on: str
 
 
-def pick(estimates: Mapping[str, Any] | None) -> str | None:
-    """The run with the highest value among those that are better than the data; None if there is none."""
-    policies = [] if estimates is None else estimates["policies"]
-    better = [each for each in policies if each["verdict"] == BETTER]
-    return max(better, key=lambda each: float(each["value"]))["name"] if better else None
-
-
 def conclude(
-    parts: Parts,
-    estimates: Mapping[str, Any] | None,
-    claim: Mapping[str, Any] | None,
-    picked: str | None,
-    *,
-    clone: str,
+    parts: Parts, selection: Mapping[str, Any] | None, claim: Mapping[str, Any] | None, *, clone: str
 ) -> Ending:
-    """The ending. A policy is handed over as better only if the claim says so."""
+    """The ending. A policy is handed over as better only if the claim about it says so."""
     on = claim_text(parts)
-    if estimates is None:
+    if selection is None:
         return Ending(f"Nothing can be called better: {_why_not(parts)}. {CLONED}", clone, True, False, on)
-    if picked is None:
-        return Ending(f"{_nothing_beats(estimates)} {CLONED}", clone, True, False, on)
     if claim is None:
-        count = parts.episodes["selection"]
-        mark = f"on selection data: the same {count} episodes chose it, which favours it"
-        return Ending(f"{picked} is better than the data, {mark}.", picked, is_clone(picked), True, on)
-    found = next(each for each in claim["policies"] if each["name"] == picked)
-    if found["verdict"] == BETTER:
-        unseen = f"on {parts.episodes['claim']} episodes that neither training nor the choice has seen"
-        return Ending(f"{picked} is better than the data, {unseen}.", picked, is_clone(picked), True, on)
-    is_refused = found["verdict"] == CANNOT
-    said = f"it cannot be judged: {found['reasons'][0]}" if is_refused else f"it is {verdict_text(found['verdict'])}"
-    doubt = f"{picked} was better on the selection episodes, but on the claim episodes {said}"
+        return Ending(f"No policy can be judged by this log: {_reasons(selection)}. {CLONED}", clone, True, False, on)
+    name = claim["name"]
+    if claim["verdict"] == BETTER:
+        return Ending(f"{name} is better than the data, {_basis(parts, claim)}.", name, is_clone(name), True, on)
+    is_refused = claim["verdict"] == CANNOT
+    said = f"it cannot be judged: {claim['reasons'][0]}" if is_refused else f"it is {verdict_text(claim['verdict'])}"
+    doubt = f"{name} was chosen, and {_basis(parts, claim)}, {said}"
     return Ending(f"Nothing is shown to beat the data: {doubt}. {CLONED}", clone, True, False, on)
+
+
+def _basis(parts: Parts, claim: Mapping[str, Any]) -> str:
+    """By which episodes something is said about the choice."""
+    if parts.has_claim:
+        return f"on {parts.episodes['claim']:,} episodes that neither training nor the choice has seen"
+    lowered = ", with its value lowered for that" if claim["correction"] else ""
+    return f"on selection data (the same {parts.episodes['selection']} episodes chose it{lowered})"
 
 
 def claim_text(parts: Parts) -> str:
@@ -68,14 +59,6 @@ def _why_not(parts: Parts) -> str:
     return "all rewards are the same" if parts.facts.has_rewards else "the data has no rewards"
 
 
-def _nothing_beats(estimates: Mapping[str, Any]) -> str:
-    """Why no policy is chosen, in a sentence."""
-    policies = estimates["policies"]
-    judged = [each for each in policies if each["verdict"] != CANNOT]
-    if not judged:
-        reasons = list(dict.fromkeys(reason for each in policies for reason in each["reasons"]))
-        return f"No policy can be judged by this log: {reasons[0]}."
-    others = len(policies) - len(judged)
-    kept = f", and {others} cannot be judged" if others else ""
-    count = f"the {len(judged)} policies that can be judged" if others else f"the {len(judged)} policies"
-    return f"Nothing beats the data: none of {count} is better than the data{kept}."
+def _reasons(selection: Mapping[str, Any]) -> str:
+    """Why no policy can be judged: the first reason."""
+    return str(next(reason for each in selection["candidates"] for reason in each["reasons"]))

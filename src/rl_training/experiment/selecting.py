@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rl_training.experiment import claims
-from rl_training.experiment.claims import CANNOT, Verdict
+from rl_training.experiment.claiming import Claim, corrected_claim, held_out_claim
+from rl_training.experiment.claims import BETTER, CANNOT, Verdict
 from rl_training.experiment.estimation import (
     FEWEST_MEMBERS,
     Estimate,
@@ -21,7 +21,6 @@ from rl_training.experiment.estimation import (
     judged_data,
 )
 from rl_training.experiment.named_policies import named_policies
-from rl_training.experiment.ranking import winners_curse
 from rl_training.experiment.shortlist import Shortlist, make_shortlist
 from rl_training.experiment.spending import (
     Prior,
@@ -37,15 +36,16 @@ from rl_training.runtime.finding import find_checkpoints, find_runs, is_run
 from rl_training.runtime.fitting import EvaluationLog, FitOptions, default_gamma
 from rl_training.runtime.performance import configure_machine
 from rl_training.runtime.policy_files import policy_files, policy_step
+from rl_training.runtime.saved_policy import SavedPolicy
 from rl_training.types import ConfigError
 
 FILE = "selection.json"
 """Where a selection is kept, in the folder of the runs."""
 ENOUGH_TO_SPLIT = 100
 """Episodes from which on the value of the choice comes from episodes that did not choose it."""
+NO_TIME = "there was no time left to fit its value"
 
 Checkpoints = Literal["latest", "all"]
-Basis = Literal["held-out episodes", "corrected"]
 Named = dict[str, tuple[Any, str | None]]
 
 
@@ -72,25 +72,6 @@ class Candidate:
     believed: float | None = None
     """What its mean return is taken to be after the real episodes, not discounted."""
     believed_std: float | None = None
-
-
-@dataclass(frozen=True)
-class Claim:
-    """What may be said about the choice, without the luck that made it the choice."""
-
-    name: str
-    basis: Basis
-    """Whether the numbers come from episodes that did not choose it, or are corrected for having chosen it."""
-    episodes: int
-    verdict: Verdict
-    reasons: tuple[str, ...]
-    value: float | None
-    interval: tuple[float, float] | None
-    difference: float | None
-    """How much better than the data it is."""
-    probability_better: float | None
-    correction: float = 0.0
-    """What was subtracted, because the highest of several estimates is too high on average."""
 
 
 @dataclass(frozen=True)
@@ -177,23 +158,54 @@ def select(
         raise ConfigError(f"an interval needs at least {FEWEST_MEMBERS} members, got {members}")
     configure_machine(threads)
     choosing, claiming = _halves(data, seed)
+    spent: dict[str, Any] = {"episodes": episodes, "runnable": runnable, "env": env, "tell": tell}
+    found = choose(named, choosing, options, compiled=compiled, progress=progress, **spent)
+    if found.chosen is None:
+        return found
+    if claiming is not None:
+        claim, _ = held_out_claim(found.chosen, named, claiming, options, progress=progress)
+    else:
+        among = sum(each.rank is not None for each in found.candidates)
+        claim = corrected_claim(
+            found.chosen, named, choosing, options, found=found.estimates, among=among, progress=progress
+        )
+    return replace(found, claim=claim)
+
+
+def choose(
+    named: Named,
+    choosing: JudgedData,
+    options: FitOptions,
+    *,
+    episodes: int = 0,
+    runnable: Mapping[str, SavedPolicy] | None = None,
+    env: Any = None,
+    compiled: bool | None = None,
+    progress: Progress | None = None,
+    tell: Callable[[Pull], None] = lambda pull: None,
+) -> Selection:
+    """Rank policies by these episodes and choose one, about which nothing is claimed yet.
+
+    Up to `episodes` real episodes of the `runnable` policies are spent on the choice.
+    """
     short = make_shortlist(named, choosing, options, compiled=compiled, progress=progress)
     found = judge_policies(short.named, choosing, options, compiled=compiled, progress=progress)
     ranked = _ranked(named, found, short)
     pulls: list[Pull] = []
     if episodes:
         prior = _prior(ranked, choosing.log, found)
-        rule, pulls = spend_episodes(runnable, prior, episodes, env=env, seed=seed, tell=tell)
+        rule, pulls = spend_episodes(runnable or {}, prior, episodes, env=env, seed=options.seed, tell=tell)
         ranked = _with_episodes(ranked, prior, rule.counts, rule.means, rule.deviations)
-    chosen = pulls[-1].best if pulls else found.best[0] if found.best else None
-    claim = None
-    if chosen is not None:
-        parts = choosing if claiming is None else claiming
-        is_known = claiming is None and chosen in short.named
-        judged = found if is_known else judge_policies({chosen: named[chosen]}, parts, options, progress=progress)
-        among = sum(each.rank is not None for each in ranked)
-        claim = _claim(judged, chosen, among=None if claiming is not None else among)
-    return Selection(ranked, found.best, chosen, claim, tuple(pulls), episodes, found)
+    chosen = pulls[-1].best if pulls else preferred(found)
+    return Selection(ranked, found.best, chosen, None, tuple(pulls), episodes, found)
+
+
+def preferred(found: Estimates) -> str | None:
+    """The choice by the log: of the policies that are not distinguishable from the best, the one with the highest value
+    among those that are better than the data; if none is, the one with the highest value.
+    """
+    better = [name for name in found.best if found[name].verdict == BETTER]
+    return next(iter([*better, *found.best]), None)
 
 
 def candidates_in(runs: Any, checkpoints: Checkpoints) -> Named:
@@ -246,6 +258,8 @@ def _ranked(named: Named, found: Estimates, short: Shortlist) -> tuple[Candidate
     else:
         reasons |= dict.fromkeys(rough, ("no policy with a higher rough value can be judged",))
     reasons |= {name: tuple(why) for name, why in short.refused.items()}
+    fitted = {each.name for each in found.policies}
+    reasons |= {name: (NO_TIME,) for name in short.named if name not in fitted}
     for name, why in reasons.items():
         candidates.append(Candidate(name, None, None, None, None, CANNOT, is_among_the_best=False, reasons=why))
     return tuple(replace(each, path=named[each.name][1]) for each in candidates)
@@ -274,41 +288,4 @@ def _with_episodes(
         if (k := known.get(each.name)) is None
         else replace(each, episodes=int(counts[k]), believed=float(means[k]), believed_std=float(deviations[k]))
         for each in ranked
-    )
-
-
-def _claim(judged: Estimates, chosen: str, *, among: int | None) -> Claim:
-    """What may be said about the choice.
-
-    `among` is how many policies these episodes chose from; None if other episodes made the choice.
-    """
-    each = judged[chosen]
-    if among is None or each.value is None or each.interval is None or each.difference is None:
-        basis: Basis = "held-out episodes" if among is None else "corrected"
-        numbers = each.value, each.interval, each.difference, each.probability_better
-        return Claim(chosen, basis, judged.episodes, each.verdict, each.reasons, *numbers)
-    return _corrected(each, judged, among)
-
-
-def _corrected(each: Estimate, judged: Estimates, among: int) -> Claim:
-    """The estimate minus what the highest of so many is too high on average."""
-    assert each.value is not None and each.interval is not None and each.difference is not None  # noqa: PT018, S101
-    differences = np.array([each.raw_value, *each.members]) - np.array(
-        [judged.behavior_value, *judged.behavior_members]
-    )
-    error = float(differences[1:].std(ddof=1))
-    correction = winners_curse(among) * error
-    lowered = differences - correction
-    low, high = each.interval
-    return Claim(
-        name=each.name,
-        basis="corrected",
-        episodes=judged.episodes,
-        verdict=claims.judge({each.name: lowered}, {each.name: each.fit_error})[each.name],
-        reasons=(),
-        value=each.value - correction,
-        interval=(low - correction, high - correction),
-        difference=each.difference - correction,
-        probability_better=claims.probability_above(lowered, error=each.fit_error),
-        correction=correction,
     )

@@ -43,6 +43,10 @@ Progress = Callable[[int, int], None]
 """Called with the updates done and those to do."""
 
 
+class OutOfTimeError(Exception):
+    """What a `progress` function raises where there is no time for the rest of a fit."""
+
+
 @options
 class FitOptions:
     """How values are fitted."""

@@ -55,6 +55,8 @@ def after_block(session: Session) -> None:
     logs, saves = (_passed(session, each) for each in (session.config.log_interval, session.config.checkpoint_interval))
     evaluates = _passed(session, session.options.controls.eval_interval) or _goes_online(session)
     state.event_step = step
+    # A callback may have asked for the end; the last policy is evaluated all the same.
+    evaluates = evaluates or (state.should_stop and not state.interrupted)
     if plan.limit_reason is not None and plan.is_used_up(state):
         state.request_stop(plan.limit_reason)
     if logs or ended:

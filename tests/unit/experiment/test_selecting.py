@@ -15,7 +15,7 @@ from steering import QUICK, Array, away, rest, steering_log, towards
 
 import rl_training
 from rl_training.data import TransitionDataset
-from rl_training.experiment import selecting, shortlist
+from rl_training.experiment import claiming, selecting, shortlist
 from rl_training.experiment.ranking import winners_curse
 from rl_training.experiment.selecting import Selection, select
 from rl_training.experiment.spending import Prior, Pull, prior_from_values, spend_episodes
@@ -75,8 +75,7 @@ def test_on_few_episodes_the_value_of_the_choice_is_lowered_by_the_expected_maxi
 
 def test_the_error_of_the_fits_counts_in_what_is_said_about_the_choice() -> None:
     estimates = few_episodes().estimates
-    vague = tuple(replace(each, fit_error=100.0) for each in estimates.policies)
-    doubtful = selecting._claim(replace(estimates, policies=vague), "towards", among=3)
+    doubtful = claiming._corrected(replace(estimates["towards"], fit_error=100.0), estimates, among=3)
     assert doubtful.verdict == "not distinguishable"
     assert doubtful.probability_better == pytest.approx(0.5, abs=0.05)
 
