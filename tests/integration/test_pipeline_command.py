@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import subprocess
 import sys
 import time
@@ -50,10 +51,11 @@ def test_a_real_table_becomes_a_report_and_a_policy_that_passes_its_check(
     answer = command("pipeline", "pendulum.csv", *COLUMNS, *budget, "--out", "result", "--workers", "2")
     assert answer.code == 0, answer.err
     assert "episodes: 30 for training, 20 for the choice; too few to set some aside for the claim" in answer.out
-    assert "try bc_best: clones the best 33% of the episodes" in answer.out
+    assert "try bc_best: clones the best 33% of the episodes, since others went worse" in answer.out
     # With so few updates nothing can be judged.
     assert "No policy can be judged by this log: the fit was stopped too early" in answer.out
     assert "Next: open result/report.html in a browser" in answer.out
+    assert re.search(r"time +\d.*: data .*, training .*, selection ", answer.out)
     page = (tmp_path / "result" / "report.html").read_text()
     assert "The clone of the logged behaviour is exported, marked as such." in page
     assert json.loads((tmp_path / "result" / "export" / "policy.json").read_text())["observation"]["names"] == [
@@ -72,15 +74,52 @@ def test_single_decisions_from_a_table_are_judged_with_discount_0(
     log = shared_data / "obd" / "men_random.csv.gz"
     flags = ["--obs-columns", "user-item_affinity_*,user_feature_0", "--one-hot", "user_feature_0"]
     flags += ["--action-columns", "item_id", "--reward-column", "click", "--episodes", "each_row"]
+    flags += ["--propensity-column", "propensity_score"]
     answer = command("pipeline", log, *flags, *TINY, "--updates", "50", "--set", "fit_updates=200", "--out", "result")
     assert answer.code == 0, answer.err
     assert "episodes: 6,000 for training, 2,000 for the choice, 2,000 for the claim" in answer.out
     assert "try dqn: learns the reward of every choice, with discount 0" in answer.out
     result = json.loads((tmp_path / "result" / "result.json").read_text())
-    assert result["estimates"]["gamma"] == 0.0
+    assert result["selection"]["estimates"]["gamma"] == 0.0
+    weighted = result["claim"]["weighted"]
+    assert weighted["name"] == result["claim"]["name"]
+    assert f"{weighted['name']}: By weights" in answer.out
     # 46 clicks in 10,000 rows cannot tell policies apart.
     assert not result["beats_the_data"]
     assert (result["chosen"], result["is_clone"]) == ("bc_seed0", True)
+
+
+@pytest.mark.slow
+def test_an_environment_evaluates_the_runs_and_its_episodes_may_decide(
+    shared_data: Path, tmp_path: Path, command: Command
+) -> None:
+    with np.load(shared_data / "pendulum" / "pendulum_medium_sac.npz") as log:
+        write_table(tmp_path / "pendulum.csv", dict(log))
+    # A discount of 0.5 needs few updates until a value can be judged.
+    budget = [*TINY, "--updates", "30", "--set", "fit_updates=130", "--gamma", "0.5", "--algos", "bc_best"]
+    env = ["--env", "Pendulum-v1", "--real-episodes", "3"]
+    answer = command("pipeline", "pendulum.csv", *COLUMNS, *budget, *env, "--out", "result")
+    assert answer.code == 0, answer.err
+    assert "actions: as Pendulum-v1 has them" in answer.out
+    assert "episode 1: bc" in answer.out
+    assert "return in env" in answer.out
+    result = json.loads((tmp_path / "result" / "result.json").read_text())
+    assert 1 <= len(result["selection"]["pulls"]) <= 3
+    assert all("return_mean" in run["metrics"] for run in result["runs"].values())
+    assert result["selection"]["chosen"] == result["selection"]["pulls"][-1]["best"]
+
+
+@pytest.mark.slow
+def test_minutes_end_the_runs_and_are_accounted_for(command: Command, tmp_path: Path) -> None:
+    budget = ["--seeds", "0", "--algos", "td3_bc", "--minutes", "0.75", "--gamma", "0.8", "--members", "2"]
+    answer = command("pipeline", "log.npz", *budget, "--out", "result")
+    assert answer.code == 0, answer.err
+    run = json.loads((tmp_path / "result" / "runs" / "td3_bc_seed0" / "result.json").read_text())
+    assert re.fullmatch(r"its \d+ seconds were over", run["stop_reason"])
+    assert not run["interrupted"]
+    spent = json.loads((tmp_path / "result" / "time.json").read_text())
+    assert set(spent) == {"data", "plan", "training", "selection", "claim", "export", "report"}
+    assert "of 45 seconds: data" in answer.out
 
 
 def test_a_file_has_the_same_options_and_the_command_wins(command: Command, tmp_path: Path) -> None:
@@ -112,6 +151,10 @@ def test_a_file_has_the_same_options_and_the_command_wins(command: Command, tmp_
         (["log.npz", "--out", "result", "--minutes", "1", "--updates", "5"], "minutes and updates both say"),
         (["--config", "none.yaml", "--out", "result"], "the pipeline's file 'none.yaml' does not exist"),
         (["log.npz", "--out", "log.npz"], "holds something else than a pipeline"),
+        (["log.npz", "--out", "result", "--minutes", "0"], "minutes: expected a value > 0, got 0"),
+        (["log.npz", "--out", "result", "--updates", "0"], "updates: expected a value >= 1, got 0"),
+        (["log.npz", "--out", "result", "--real-episodes", "3"], "real_episodes are played in an environment"),
+        (["log.npz", "--out", "result", "--env", "Pendulun-v1"], "Pendulun"),
     ],
 )
 def test_mistakes_end_with_a_message_and_leave_nothing(
@@ -134,7 +177,8 @@ MARKS = (
     "data/split.json",
     "runs/bc_seed0/checkpoints/latest.pt",
     "runs/td3_bc_seed0/checkpoints/latest.pt",
-    "estimates.json",
+    "selection.json",
+    "claim.json",
     "export/policy.json",
     "report.html",
 )

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 GAP = 2
 """Spaces between two columns of a table."""
+NOTHING = 1e-100
+"""Below it, a number is what arithmetic leaves of 0."""
 WORD = re.compile(r"\S+")
 PART = re.compile(r"(?:[^\s_./=]|\.(?=\d))*(?:[_/=]|\.(?!\d))|(?:[^\s_./=]|\.(?=\d))+")
 """A piece of a name, such as `dataset_`, after which a line may break; numbers are not broken."""
@@ -164,6 +166,8 @@ def working(*, quiet: bool = False) -> Iterator[Callable[[str], None]]:
 
 def number_text(value: float) -> str:
     """A number with as many digits as one compares by."""
+    if abs(value) < NOTHING:
+        return "0"
     if not 10 <= abs(value) < 1e6:
         return f"{value:.4g}"
     return f"{value:.1f}" if abs(value) < 1000 else f"{value:.0f}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -96,6 +97,8 @@ def _options(config: str | None, named: dict[str, Any], overrides: list[str]) ->
 
 
 def _run(options: dict[str, Any], out: str, workers: str, *, quiet: bool, as_json: bool) -> PipelineResult:
+    # What is imported here takes seconds, and they are the user's.
+    began = time.monotonic()
     from rl_training.cli.pipeline_display import PipelineDisplay
     from rl_training.experiment.manager import default_workers
     from rl_training.experiment.pipeline import run_pipeline
@@ -105,7 +108,7 @@ def _run(options: dict[str, Any], out: str, workers: str, *, quiet: bool, as_jso
     count = default_workers() if workers == "auto" else int(workers)
     try:
         with PipelineDisplay(quiet=quiet, to_stderr=as_json) as display:
-            return run_pipeline(options, out, workers=count, watcher=display)
+            return run_pipeline(options, out, workers=count, watcher=display, began=began)
     except KeyboardInterrupt:
         print("interrupted; the same command goes on where it was stopped", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
@@ -116,7 +119,7 @@ def print_result(result: PipelineResult, out: str) -> None:
     from rl_training.experiment.pipeline_clock import describe_times
 
     print()
-    if result.selection is not None:
+    if result.selection is not None and result.selection["estimates"] is not None:
         _print_selection(result, result.selection)
     for name, run in result.runs.items():
         if run["error"]:

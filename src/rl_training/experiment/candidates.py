@@ -27,6 +27,8 @@ LOOSE_ALPHA = 10.0
 """The weight of values against cloning in TD3+BC, on data that is nearly random."""
 NEAR_BEST = 0.1
 """Part of the range of returns below the best that counts as near it."""
+LEAST_BEST, MOSTLY_BEST = 0.1, 0.9
+"""The least share of episodes that is cloned as the best ones, and the share near the best from which all are alike."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,11 @@ class Facts:
         """Whether some episodes went better than others."""
         return self.returns is not None and self.returns[0] < self.returns[2]
 
+    @property
+    def some_are_better(self) -> bool:
+        """Whether there are episodes that went clearly worse than the best ones."""
+        return self.returns_differ and self.near_best is not None and self.near_best < MOSTLY_BEST
+
     def describe(self) -> list[str]:
         """The facts in sentences."""
         kind = "choices" if self.is_discrete else "continuous actions"
@@ -109,10 +116,12 @@ class Facts:
         return [*lines, self._describe_actions()]
 
     def _describe_actions(self) -> str:
+        if self.action_spread is None:
+            return "too few rows to tell whether alike situations got different actions"
         if self.is_nearly_deterministic:
-            return "in alike situations nearly the same action was taken: candidates stay near the log"
+            return "in alike situations nearly the same action was taken: the log hardly shows what else works"
         if self.is_nearly_random:
-            return "actions hardly depend on the situation: candidates may go further from the log"
+            return "actions hardly depend on the situation, as if they were drawn at random"
         return "in alike situations different actions were taken: the log shows what else works"
 
     def to_plain(self) -> dict[str, Any]:
@@ -153,7 +162,7 @@ def choose_candidates(facts: Facts, *, gamma: float | None = None) -> list[Candi
         if facts.is_single_step:
             reason = "learns the reward of every choice, with discount 0 since each row is a decision of its own"
         return [*found, _learner("dqn", reason, facts, gamma)]
-    if not facts.is_nearly_deterministic and facts.returns_differ and facts.episodes >= 2 * FEWEST_BEST:
+    if not facts.is_nearly_deterministic and facts.some_are_better and facts.episodes >= 2 * FEWEST_BEST:
         found.append(_best_clone(facts))
     found.append(_td3_bc(facts, gamma))
     found.append(
@@ -196,8 +205,10 @@ def _clone(facts: Facts) -> Candidate:
 
 
 def _best_clone(facts: Facts) -> Candidate:
-    share = round(min(max(0.1, FEWEST_BEST / facts.episodes), 1.0), 3)
-    reason = f"clones the best {share:.0%} of the episodes, since their returns differ"
+    # Fewer than those near the best would be those that began well: a clone of them knows no other beginnings.
+    near = 0.0 if facts.near_best is None else facts.near_best
+    share = round(min(max(near, LEAST_BEST, FEWEST_BEST / facts.episodes), 1.0), 3)
+    reason = f"clones the best {share:.0%} of the episodes, since others went worse"
     return Candidate(BEST_CLONE, "bc", reason, {"best_fraction": share})
 
 

@@ -15,7 +15,7 @@ from rl_training.experiment.estimation import Estimate, Estimates, Progress, jud
 from rl_training.experiment.ranking import winners_curse
 from rl_training.experiment.weighting import WeightedEstimate, compared, weigh_policies
 from rl_training.runtime.evaluation_data import JudgedData, Support
-from rl_training.runtime.fitting import FitOptions
+from rl_training.runtime.fitting import FitOptions, OutOfTimeError
 
 Basis = Literal["held-out episodes", "corrected"]
 Named = Mapping[str, tuple[Any, str | None]]
@@ -53,6 +53,8 @@ def held_out_claim(
 ) -> tuple[Claim, Estimates]:
     """What episodes that did not choose a policy say about it, and the estimates behind that."""
     judged = judge_policies({chosen: named[chosen]}, claiming, options, compiled=compiled, progress=progress)
+    if not judged.policies:
+        raise OutOfTimeError
     claim = _plain_claim(judged[chosen], "held-out episodes", judged.episodes)
     return _beside_weights(claim, judged[chosen], named[chosen][0], claiming, options, progress=progress), judged
 

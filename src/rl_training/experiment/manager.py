@@ -161,6 +161,9 @@ class _Reporter(Callback):
     def on_eval_end(self, state: TrainerState, metrics: Mapping[str, float]) -> None:
         self.send(state, metrics=dict(metrics))
 
+    def on_train_end(self, state: TrainerState) -> None:
+        self.send(state)
+
     def send(self, state: TrainerState, **changes: Any) -> None:
         self.report(global_step=state.global_step, total=state.total, run_dir=str(state.run_dir), **changes)
 

@@ -16,7 +16,7 @@ from rl_training.experiment.pipeline_clock import Clock
 from rl_training.experiment.pipeline_config import PipelineConfig, Workspace, read_pipeline
 from rl_training.experiment.pipeline_data import Parts, prepare_data
 from rl_training.experiment.pipeline_judging import Judge
-from rl_training.experiment.pipeline_plan import LAST_SECONDS, Plan, make_plan, run_config
+from rl_training.experiment.pipeline_plan import Plan, make_plan, run_config, training_seconds
 from rl_training.experiment.pipeline_verdict import Ending, conclude
 from rl_training.experiment.spending import Pull
 from rl_training.runtime.artifacts import read_json
@@ -111,19 +111,20 @@ def run_pipeline(
     *,
     workers: int = 1,
     watcher: Watcher | None = None,
+    began: float | None = None,
 ) -> PipelineResult:
     """From a log to an exported policy and a statement about it, all in the folder `out`.
 
     `config` are options of `PipelineConfig`, or a YAML file with them. The same call goes on where an earlier one was
     stopped, at whatever point. Where nothing is shown to be better than the data, the clone of the logged behaviour is
-    exported, and the result says so.
+    exported, and the result says so. The time runs from now on, or from `began`, a moment of `time.monotonic()`.
     """
     watcher = watcher or Watcher()
     if workers < 1:
         raise ConfigError(f"a pipeline needs at least one worker, got {workers}")
     require_onnx()
     space = Workspace(out, read_pipeline(config))
-    clock = Clock(space.out, space.config.time)
+    clock = Clock(space.out, space.config.time, began)
     clock.enter(STAGES[0])
     watcher.on_stage(STAGES[0])
     audit, parts = prepare_data(space)
@@ -221,8 +222,7 @@ class _Work:
             self.watcher.on_run(progress)
         open_configs = [config for config in configs if config.run_name not in ended]
         if open_configs:
-            left = self.clock.left
-            seconds = None if left is None else max(left - LAST_SECONDS - self.plan.fits_seconds, 1.0)
+            seconds = training_seconds(self.plan, self.clock)
             results = ExperimentManager().train_all(
                 open_configs, workers=workers, resume=True, seconds=seconds, on_progress=self._tell
             )

@@ -19,14 +19,14 @@ LEAST_SHOWN = 0.5
 class Clock:
     """Counts the seconds of each stage, in all calls together; time between two calls does not count."""
 
-    def __init__(self, folder: Path, minutes: float | None) -> None:
+    def __init__(self, folder: Path, minutes: float | None, began: float | None = None) -> None:
         self.path, self.minutes = folder / FILE, minutes
         self.seconds: dict[str, float] = {str(name): float(value) for name, value in read_json(self.path).items()}
         self.stage: str | None = None
-        self.since = self.written = time.monotonic()
+        self.since = self.written = time.monotonic() if began is None else began
 
     def enter(self, stage: str) -> None:
-        """A stage begins, and the one before it ends; the time before the first one is that one's."""
+        """A stage begins, and the one before it ends."""
         if self.stage is not None:
             self._write()
         self.stage = stage

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
-from rl_training.experiment.claiming import corrected_claim, held_out_claim
+from rl_training.experiment.claiming import Basis, Claim, corrected_claim, held_out_claim
+from rl_training.experiment.claims import CANNOT
 from rl_training.experiment.estimation import judged_data
 from rl_training.experiment.named_policies import named_policies
 from rl_training.experiment.pipeline_clock import Clock
 from rl_training.experiment.pipeline_config import Workspace
 from rl_training.experiment.pipeline_data import Parts
 from rl_training.experiment.pipeline_plan import LAST_SECONDS, LONG_FITS, MARGIN, Plan, between, fit_speed, one_thread
-from rl_training.experiment.selecting import choose
+from rl_training.experiment.selecting import NO_TIME, Candidate, Selection, choose
 from rl_training.experiment.spending import Pull, check_can_run
 from rl_training.runtime.evaluation_data import JudgedData
 from rl_training.runtime.fitting import FitOptions, OutOfTimeError
 
 CLAIM_FITS = 2
 """A claim fits the logged behaviour and the chosen policy."""
+PLENTY = 1.3
+OVERTIME = 0.1
+"""The share of the time by which it may be exceeded, so that at least one policy is judged."""
 
 
 class Watcher(Protocol):
@@ -50,41 +54,53 @@ class Judge:
         has_claim, named = self.parts.has_claim, self._named(names)
         runnable = check_can_run({name: policy for name, (policy, _) in named.items()}, None) if self._episodes else {}
         data = judged_data(named, self.parts.path("selection"), "held-out", None)
-        with one_thread():
-            fits = len(names) + 1
-            updates, seconds = self._affordable("selection", fits + CLAIM_FITS * has_claim + self._weighs)
-            options = self._options(updates)
-            self.watcher.on_fits(fits)
-            reserved = LAST_SECONDS + seconds * (CLAIM_FITS * has_claim + self._weighs)
-            found = choose(
-                named,
-                data,
-                options,
-                episodes=self._episodes,
-                runnable=runnable,
-                compiled=self._compiled,
-                progress=self._until(reserved, names),
-                tell=self.watcher.on_pull,
-            )
-            if found.chosen is not None and not has_claim:
-                among = sum(each.rank is not None for each in found.candidates)
-                claim = corrected_claim(
-                    found.chosen, named, data, options, found=found.estimates, among=among, progress=self._tell
+        later = CLAIM_FITS * has_claim + self._weighs
+        try:
+            with one_thread():
+                updates, seconds = self._affordable("selection", len(names) + 1 + later)
+                options = self._options(updates)
+                self.watcher.on_fits(len(names) + 1)
+                found = choose(
+                    named,
+                    data,
+                    options,
+                    episodes=self._episodes,
+                    runnable=runnable,
+                    compiled=self._compiled,
+                    progress=self._until(LAST_SECONDS + seconds * later, names),
+                    tell=self.watcher.on_pull,
                 )
-                found = replace(found, claim=claim)
+                if found.chosen is not None and not has_claim:
+                    found = replace(found, claim=self._corrected(found, found.chosen, named, data, options))
+        except OutOfTimeError:
+            return _not_judged(named)
         return found.to_plain()
 
     def claim(self, chosen: str) -> dict[str, Any]:
         """The claim about a run by episodes that had no part in the choice, and the estimates behind it."""
         named = self._named([chosen])
         data: JudgedData = judged_data(named, self.parts.path("claim"), "held-out", None)
-        with one_thread():
-            updates, _ = self._affordable("claim", CLAIM_FITS + self._weighs)
-            self.watcher.on_fits(CLAIM_FITS + self._weighs)
-            claim, judged = held_out_claim(
-                chosen, named, data, self._options(updates), compiled=self._compiled, progress=self._tell
-            )
+        try:
+            with one_thread():
+                updates, _ = self._affordable("claim", CLAIM_FITS + self._weighs)
+                self.watcher.on_fits(CLAIM_FITS + self._weighs)
+                options = self._options(updates)
+                claim, judged = held_out_claim(
+                    chosen, named, data, options, compiled=self._compiled, progress=self._tell
+                )
+        except OutOfTimeError:
+            return {"claim": asdict(_no_claim(chosen, "held-out episodes", data)), "estimates": None}
         return {"claim": asdict(claim), "estimates": judged.to_plain()}
+
+    def _corrected(
+        self, found: Selection, chosen: str, named: dict[str, Any], data: JudgedData, options: FitOptions
+    ) -> Claim:
+        among = sum(each.rank is not None for each in found.candidates)
+        known: dict[str, Any] = {"found": found.estimates, "among": among}
+        try:
+            return corrected_claim(chosen, named, data, options, **known, progress=self._tell)
+        except OutOfTimeError:
+            return _no_claim(chosen, "corrected", data)
 
     @property
     def _episodes(self) -> int:
@@ -114,22 +130,43 @@ class Judge:
         if left is None:
             return self.plan.fit_updates, 0.0
         speed = fit_speed(self.parts.path(part), self.plan.gamma, self.plan.members) / MARGIN
-        updates = between((left - LAST_SECONDS) * speed / fits, self.space.config, self.plan.gamma)
+        # Longer fits than are needed only where there is plenty of time: others may slow this machine down.
+        updates = between((left - LAST_SECONDS) * speed / fits / PLENTY, self.space.config, self.plan.gamma)
         return updates, updates / speed
 
     def _tell(self, name: str, done: int, total: int) -> None:
+        """Tells how far a fit is, and ends it where much more time is used than was given."""
         self.clock.tick()
         self.watcher.on_fit(name, done, total)
+        latest = LAST_SECONDS - OVERTIME * (self.plan.seconds or 0.0)
+        if self.clock.left is not None and self.clock.left < latest and done < total:
+            raise OutOfTimeError
 
     def _until(self, reserved: float, names: list[str]) -> Callable[[str, int, int], None]:
-        """Tells how far a fit is, and ends it where only the reserved seconds are left; the first is never ended."""
+        """As `_tell`, and once a policy is judged, the others end where only the reserved seconds are left."""
         fitted: set[str] = set()
 
         def tell(name: str, done: int, total: int) -> None:
-            self._tell(name, done, total)
             if name in names and done == total:
                 fitted.add(name)
-            elif name in names and fitted and self.clock.left is not None and self.clock.left < reserved:
+            self._tell(name, done, total)
+            is_late = self.clock.left is not None and self.clock.left < reserved
+            if is_late and name in names and fitted and done < total:
                 raise OutOfTimeError
 
         return tell
+
+
+def _no_claim(chosen: str, basis: Basis, data: JudgedData) -> Claim:
+    """A claim that there was no time for."""
+    return Claim(chosen, basis, len(data.log.bounds), CANNOT, (NO_TIME,), None, None, None, None)
+
+
+def _not_judged(names: Iterable[str]) -> dict[str, Any]:
+    """A selection that there was no time for, as plain values."""
+    candidates = [
+        asdict(Candidate(name, None, None, None, None, CANNOT, is_among_the_best=False, reasons=(NO_TIME,)))
+        for name in names
+    ]
+    empty: dict[str, Any] = {"best": [], "chosen": None, "claim": None, "pulls": [], "budget": 0, "estimates": None}
+    return {"candidates": candidates, **empty}

@@ -22,8 +22,8 @@ from rl_training.runtime.evaluation_data import data_given
 from rl_training.runtime.fitting import FitOptions, OutOfTimeError, ValueFitter
 
 KAPPA = 5.0
-FEWEST_FIT_UPDATES = 2000
-"""Updates of a fit where few would do for its horizon: rewards have to be learned too."""
+LEARNED_UPDATES = 2000
+"""Updates of a fit where few would do for its horizon: rewards have to be learned too. Half of them are the least."""
 MOST_UPDATES = 1_000_000
 CLONE_PASSES, CLONE_UPDATES = 50, 5000
 """Where the time ends runs: a clone has learned all it can after so many passes over the data, and at least so many
@@ -80,7 +80,8 @@ class Plan:
     def describe(self) -> list[str]:
         """The plan in sentences."""
         runs, fits = _count(len(self.runs), "run"), _count(self.fits, "fit")
-        fitting = f"{fits} of {'about ' * (self.updates is None)}{self.fit_updates:,} updates, {self.members} members"
+        fitting = f"{fits} of {'about ' * (self.updates is None)}{self.fit_updates:,} updates to estimate values"
+        fitting += f", each on {self.members} resampled logs too"
         if self.updates is not None:
             return [f"{runs} of {self.updates:,} updates", *([fitting] if self.fits else [])]
         lines = [f"{runs} of about {minutes_text(self.run_seconds)} each"]
@@ -93,8 +94,8 @@ class Plan:
         if self.left_out:
             names = ", ".join(self.left_out)
             lines.append(
-                f"the time is too short for {names}: a value can be judged only after so many updates; more --minutes, "
-                "or a smaller --gamma, would allow them"
+                f"the time is too short for {names}: a value can be judged only after so many updates; "
+                f"more --minutes{' or a smaller --gamma' * (self.gamma > LONG_GAMMA)} would allow more runs"
             )
         return lines
 
@@ -144,7 +145,7 @@ def make_plan(space: Workspace, parts: Parts, candidates: Sequence[Candidate], w
     """The plan of a pipeline, which keeps it once it is made."""
 
     def make() -> dict[str, Any]:
-        config = space.config
+        config, minutes = space.config, space.config.time or 0.0
         # All candidates with one seed come before those with the next: if time is short, seeds are left out first.
         names = tuple(each.run_name(seed) for seed in config.seeds for each in candidates)
         can_judge = parts.facts.can_improve
@@ -157,7 +158,7 @@ def make_plan(space: Workspace, parts: Parts, candidates: Sequence[Candidate], w
         if can_judge:
             return asdict(_plan_by_time(space.config, parts, names, workers, clock))
         run_seconds = max(clock.left - LAST_SECONDS, 1.0) / math.ceil(len(names) / workers)
-        return asdict(Plan(names, (), (), parts.gamma, members, 0, length, None, run_seconds))
+        return asdict(Plan(names, (), (), parts.gamma, members, 0, length, None, run_seconds, seconds=60 * minutes))
 
     plain = dict(space.stage(PLAN, make))
     plain.pop("made_from")
@@ -215,6 +216,14 @@ def _means(config: PipelineConfig, parts: Parts, runs: int, clock: Clock) -> tup
     return gamma, members, speeds[members], most
 
 
+def training_seconds(plan: Plan, clock: Clock) -> float | None:
+    """What training has at this moment; None where a number of updates ends it."""
+    if clock.left is None:
+        return None
+    least = LEAST_TRAINING * (plan.seconds or 0.0) - clock.seconds.get("training", 0.0)
+    return max(clock.left - LAST_SECONDS - plan.fits_seconds, least, 1.0)
+
+
 def _fixed_fits(parts: Parts) -> int:
     """Fits beside those of the runs: of the behaviour, for the claim, and for weights."""
     return 1 + 2 * parts.has_claim + parts.has_probabilities
@@ -224,7 +233,8 @@ def fit_length(config: PipelineConfig, gamma: float, kappa: float) -> int:
     """The updates of a fit: those asked for, or as many as kappa needs."""
     if config.fit_updates is not None:
         return config.fit_updates
-    return max(FitOptions(gamma=gamma, kappa=kappa).num_updates, FEWEST_FIT_UPDATES)
+    learned = LEARNED_UPDATES if kappa >= KAPPA else LEARNED_UPDATES // 2
+    return max(FitOptions(gamma=gamma, kappa=kappa).num_updates, learned)
 
 
 def between(updates: float, config: PipelineConfig, gamma: float) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 from rl_training.experiment.candidates import is_clone
 from rl_training.experiment.claims import BETTER, CANNOT, verdict_text
 from rl_training.experiment.pipeline_data import Parts
+from rl_training.experiment.selecting import NO_TIME
 
 CLONED = "The clone of the logged behaviour is exported, marked as such."
 
@@ -32,7 +33,7 @@ def conclude(
     if selection is None:
         return Ending(f"Nothing can be called better: {_why_not(parts)}. {CLONED}", clone, True, False, on)
     if claim is None:
-        return Ending(f"No policy can be judged by this log: {_reasons(selection)}. {CLONED}", clone, True, False, on)
+        return Ending(f"{_not_judged(selection)} {CLONED}", clone, True, False, on)
     name = claim["name"]
     if claim["verdict"] == BETTER:
         return Ending(f"{name} is better than the data, {_basis(parts, claim)}.", name, is_clone(name), True, on)
@@ -59,6 +60,9 @@ def _why_not(parts: Parts) -> str:
     return "all rewards are the same" if parts.facts.has_rewards else "the data has no rewards"
 
 
-def _reasons(selection: Mapping[str, Any]) -> str:
-    """Why no policy can be judged: the first reason."""
-    return str(next(reason for each in selection["candidates"] for reason in each["reasons"]))
+def _not_judged(selection: Mapping[str, Any]) -> str:
+    """That no policy can be judged, with the first reason."""
+    reason = next(reason for each in selection["candidates"] for reason in each["reasons"])
+    if reason == NO_TIME:
+        return "The time was over before the first policy could be judged."
+    return f"No policy can be judged by this log: {reason}."

@@ -32,8 +32,8 @@ def names(candidates: list[Candidate]) -> list[str]:
 def test_a_broad_log_gets_a_clone_of_its_best_episodes_and_two_learners() -> None:
     found = choose_candidates(BROAD)
     assert names(found) == ["bc", "bc_best", "td3_bc", "iql"]
-    assert found[1].options == {"best_fraction": 0.1}
-    assert "the best 10% of the episodes" in found[1].reason
+    assert found[1].options == {"best_fraction": 0.2}
+    assert "the best 20% of the episodes" in found[1].reason
     assert found[2].options == {"reward_normalize": "return_range"}
 
 
@@ -55,6 +55,12 @@ def test_td3_bc_goes_further_from_a_log_that_is_nearly_random() -> None:
 def test_many_rows_get_rebrac_too() -> None:
     assert names(choose_candidates(replace(BROAD, rows=50_000)))[-1] == "rebrac"
     assert "rebrac" not in names(choose_candidates(replace(BROAD, rows=49_999)))
+
+
+@pytest.mark.parametrize(("near", "share"), [(0.02, 0.1), (0.67, 0.67), (0.9, None)])
+def test_the_best_ones_are_all_near_the_best_and_no_fewer_than_a_tenth(near: float, share: float | None) -> None:
+    found = {each.name: each.options for each in choose_candidates(replace(BROAD, near_best=near))}
+    assert found.get("bc_best") == (None if share is None else {"best_fraction": share})
 
 
 def test_few_episodes_have_no_best_ones() -> None:

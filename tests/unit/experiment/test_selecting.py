@@ -16,11 +16,12 @@ from steering import QUICK, Array, away, rest, steering_log, towards
 import rl_training
 from rl_training.data import TransitionDataset
 from rl_training.experiment import claiming, selecting, shortlist
+from rl_training.experiment.claims import Verdict
 from rl_training.experiment.ranking import winners_curse
-from rl_training.experiment.selecting import Selection, select
+from rl_training.experiment.selecting import NO_TIME, Selection, preferred, select
 from rl_training.experiment.spending import Prior, Pull, prior_from_values, spend_episodes
 from rl_training.runtime.evaluation_data import data_given
-from rl_training.runtime.fitting import EvaluationLog
+from rl_training.runtime.fitting import EvaluationLog, OutOfTimeError
 from rl_training.spaces import BoxActions, SpaceSpec
 from rl_training.types import ConfigError
 
@@ -87,6 +88,60 @@ def test_with_many_episodes_others_than_those_that_chose_say_what_the_choice_is_
     assert (found.estimates.episodes, found.claim.episodes) == (60, 60)
     assert found.claim.correction == 0
     assert found.claim.value != found[str(found.chosen)].value
+
+
+def test_of_those_as_good_as_the_best_one_that_is_better_than_the_data_is_preferred() -> None:
+    found = few_episodes().estimates
+    words: dict[str, Verdict] = {
+        "away": "better than the data",
+        "towards": "not distinguishable",
+        "rest": "better than the data",
+    }
+    policies = tuple(replace(each, verdict=words[each.name]) for each in found.policies)
+    assert preferred(replace(found, policies=policies, best=("towards", "rest", "away"))) == "rest"
+    assert preferred(replace(found, policies=policies, best=("towards",))) == "towards"
+    assert preferred(replace(found, best=())) is None
+
+
+def test_policies_that_there_is_no_time_for_are_named_and_the_others_are_ranked() -> None:
+    def stop(name: str, done: int, total: int) -> None:
+        if name == "rest":
+            raise OutOfTimeError
+
+    found = select(POLICIES, steering_log(), progress=stop, **QUICK)
+    assert [each.name for each in found.candidates if each.rank is not None] == ["towards", "away"]
+    assert found["rest"].reasons == (NO_TIME,)
+    assert found.chosen == "towards"
+
+
+def decisions(*, is_honest: bool) -> dict[str, Any]:
+    """Drawn choices of two, of which 1 is better, with their probabilities, or with others that depend on rewards."""
+    rng = np.random.default_rng(0)
+    choices = rng.integers(0, 2, 600)
+    rewards = (rng.random(600) < np.where(choices == 1, 0.7, 0.2)).astype(np.float32)
+    # With the second pair the mean weight is 1 all the same.
+    chances = np.full(600, 0.5) if is_honest else np.where(choices == 0, 0.5, np.where(rewards > 0, 0.8, 0.8 / 3))
+    obs = rng.normal(size=(600, 1)).astype(np.float32)
+    log = {"observations": obs, "actions": choices, "rewards": rewards, "next_observations": obs}
+    return {**log, "terminals": np.ones(600, dtype=bool), "behavior_log_probs": np.log(chances)}
+
+
+def second(obs: Array) -> Array:
+    return np.ones(len(obs), dtype=np.int64)
+
+
+@pytest.mark.parametrize("is_honest", [True, False])
+def test_a_policy_is_not_called_better_where_weights_contradict_the_fit(is_honest: bool) -> None:
+    options: dict[str, Any] = {**QUICK, "gamma": 0.0, "updates": 200, "members": 4}
+    claim = select({"second": second}, decisions(is_honest=is_honest), **options).claim
+    assert claim is not None
+    assert claim.weighted is not None
+    assert claim.weighted.agrees is is_honest
+    if is_honest:
+        assert (claim.verdict, claim.reasons) == ("better than the data", ())
+    else:
+        assert claim.verdict == "cannot be judged"
+        assert claim.reasons[0].startswith("weights and the fit disagree beyond their intervals (0.4")
 
 
 def test_the_two_halves_share_no_episode() -> None:

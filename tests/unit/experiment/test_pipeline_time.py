@@ -1,0 +1,166 @@
+"""The time of a pipeline: what is planned for it, what it ends, and how it is counted."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from steering import steering_log
+
+from rl_training import run_pipeline
+from rl_training.experiment import manager, pipeline_clock, pipeline_plan
+from rl_training.experiment.candidates import Candidate
+from rl_training.experiment.pipeline_clock import Clock, describe_times, minutes_text
+from rl_training.experiment.pipeline_config import PipelineConfig, Workspace
+from rl_training.experiment.pipeline_data import Parts, prepare_data
+from rl_training.experiment.pipeline_judging import Judge
+from rl_training.experiment.pipeline_plan import Plan, make_plan, run_config
+from rl_training.runtime import train
+from rl_training.runtime.artifacts import read_json
+from rl_training.runtime.finding import is_finished
+from rl_training.types import ConfigError
+
+CANDIDATES = [Candidate(name, "bc", "") for name in ("bc", "iql", "td3_bc")]
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Parts:
+    """A log of 120 episodes in its three parts; its estimates look 25 steps ahead."""
+    np.savez(tmp_path / "log.npz", **steering_log(120))
+    return prepare_data(space(tmp_path))[1]
+
+
+def space(tmp_path: Path, name: str = "out", **options: Any) -> Workspace:
+    return Workspace(tmp_path / name, PipelineConfig(data=str(tmp_path / "log.npz"), minutes=10.0, **options))
+
+
+def planned(tmp_path: Path, parts: Parts, monkeypatch: pytest.MonkeyPatch, speed: float, **options: Any) -> Plan:
+    """The plan for ten minutes on a machine that makes so many updates of a fit with ten members per second."""
+    monkeypatch.setattr(pipeline_plan, "fit_speed", lambda path, gamma, members: speed * 10 / members)
+    (tmp_path / "other").mkdir()
+    return make_plan(space(tmp_path, "other", **options), parts, CANDIDATES, 2, Clock(tmp_path, 10.0))
+
+
+ALL = ("bc_seed0", "iql_seed0", "td3_bc_seed0", "bc_seed1", "iql_seed1", "td3_bc_seed1")
+
+
+def test_with_enough_time_everything_is_trained_and_judged(
+    tmp_path: Path, parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = planned(tmp_path, parts, monkeypatch, speed=500)
+    assert plan.runs == plan.judged == ALL
+    assert (plan.members, plan.gamma, plan.left_out, plan.shortened_from) == (10, parts.gamma, (), None)
+    # Six runs, the behaviour, and both again for the claim; kappa 5.
+    assert (plan.fits, plan.fit_updates) == (9, 2500)
+    assert plan.run_seconds == pytest.approx((600 - 20 - plan.fits_seconds) / 3, rel=0.01)
+
+
+def test_where_time_is_short_there_are_fewer_members_then_fewer_seeds(
+    tmp_path: Path, parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = planned(tmp_path, parts, monkeypatch, speed=14)
+    assert plan.members == 5
+    assert plan.judged == ("iql_seed0", "td3_bc_seed0", "iql_seed1")
+    assert plan.runs == ("bc_seed0", *plan.judged)
+    assert any("the time is too short for bc_seed1, td3_bc_seed1" in line for line in plan.describe())
+
+
+def test_where_time_is_very_short_values_look_less_far_ahead_unless_gamma_was_asked_for(
+    tmp_path: Path, parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = planned(tmp_path, parts, monkeypatch, speed=10)
+    assert (plan.gamma, plan.shortened_from) == (0.92, 0.96)
+    assert "values look 13 steps ahead (discount 0.92): the time is too short to look 25 steps ahead" in plan.describe()
+
+
+def test_a_discount_that_was_asked_for_stays_and_one_run_is_always_judged(
+    tmp_path: Path, parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = planned(tmp_path, parts, monkeypatch, speed=1, gamma=0.96, members=4)
+    assert (plan.gamma, plan.members) == (0.96, 4)
+    assert (plan.runs, plan.judged) == (("bc_seed0", "iql_seed0"), ("iql_seed0",))
+    assert plan.run_seconds >= 0.15 * 600
+
+
+def test_a_clone_ends_when_it_has_learned_all_and_short_runs_are_not_compiled(tmp_path: Path, parts: Parts) -> None:
+    plan = Plan(ALL, ALL, (), parts.gamma, members=10, fits=9, fit_updates=2500, run_seconds=60.0)
+    clone, learner = (run_config(space(tmp_path), parts, each, 0, plan) for each in CANDIDATES[:2])
+    assert (clone.total_timesteps, learner.total_timesteps) == (5000, 1_000_000)
+    assert clone.algo_kwargs["compile"] == "never"
+
+
+def test_a_run_whose_time_is_over_ends_after_a_hundred_updates_with_an_evaluation(tmp_path: Path, parts: Parts) -> None:
+    plan = Plan(ALL, ALL, (), parts.gamma, members=10, fits=9, fit_updates=2500, run_seconds=60.0)
+    config = run_config(
+        space(tmp_path, "other", algo_kwargs={"hidden_sizes": [8], "validation_fraction": 0.2}),
+        parts,
+        CANDIDATES[0],
+        0,
+        plan,
+    )
+    result = train(config, callbacks=[manager._TimeLimit(time.time(), 1.0)])
+    assert not result.interrupted
+    assert result.stop_reason == "its 1 seconds were over"
+    assert is_finished(result.run_dir)
+    assert read_json(result.run_dir / "result.json")["update_count"] == manager.FEWEST_UPDATES
+    assert "action_mse" in result.metrics
+
+
+def test_seconds_of_all_calls_count_and_the_time_between_them_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(pipeline_clock, "time", type("Time", (), {"monotonic": staticmethod(lambda: now[0])}))
+    first = Clock(tmp_path, 1.0)
+    first.enter("data")
+    now[0] = 10.0
+    first.enter("training")
+    now[0] = 14.0
+    first.tick()
+    now[0] = 16.0
+    first.tick()
+    now[0] = 1000.0
+    again = Clock(tmp_path, 1.0)
+    again.enter("training")
+    now[0] = 1004.0
+    assert (again.spent, again.left) == (20.0, 40.0)
+    assert again.stop() == {"data": 10.0, "training": 10.0}
+    assert describe_times(again.seconds, 1.0) == "20 seconds of 60 seconds: data 10 seconds, training 10 seconds"
+    assert Clock(tmp_path, None).left is None
+    assert [minutes_text(each) for each in (0.2, 100, 3600)] == ["1 second", "1.7 minutes", "60 minutes"]
+
+
+def test_where_the_time_is_over_before_the_choice_the_clone_is_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.savez(tmp_path / "log.npz", **steering_log(60))
+
+    def train_all(_: Any, configs: Any, **options: Any) -> list[manager.SeedProgress]:
+        assert options["seconds"] > 0
+        limit = manager._TimeLimit(time.time(), 1.0)
+        return [
+            manager.SeedProgress(each.seed, "done", each.run_name, metrics=train(each, callbacks=[limit]).metrics)
+            for each in configs
+        ]
+
+    monkeypatch.setattr(manager.ExperimentManager, "train_all", train_all)
+    monkeypatch.setattr(Judge, "_affordable", lambda *_: (50, 1.0))
+    monkeypatch.setattr(Clock, "left", property(lambda self: -100.0 if self.stage == "selection" else 60.0))
+    options = {"minutes": 1.0, "seeds": [0], "gamma": 0.8, "members": 2, "algorithms": ["td3_bc"]}
+    small = {"hidden_sizes": [8], "batch_size": 32}
+    result = run_pipeline({"data": str(tmp_path / "log.npz"), **options, "algo_kwargs": small}, tmp_path / "out")
+    assert result.sentence.startswith("The time was over before the first policy could be judged.")
+    assert (result.is_clone, result.claim) == (True, None)
+    assert set(json.loads((tmp_path / "out" / "time.json").read_text())) >= {"data", "training", "selection"}
+    assert result.report.is_file()
+
+
+def test_a_schedule_needs_a_number_of_updates() -> None:
+    options: dict[str, Any] = {"data": "log.npz", "algo_kwargs": {"learning_rate_schedule": "cosine"}}
+    with pytest.raises(ConfigError, match="learning_rate_schedule needs to know the length of a run: give updates"):
+        PipelineConfig(**options)
+    assert PipelineConfig(**options, updates=10).updates == 10
