@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from pydantic import Field
 
 from rl_training.binding import option, options
-from rl_training.data.expressions import Expression
+from rl_training.data.expressions import Expression, columns_hint
 from rl_training.types import ConfigError, DatasetError, nearest
 
 _EPISODE_LIKE = re.compile(
@@ -189,11 +189,7 @@ def expand(columns: ColumnsConfig, names: Sequence[str]) -> ColumnsConfig:
 
 
 def _unknown(role: str, name: str, names: Sequence[str]) -> str:
-    hint = nearest(name, names)
-    if not hint:
-        shown = ", ".join(map(repr, names[:10])) or "none"
-        hint = f"; the table has {shown}{f' and {len(names) - 10} more' if len(names) > 10 else ''}"
-    return f"{role}: there is no column {name!r}{hint}"
+    return f"{role}: there is no column {name!r}{columns_hint(name, names)}"
 
 
 def unused_episode_columns(columns: ColumnsConfig, names: Sequence[str]) -> list[str]:

@@ -17,6 +17,8 @@ Numbers: TypeAlias = "NDArray[np.float64]"
 
 LONGEST = 1000
 """Characters in an expression; deeper nesting than that allows would exhaust the parser."""
+SHOWN = 10
+"""Columns that a message names."""
 
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: np.add,
@@ -43,6 +45,15 @@ _FUNCTIONS: dict[str, tuple[Callable[..., Any], int]] = {
 }
 """Functions, and how many arguments they take."""
 ALLOWED = "numbers, columns, + - * / ^, comparisons, abs, min, max, sqrt, exp and log"
+
+
+def columns_hint(name: str, names: Sequence[str]) -> str:
+    """Which column may be meant, or which there are."""
+    hint = nearest(name, names)
+    if hint:
+        return hint
+    shown = ", ".join(map(repr, names[:SHOWN])) or "none"
+    return f"; the table has {shown}{f' and {len(names) - SHOWN} more' if len(names) > SHOWN else ''}"
 
 
 class Expression:
@@ -95,7 +106,7 @@ class Expression:
     def _check_name(self, node: ast.Name, names: Sequence[str]) -> None:
         name = self._quoted.get(node.id, node.id)
         if name not in names:
-            hint = nearest(name, names)
+            hint = columns_hint(name, names)
             if name == self.text.strip():
                 raise DatasetError(f"reward: there is no column {name!r}{hint}")
             raise DatasetError(f"reward: there is no column {name!r}, which {self.text!r} names{hint}")

@@ -13,6 +13,7 @@ import numpy as np
 from rl_training.binding import bind
 from rl_training.data import DataOptions, TransitionDataset
 from rl_training.data.conversion import load_any
+from rl_training.data.tables import table_kind
 from rl_training.experiment.candidates import Facts
 from rl_training.experiment.pipeline_config import PipelineConfig, Workspace
 from rl_training.runtime.artifacts import read_json
@@ -102,6 +103,11 @@ def _stamp(source: str) -> list[int] | None:
 def _read(config: PipelineConfig) -> tuple[Audit, TransitionDataset | None]:
     """The audit and the dataset; none where the audit says that it cannot be read."""
     columns = None if config.columns is None else stated_columns(config)
+    if columns is None and table_kind(config.data) == "csv" and Path(config.data).is_file():
+        ways = (
+            "--obs-columns, --action-columns, --reward-column and --episode-column, or columns: in the file of --config"
+        )
+        raise ConfigError(f"{config.data} is a table: say what its columns are, with {ways}")
     report = audit_data(config.data, env_id=config.env_id, columns=columns)
     return report, None if report.rows is None else load_any(config.data, columns)
 

@@ -278,10 +278,16 @@ def _units(material: Material, found: Mapping[str, Any]) -> float | None:
 
 def weights(material: Material) -> Plain | None:
     """Estimates by weighting, where the log says how probable its actions were."""
-    found = None if material.estimates is None else material.estimates.get("weighted")
-    if not found or material.estimates is None:
+    if material.estimates is None:
         return None
-    fits = {each["name"]: each for each in material.estimates["policies"]}
+    found, fits = material.estimates.get("weighted"), {each["name"]: each for each in material.estimates["policies"]}
+    claim = (material.selection or {}).get("claim") or {}
+    if not found and claim.get("weighted"):
+        # A selection weighs its choice alone, by the episodes of the claim, and its fit is the claim's.
+        found = [claim["weighted"]]
+        fits[claim["name"]] = {**fits.get(claim["name"], {}), **claim}
+    if not found:
+        return None
     return {
         "policies": [
             {**each, "name": material.name_of(fits.get(each["name"], each)), "fit": _fit(fits.get(each["name"]))}
