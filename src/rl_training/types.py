@@ -51,6 +51,10 @@ class CheckpointError(UserError, ValueError):
     """A checkpoint that cannot be used: damaged, foreign, or of another algorithm."""
 
 
+class DamagedError(CheckpointError):
+    """A checkpoint, or a file that it needs, that is missing or not what was written."""
+
+
 class TrainingError(UserError, RuntimeError):
     """Training that cannot go on, such as a loss that is no longer a number."""
 

@@ -154,7 +154,7 @@ def _everything(run: Path) -> dict[str, Any]:
     size = tree["config"]["algo_kwargs"]["buffer_capacity"]
     tree["replay"] = {name: torch.cat([part[name] for part in parts])[-size:] for name in parts[0]}
     tree["metrics"] = [{name: value for name, value in row.items() if name not in SPEEDS} for row in read_metrics(run)]
-    del tree["config"]["output_dir"]
+    del tree["config"]["output_dir"], tree["run"]
     return tree
 
 

@@ -14,7 +14,7 @@ from rl_training.config import TrainConfig, load_config
 from rl_training.experiment.statistics import bootstrap_interval, interquartile_mean
 from rl_training.runtime.artifacts import read_json, read_metrics
 from rl_training.runtime.finding import find_runs
-from rl_training.types import ConfigError, nearest
+from rl_training.types import CheckpointError, ConfigError, nearest
 
 PREFERRED = ("normalized_score", "return_mean", "fqe_value")
 """Metrics that runs may be chosen by."""
@@ -78,7 +78,7 @@ def read_runs(names: str | Path | Iterable[str | Path]) -> list[RunRecord]:
     for run in runs:
         try:
             records.append(_read_run(run))
-        except ConfigError as error:
+        except (ConfigError, CheckpointError) as error:
             if run in named:
                 raise
             warnings.warn(f"{run} is left out: {error}", stacklevel=2)
@@ -90,9 +90,9 @@ def read_runs(names: str | Path | Iterable[str | Path]) -> list[RunRecord]:
 def _read_run(run: Path) -> RunRecord:
     try:
         config, rows = load_config(run / "config.yaml"), read_metrics(run)
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise ConfigError(f"{str(run)!r} cannot be read: {error}") from None
-    if not all(isinstance(row, Mapping) and {"kind", "global_step"} <= row.keys() for row in rows):
+    if not all({"kind", "global_step"} <= row.keys() for row in rows):
         raise ConfigError(f"{str(run / 'metrics.jsonl')!r} has a row without kind or global_step")
     evaluations = [row for row in rows if row["kind"] in ("eval", "validation", "callback")]
     if rows and (value := estimated_value(run)) is not None:

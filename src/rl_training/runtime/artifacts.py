@@ -10,6 +10,8 @@ import re
 import shutil
 import sys
 import time
+import uuid
+import warnings
 from collections.abc import Mapping
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -20,7 +22,9 @@ import torch
 from torch import Tensor
 
 from rl_training.config import TrainConfig
-from rl_training.files import write_text
+from rl_training.files import atomic_write, write_text
+from rl_training.runtime.metric_rows import FILE as METRICS
+from rl_training.runtime.metric_rows import Line, describe_damage, encode_row, read_lines, refuse_foreign_rows
 from rl_training.types import ConfigError, Metrics
 
 
@@ -77,8 +81,24 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.checkpoints = path / "checkpoints"
-        self._metrics_path = path / "metrics.jsonl"
+        self.run_id: str | None = read_json(path / "metadata.json").get("run_id")
+        """What tells this run from every other; runs of earlier versions have none until they are resumed."""
+        self._metrics_path = path / METRICS
         self._writer: Any = None
+
+    @property
+    def identity(self) -> dict[str, str | None]:
+        """What checkpoints and files of rows say about the run that they belong to."""
+        return {"id": self.run_id, "name": self.path.name}
+
+    def identify(self, run_id: str | None) -> None:
+        """Take over the identity that a checkpoint has, or get one, where the run has none."""
+        if self.run_id is None:
+            self.run_id = run_id or new_id()
+            about, path = read_json(self.path / "metadata.json"), self.path / "metadata.json"
+            # A file that cannot be read is left for someone to look at.
+            if about or not path.exists():
+                write_json(path, {**about, "run_id": self.run_id})
 
     @classmethod
     def create(cls, config: TrainConfig, *, subject: str, metadata: Mapping[str, Any]) -> RunDirectory:
@@ -93,7 +113,8 @@ class RunDirectory:
         try:
             (draft / "checkpoints").mkdir(parents=True)
             (draft / "config.yaml").write_text(text, encoding="utf-8")
-            write_json(draft / "metadata.json", {**describe_machine(), "subject": subject, **metadata})
+            about = {"run_id": new_id(), **describe_machine(), "subject": subject, **metadata}
+            write_json(draft / "metadata.json", about)
             return cls(_claim(draft, name, numbered=config.run_name is None))
         except OSError as error:
             shutil.rmtree(draft, ignore_errors=True)
@@ -105,13 +126,8 @@ class RunDirectory:
 
     def write_metrics(self, kind: str, metrics: Mapping[str, Any]) -> None:
         """Append one row; metrics that are numbers go to TensorBoard too, where it is installed."""
-        # JSON has no word for NaN, so that a reader in any language can go on.
-        row = {
-            name: None if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in metrics.items()
-        }
-        with self._metrics_path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"kind": kind, **row}) + "\n")
+        with self._metrics_path.open("ab") as file:
+            file.write(encode_row(kind, metrics, self.run_id))
         writer = self._tensorboard()
         if writer is not None:
             for name, value in metrics.items():
@@ -119,9 +135,33 @@ class RunDirectory:
                     writer.add_scalar(f"{kind}/{name}", value, metrics["global_step"])
 
     def rewind_metrics(self, global_step: int) -> None:
-        """Forget rows written after a checkpoint, which a resumed run writes again; a torn last line goes too."""
-        rows = [row for row in read_metrics(self.path) if row["global_step"] <= global_step]
-        write_text(self._metrics_path, "".join(json.dumps(row) + "\n" for row in rows))
+        """Forget rows written after a checkpoint, which a resumed run writes again.
+
+        Damaged lines go to a file of their own, but for a last line that is torn.
+        """
+        lines = [line if _has_step(line) else line.without_row("has no global_step") for line in self.read_lines()]
+        bad = b"".join(line.text for line in lines if line.row is None and line.text.endswith(b"\n"))
+        if damage := describe_damage(self._metrics_path, lines):
+            warnings.warn(f"{damage}: set aside{', in metrics.damaged' if bad else ''}", stacklevel=2)
+        if bad:
+            with (self.path / "metrics.damaged").open("ab") as file:
+                file.write(bad)
+        kept = (line.text for line in lines if line.row is not None and line.row["global_step"] <= global_step)
+        with atomic_write(self._metrics_path) as temporary:
+            temporary.write_bytes(b"".join(kept))
+
+    def set_metrics_aside(self) -> None:
+        """Keep the rows of a run that starts over, since all its checkpoints are gone, under another name."""
+        if self._metrics_path.is_file() and self._metrics_path.stat().st_size:
+            old = self.path / "metrics.old.jsonl"
+            self._metrics_path.replace(old)
+            warnings.warn(f"{self.checkpoints} is empty: the run starts over; its metrics are in {old}", stacklevel=3)
+
+    def read_lines(self) -> list[Line]:
+        """The lines of the metrics, which must be of this run."""
+        lines = read_lines(self._metrics_path)
+        refuse_foreign_rows(self._metrics_path, lines, self.run_id)
+        return lines
 
     def close(self) -> None:
         """Flush what is buffered."""
@@ -161,15 +201,20 @@ def _claim(draft: Path, name: str, *, numbered: bool = True) -> Path:
 
 
 def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
-    """The rows of a run's metrics; a line torn by a crash is left out."""
-    path = run_dir / "metrics.jsonl"
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue
-    return rows
+    """The rows of a run's metrics; damaged lines are named in a warning and left out."""
+    lines = RunDirectory(run_dir).read_lines()
+    if damage := describe_damage(run_dir / METRICS, lines):
+        warnings.warn(f"{damage}: left out", stacklevel=2)
+    return [line.row for line in lines if line.row is not None]
+
+
+def _has_step(line: Line) -> bool:
+    return line.row is None or isinstance(line.row.get("global_step"), (int, float))
+
+
+def new_id() -> str:
+    """An identity that no other run has; random numbers of training are left alone."""
+    return uuid.uuid4().hex[:16]
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -129,7 +129,7 @@ def open_session(
         data_return=None if data is None else data.mean_return,
         collector=collector,
         # The rows of a rollout are part of the source's state.
-        store=None if buffer is None or is_rollout else ReplayStore(run.path / "replay", buffer),
+        store=None if buffer is None or is_rollout else ReplayStore(run, buffer),
         fine_tuning=_fine_tuning(options),
         callbacks=callbacks,
         resources=resources,

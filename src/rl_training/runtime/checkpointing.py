@@ -18,7 +18,7 @@ from rl_training.algorithms import Algorithm
 from rl_training.files import atomic_write
 from rl_training.runtime.policy_files import POLICY_ONLY, policy_path, policy_tree
 from rl_training.spaces import BoxActions, SpaceSpec
-from rl_training.types import CheckpointError, TrainingError, UserError
+from rl_training.types import CheckpointError, DamagedError, TrainingError, UserError
 
 if TYPE_CHECKING:
     from rl_training.runtime.callbacks import Callback
@@ -74,6 +74,7 @@ def session_tree(session: Session) -> dict[str, Any]:
     Rows of the replay buffer are not part of it. It names the files they are in, as of the last `store.save()`.
     """
     return {
+        "run": session.run.identity,
         "config": session.config.to_plain(),
         "spaces": session.spaces.to_plain(),
         "algorithm": session.algorithm.state_dict(),
@@ -161,7 +162,7 @@ def load_checkpoint(path: Path, *, policy_only: bool = False) -> dict[str, Any]:
         versions = f"checkpoint format {found}; this one reads up to {FORMAT}"
         raise CheckpointError(f"{path} was written by a newer version ({versions}): update rl-training")
     if "algorithm" not in tree or "config" not in tree or found not in range(1, FORMAT + 1):
-        raise CheckpointError(f"{path} is not a checkpoint of rl_training")
+        raise DamagedError(f"{path} is not a checkpoint of rl_training")
     if found != FORMAT and not policy_only:
         raise CheckpointError(
             f"{path} was written by an older version (checkpoint format {found}): predict and eval can use its policy, "
@@ -173,6 +174,18 @@ def load_checkpoint(path: Path, *, policy_only: bool = False) -> dict[str, Any]:
             "export can use it, but no run can go on from it; take a file in checkpoints/ of its run"
         )
     return _whole(path, tree)
+
+
+def refuse_foreign(path: Path, tree: Mapping[str, Any], run_id: str | None) -> None:
+    """Refuse a file of another run than the one with this identity; files of earlier versions do not say whose."""
+    saved = tree.get("run") or {}
+    if run_id is None or saved.get("id") in (None, run_id):
+        return
+    config = tree.get("config")
+    about = f", {config['algo']} with seed {config['seed']}" if config else ""
+    raise CheckpointError(
+        f"{path} belongs to another run ({saved['name']}{about}): put back the file of this run, or move this one away"
+    )
 
 
 def saved_spaces(tree: Mapping[str, Any]) -> SpaceSpec:
@@ -209,20 +222,23 @@ def refusing_other_networks(what: str, error_class: type[UserError] = Checkpoint
 
 def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
-        raise CheckpointError(f"checkpoint {str(path)!r} does not exist")
+        raise DamagedError(f"checkpoint {str(path)!r} does not exist")
     try:
         tree = torch.load(path, map_location="cpu", weights_only=True)
+    except MemoryError:
+        # The file may be whole: nothing may be concluded from a machine that is too small for it.
+        raise CheckpointError(f"{path} does not fit into memory") from None
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CheckpointError(f"{path} is not a readable checkpoint ({reason})") from None
+        raise DamagedError(f"{path} is not a readable checkpoint ({reason})") from None
     if not isinstance(tree, dict):
-        raise CheckpointError(f"{path} is not a checkpoint of rl_training")
+        raise DamagedError(f"{path} is not a checkpoint of rl_training")
     return tree
 
 
 def _whole(path: Path, tree: dict[str, Any]) -> dict[str, Any]:
     if tree.pop("checksum", None) != _digest(tree):
-        raise CheckpointError(f"{path} is damaged: its contents do not match its checksum")
+        raise DamagedError(f"{path} is damaged: its contents do not match its checksum")
     return tree
 
 

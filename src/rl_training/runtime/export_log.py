@@ -16,7 +16,7 @@ from rl_training.models.novelty import Novelty, fit_novelty, hold_out
 from rl_training.runtime.datasets import find_task, load_data
 from rl_training.runtime.options import bind_options
 from rl_training.runtime.policy import Policy
-from rl_training.runtime.replay_store import read_rows
+from rl_training.runtime.replay_store import read_rows, rows_path
 from rl_training.runtime.saved_policy import SavedPolicy
 from rl_training.spaces import DiscreteActions
 from rl_training.types import DatasetError, UserError
@@ -92,7 +92,9 @@ def _lengths(dataset: TransitionDataset) -> NDArray[np.int64]:
 def _replayed(saved: SavedPolicy) -> tuple[Log | None, str]:
     """The rows of the replay buffer that the checkpoint names, stream by stream."""
     folder = None if saved.path is None else saved.path.resolve().parent.parent / "replay"
-    rows = None if folder is None else read_rows(folder, saved.tree.get("replay", []))
+    spans = saved.tree.get("replay", [])
+    is_there = folder is not None and all(rows_path(folder, *span).is_file() for span in spans)
+    rows = read_rows(folder, spans) if folder is not None and is_there else None
     if rows is None:
         return None, "the run learned from its own experience, and no replay buffer lies beside the checkpoint"
     order = torch.argsort(rows["streams"], stable=True)

@@ -54,6 +54,7 @@ def policy_tree(session: Session) -> dict[str, Any]:
     names = _acting(session.algorithm.model, (name for name in state if name.startswith("model.")))
     return {
         POLICY_ONLY: True,
+        "run": session.run.identity,
         "config": session.config.to_plain(),
         "spaces": session.spaces.to_plain(),
         # Cloned, since a tensor that is part of a larger one is written with all of it.

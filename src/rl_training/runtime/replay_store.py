@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 
 from rl_training.data import ReplayBuffer, write_npz
-from rl_training.runtime.checkpointing import load_tree, save_tree
+from rl_training.runtime.artifacts import RunDirectory
+from rl_training.runtime.checkpointing import load_tree, refuse_foreign, save_tree
 from rl_training.spaces import SpaceSpec
 from rl_training.types import Batch, CheckpointError
 
@@ -20,8 +21,8 @@ class ReplayStore:
     or when a run goes on from before they were written.
     """
 
-    def __init__(self, folder: Path, buffer: ReplayBuffer) -> None:
-        self.folder, self.buffer = folder, buffer
+    def __init__(self, run: RunDirectory, buffer: ReplayBuffer) -> None:
+        self.run, self.folder, self.buffer = run, run.path / "replay", buffer
         self.spans: list[tuple[int, int]] = []
         """First row and row after the last of each file."""
 
@@ -31,21 +32,17 @@ class ReplayStore:
         start = max(self.spans[-1][1] if self.spans else 0, oldest)
         if buffer.added > start:
             self.folder.mkdir(exist_ok=True)
-            save_tree(rows_path(self.folder, start, buffer.added), {"rows": buffer.rows_from(start)})
+            tree = {"run": self.run.identity, "rows": buffer.rows_from(start)}
+            save_tree(rows_path(self.folder, start, buffer.added), tree)
             self.spans.append((start, buffer.added))
         self.spans = [span for span in self.spans if span[1] > oldest]
 
     def load(self, spans: Sequence[Sequence[int]]) -> None:
         """Read the rows that a checkpoint names into the buffer, whose counters must have been loaded before."""
         self.spans = [(start, stop) for start, stop in spans]
-        if not self.spans:
+        rows = read_rows(self.folder, self.spans, run_id=self.run.run_id)
+        if rows is None:
             return
-        for path in (rows_path(self.folder, *span) for span in self.spans):
-            if not path.is_file():
-                raise CheckpointError(
-                    f"{path} does not exist; rows are kept while latest.pt needs them: resume that one"
-                )
-        rows = read_rows(self.folder, self.spans) or {}
         count = len(self.buffer)
         if len(rows["streams"]) < count or self.spans[-1][1] != self.buffer.added:
             raise CheckpointError(f"{self.folder} does not hold the rows of the checkpoint")
@@ -70,10 +67,18 @@ def rows_path(folder: Path, start: int, stop: int) -> Path:
     return folder / f"rows_{start:010d}_{stop:010d}.pt"
 
 
-def read_rows(folder: Path, spans: Sequence[Sequence[int]]) -> Batch | None:
-    """The rows that a checkpoint names, in the order in which they were added; None unless all files are there."""
-    paths = [rows_path(folder, *span) for span in spans]
-    if not paths or not all(path.is_file() for path in paths):
+def read_rows(folder: Path, spans: Sequence[Sequence[int]], *, run_id: str | None = None) -> Batch | None:
+    """The rows that a checkpoint names, in the order in which they were added; None if it names none.
+
+    They must be of the run with this identity, if it is given.
+    """
+    if not spans:
         return None
-    parts = [load_tree(path)["rows"] for path in paths]
+    parts = []
+    for path in (rows_path(folder, *span) for span in spans):
+        if not path.is_file():
+            raise CheckpointError(f"{path} does not exist; rows are kept while latest.pt needs them: resume that one")
+        tree = load_tree(path)
+        refuse_foreign(path, tree, run_id)
+        parts.append(tree["rows"])
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

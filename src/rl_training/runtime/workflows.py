@@ -21,7 +21,7 @@ from rl_training.envs import GIVEN, env_id_for, is_known, make_native_env, space
 from rl_training.runtime.artifacts import RunDirectory, read_json, refuse_taken
 from rl_training.runtime.assembly import open_session
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.checkpointing import load_checkpoint, save_latest
+from rl_training.runtime.checkpointing import save_latest
 from rl_training.runtime.evaluation import EVAL_SEED, EvaluationResult
 from rl_training.runtime.finding import find_unfinished
 from rl_training.runtime.loop import train_session
@@ -40,6 +40,7 @@ from rl_training.runtime.performance import configure_machine
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.policy_files import drop_policies
 from rl_training.runtime.randomness import forked
+from rl_training.runtime.recovery import LATEST, newest_state, read_state
 from rl_training.runtime.saved_policy import check_algo, load_policy
 from rl_training.runtime.trainer import Session, TrainResult
 from rl_training.spaces import SpaceSpec
@@ -86,18 +87,19 @@ def resume(
 
     A folder of runs, or a pattern, stands for the newest run in it that has not ended. `overrides` replace fields of
     the config, such as `total_timesteps`; a run of another algorithm than the expected one is refused. A run that was
-    given its `dataset` or its `env` as an object needs it again. Schedules keep the length they were planned for, or,
+    given its `dataset` or its `env` as an object needs it again. Of a directory, the newest checkpoint that is whole is
+    taken; files that belong to another run are refused. Schedules keep the length they were planned for, or,
     with `reschedule`, stretch over the new total.
     """
     path = find_unfinished([path])
-    run_dir = _run_dir(path)
-    checkpoint = path if path.is_file() else run_dir / "checkpoints" / "latest.pt"
-    tree = load_checkpoint(checkpoint) if checkpoint.is_file() else None
-    config = TrainConfig(**tree["config"]) if tree else load_config(run_dir / "config.yaml")
+    run = RunDirectory(_run_dir(path))
+    saved = read_state(run, path) if path.is_file() else newest_state(run)
+    checkpoint, tree = saved or (run.path, None)
+    config = TrainConfig(**tree["config"]) if tree else load_config(run.path / "config.yaml")
     if env is not None:
         env_id_for(env, known_as=str(config.env_id))
     elif config.env_id is not None and config.env_id.startswith(GIVEN):
-        _require_env(config.env_id, run_dir)
+        _require_env(config.env_id, run.path)
     check_algo(checkpoint, config.algo, expected_algo)
     _check_overrides(overrides, config)
     config = bind(merge(config.to_plain(), overrides), TrainConfig)[0]
@@ -110,19 +112,22 @@ def resume(
         warnings.warn(
             f"the run was made with torch {started}, this is {torch.__version__}: results may differ", stacklevel=2
         )
-    given, run = _given(dataset, options), RunDirectory(run_dir)
-    session = open_session(config, options, callbacks, dataset=given, run=run, tree=tree)
+    run.read_lines()
+    run.identify(tree["run"]["id"] if tree and "run" in tree else None)
+    session = open_session(config, options, callbacks, dataset=_given(dataset, options), run=run, tree=tree)
     if reschedule:
         session.horizon = session.plan.updates
+    if tree is None:
+        run.set_metrics_aside()
     # Before the first timestep there is only the evaluation of an initial policy, which is made again.
-    session.run.rewind_metrics(session.state.event_step if session.state.global_step else -1)
+    run.rewind_metrics(session.state.event_step if session.state.global_step else -1)
     if overrides:
         session.state.should_stop, session.state.stop_reason = False, None
-        session.run.write_config(session.config)
-    if overrides or checkpoint.name != "latest.pt":
+        run.write_config(session.config)
+    if overrides or checkpoint.name != LATEST:
         # The state that the run continues from becomes its latest one.
         save_latest(session)
-    drop_policies(run_dir, after=session.state.global_step)
+    drop_policies(run.path, after=session.state.global_step)
     return _run(session)
 
 

@@ -14,7 +14,8 @@ from rl_training.config import TrainConfig
 from rl_training.experiment.report import check_metric, pick_metrics, read_runs, summarize
 from rl_training.experiment.statistics import bootstrap_interval
 from rl_training.runtime import train
-from rl_training.types import CheckpointError, ConfigError
+from rl_training.runtime.metric_rows import encode_row
+from rl_training.types import CheckpointError, ConfigError, UserError
 
 
 def test_a_row_says_what_the_seeds_of_one_task_come_to(tmp_path: Path) -> None:
@@ -124,7 +125,8 @@ def test_a_run_that_is_still_going_counts_with_what_it_has(tmp_path: Path) -> No
         file.write('{"kind": "eval", "return_me')
     make_run(tmp_path, 2, [])
 
-    (row,) = summarize(read_runs([tmp_path]))
+    with pytest.warns(UserWarning, match="line 3 is torn: left out"):
+        (row,) = summarize(read_runs([tmp_path]))
 
     assert (row["runs"], row["last"]) == (2, 2.0)
 
@@ -272,8 +274,9 @@ def _broken_config(run: Path) -> None:
     (run / "config.yaml").write_text("algo: bc\nsed: 1\n")
 
 
-def _broken_encoding(run: Path) -> None:
-    (run / "metrics.jsonl").write_bytes(b"\xff\xfe")
+def _other_run(run: Path) -> None:
+    (run / "metadata.json").write_text('{"run_id": "ab"}')
+    (run / "metrics.jsonl").write_bytes(encode_row("eval", {"global_step": 1}, "cd"))
 
 
 def _foreign_metrics(run: Path) -> None:
@@ -284,7 +287,7 @@ def _foreign_metrics(run: Path) -> None:
     ("damage", "words"),
     [
         (_broken_config, "unknown option 'sed'; did you mean 'seed'"),
-        (_broken_encoding, "cannot be read: 'utf-8' codec can't decode"),
+        (_other_run, r"metrics.jsonl, line 1, belongs to another run \(cd, this one is ab\)"),
         (_foreign_metrics, "metrics.jsonl' has a row without kind or global_step"),
     ],
 )
@@ -299,7 +302,7 @@ def test_a_run_that_cannot_be_read_is_left_out_of_a_folder_and_refused_by_its_na
     checkpoint = broken / "checkpoints" / "latest.pt"
     checkpoint.touch()
     for name in (broken, checkpoint):
-        with pytest.raises(ConfigError, match=words):
+        with pytest.raises(UserError, match=words):
             read_runs([name, whole])
 
 
