@@ -23,6 +23,7 @@ from torch import Tensor
 
 from rl_training.config import TrainConfig
 from rl_training.files import atomic_write, write_text
+from rl_training.runtime.locking import RunLock, is_locked
 from rl_training.runtime.metric_rows import FILE as METRICS
 from rl_training.runtime.metric_rows import Line, describe_damage, encode_row, read_lines, refuse_foreign_rows
 from rl_training.types import ConfigError, Metrics
@@ -85,6 +86,19 @@ class RunDirectory:
         """What tells this run from every other; runs of earlier versions have none until they are resumed."""
         self._metrics_path = path / METRICS
         self._writer: Any = None
+        self._lock: RunLock | None = None
+
+    @classmethod
+    def take(cls, path: Path) -> RunDirectory:
+        """The directory of a run that goes on; no other process can take it until it is closed."""
+        try:
+            lock = RunLock(path)
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
+        # Read under the lock.
+        run = cls(path)
+        run._lock = lock
+        return run
 
     @property
     def identity(self) -> dict[str, str | None]:
@@ -112,12 +126,16 @@ class RunDirectory:
         draft = parent / f".{name}.{os.getpid()}.{time.monotonic_ns()}"
         try:
             (draft / "checkpoints").mkdir(parents=True)
+            lock = RunLock(draft)
             (draft / "config.yaml").write_text(text, encoding="utf-8")
             about = {"run_id": new_id(), **describe_machine(), "subject": subject, **metadata}
             write_json(draft / "metadata.json", about)
-            return cls(_claim(draft, name, numbered=config.run_name is None))
+            run = cls(_claim(draft, name, numbered=config.run_name is None))
+            run._lock, lock.folder = lock, run.path
+            return run
         except OSError as error:
             shutil.rmtree(draft, ignore_errors=True)
+            refuse_taken(config)
             raise ConfigError(f"output_dir {str(parent)!r} cannot be written: {error.strerror}") from None
 
     def write_config(self, config: TrainConfig) -> None:
@@ -164,9 +182,13 @@ class RunDirectory:
         return lines
 
     def close(self) -> None:
-        """Flush what is buffered."""
-        if self._writer:
-            self._writer.close()
+        """Flush what is buffered, and let other processes take the directory."""
+        try:
+            if self._writer:
+                self._writer.close()
+        finally:
+            if self._lock is not None:
+                self._lock.release()
 
     def _tensorboard(self) -> Any:
         if self._writer is None:
@@ -203,6 +225,9 @@ def _claim(draft: Path, name: str, *, numbered: bool = True) -> Path:
 def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
     """The rows of a run's metrics; damaged lines are named in a warning and left out."""
     lines = RunDirectory(run_dir).read_lines()
+    if lines and not lines[-1].text.endswith(b"\n") and is_locked(run_dir):
+        # It is being written.
+        del lines[-1]
     if damage := describe_damage(run_dir / METRICS, lines):
         warnings.warn(f"{damage}: left out", stacklevel=2)
     return [line.row for line in lines if line.row is not None]

@@ -6,12 +6,16 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rl_training.config import read_config
 from rl_training.runtime.artifacts import RunDirectory
-from rl_training.runtime.checkpointing import load_checkpoint, refuse_foreign
+from rl_training.runtime.checkpointing import load_checkpoint, refuse_foreign, save_latest
+from rl_training.runtime.policy_files import drop_policies
 from rl_training.types import CheckpointError, ConfigError, DamagedError
+
+if TYPE_CHECKING:
+    from rl_training.runtime.trainer import Session
 
 LATEST, BEST = "latest.pt", "best.pt"
 NUMBERED = re.compile(r"(?:update|step)_(\d+)\.pt")
@@ -62,6 +66,22 @@ def newest_state(run: RunDirectory) -> Saved | None:
     if files:
         raise DamagedError(f"no checkpoint in {run.checkpoints} is whole: {'; '.join(problems)}")
     return None
+
+
+def settle(session: Session, saved: Saved | None, *, is_changed: bool) -> None:
+    """Make the directory agree with the state that a run goes on from, after some options have changed or none."""
+    run, state = session.run, session.state
+    if saved is None:
+        run.set_metrics_aside()
+    # Before the first timestep there is only the evaluation of an initial policy, which is made again.
+    run.rewind_metrics(state.event_step if state.global_step else -1)
+    if is_changed:
+        state.should_stop, state.stop_reason = False, None
+        run.write_config(session.config)
+    if is_changed or saved is None or saved.path.name != LATEST:
+        # The state that the run continues from becomes its latest one.
+        save_latest(session)
+    drop_policies(run.path, after=state.global_step)
 
 
 def _newest_first(folder: Path) -> Iterator[Path]:

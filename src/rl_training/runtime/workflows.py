@@ -6,7 +6,7 @@ import signal
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,9 +38,8 @@ from rl_training.runtime.options import (
 )
 from rl_training.runtime.performance import configure_machine
 from rl_training.runtime.policy import Policy
-from rl_training.runtime.policy_files import drop_policies
 from rl_training.runtime.randomness import forked
-from rl_training.runtime.recovery import LATEST, newest_state, read_state
+from rl_training.runtime.recovery import newest_state, read_state, settle
 from rl_training.runtime.saved_policy import check_algo, load_policy
 from rl_training.runtime.trainer import Session, TrainResult
 from rl_training.spaces import SpaceSpec
@@ -67,9 +66,10 @@ def train(
     refuse_taken(config)
     configure_machine(threads)
     session = open_session(config, options, callbacks, dataset=_given(dataset, options))
-    # From here on there is something to resume from, whatever happens.
-    save_latest(session)
-    return _run(session)
+    with session.resources:
+        # From here on there is something to resume from, whatever happens.
+        save_latest(session)
+        return _run(session)
 
 
 def resume(
@@ -92,43 +92,38 @@ def resume(
     with `reschedule`, stretch over the new total.
     """
     path = find_unfinished([path])
-    run = RunDirectory(_run_dir(path))
-    saved = read_state(run, path) if path.is_file() else newest_state(run)
-    checkpoint, tree = saved or (run.path, None)
-    config = TrainConfig(**tree["config"]) if tree else load_config(run.path / "config.yaml")
-    if env is not None:
-        env_id_for(env, known_as=str(config.env_id))
-    elif config.env_id is not None and config.env_id.startswith(GIVEN):
-        _require_env(config.env_id, run.path)
-    check_algo(checkpoint, config.algo, expected_algo)
-    _check_overrides(overrides, config)
-    config = bind(merge(config.to_plain(), overrides), TrainConfig)[0]
-    options = bind_options(config)
-    configure_machine(threads or (tree["machine"]["threads"] if tree else None))
-    if tree and "compile" in overrides.get("algo_kwargs", {}):
-        tree["machine"]["compiled"] = None
-    if tree and tree["machine"]["torch"] != torch.__version__:
-        started = tree["machine"]["torch"]
+    with closing(RunDirectory.take(_run_dir(path))) as run:
+        saved = read_state(run, path) if path.is_file() else newest_state(run)
+        config = TrainConfig(**saved.tree["config"]) if saved else load_config(run.path / "config.yaml")
+        if env is not None:
+            env_id_for(env, known_as=str(config.env_id))
+        elif config.env_id is not None and config.env_id.startswith(GIVEN):
+            _require_env(config.env_id, run.path)
+        check_algo(saved.path if saved else run.path, config.algo, expected_algo)
+        _check_overrides(overrides, config)
+        config = bind(merge(config.to_plain(), overrides), TrainConfig)[0]
+        options = bind_options(config)
+        _configure_machine_as(saved.tree["machine"] if saved else {}, threads, overrides)
+        run.read_lines()
+        run.identify(saved.tree.get("run", {}).get("id") if saved else None)
+        tree, given = saved.tree if saved else None, _given(dataset, options)
+        session = open_session(config, options, callbacks, dataset=given, run=run, tree=tree)
+        if reschedule:
+            session.horizon = session.plan.updates
+        settle(session, saved, is_changed=bool(overrides))
+        return _run(session)
+
+
+def _configure_machine_as(before: dict[str, Any], threads: int | None, overrides: Mapping[str, Any]) -> None:
+    """Set up the machine as it was, and say if it is not the same."""
+    configure_machine(threads or before.get("threads"))
+    if "compile" in overrides.get("algo_kwargs", {}):
+        before["compiled"] = None
+    started = before.get("torch", torch.__version__)
+    if started != torch.__version__:
         warnings.warn(
-            f"the run was made with torch {started}, this is {torch.__version__}: results may differ", stacklevel=2
+            f"the run was made with torch {started}, this is {torch.__version__}: results may differ", stacklevel=3
         )
-    run.read_lines()
-    run.identify(tree["run"]["id"] if tree and "run" in tree else None)
-    session = open_session(config, options, callbacks, dataset=_given(dataset, options), run=run, tree=tree)
-    if reschedule:
-        session.horizon = session.plan.updates
-    if tree is None:
-        run.set_metrics_aside()
-    # Before the first timestep there is only the evaluation of an initial policy, which is made again.
-    run.rewind_metrics(session.state.event_step if session.state.global_step else -1)
-    if overrides:
-        session.state.should_stop, session.state.stop_reason = False, None
-        run.write_config(session.config)
-    if overrides or checkpoint.name != LATEST:
-        # The state that the run continues from becomes its latest one.
-        save_latest(session)
-    drop_policies(run.path, after=session.state.global_step)
-    return _run(session)
 
 
 def _given(dataset: Any, options: RunOptions) -> TransitionDataset | None:
