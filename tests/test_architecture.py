@@ -21,7 +21,7 @@ BASE = {"types", "files", "importing", "binding", "rewards", "config", "spaces",
 ALLOWED = {
     "types": set(),
     "importing": {"types"},
-    "files": set(),
+    "files": {"types"},
     "binding": {"types"},
     "rewards": {"types", "binding"},
     "config": {"types", "binding", "rewards"},

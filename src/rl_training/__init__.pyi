@@ -32,6 +32,7 @@ class _TrainConfig(TypedDict, total=False):
     eval_episodes: int
     log_interval: int
     checkpoint_interval: int
+    keep_checkpoints: int | Literal['all']
     tags: Sequence[str]
     algo_kwargs: Mapping[str, Any]
     env_kwargs: Mapping[str, Any]

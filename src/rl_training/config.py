@@ -9,7 +9,7 @@ from dataclasses import asdict, fields
 from importlib import resources
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BeforeValidator, Field
@@ -55,6 +55,9 @@ class TrainConfig:
     eval_episodes: int = option(10, "episodes in an evaluation", ge=1)
     log_interval: int = option(1000, "timesteps between two lines of metrics", ge=1, incidental=True)
     checkpoint_interval: int = option(10_000, "timesteps between two checkpoints", ge=1, incidental=True)
+    keep_checkpoints: Annotated[int, Field(ge=1)] | Literal["all"] = option(
+        3, "numbered checkpoints that are kept, the newest, beside the best; or all", incidental=True
+    )
     tags: tuple[str, ...] = option((), "free labels, kept with the run", incidental=True)
     algo_kwargs: dict[str, Any] = option({}, "options of the algorithm, its data and the loop")
     env_kwargs: dict[str, Any] = option({}, "arguments of the environment, and `wrappers`", resume="fixed")

@@ -55,6 +55,10 @@ class DamagedError(CheckpointError):
     """A checkpoint, or a file that it needs, that is missing or not what was written."""
 
 
+class StorageError(UserError, OSError):
+    """A file that cannot be written: the disk is full, read-only, or the folder is gone."""
+
+
 class TrainingError(UserError, RuntimeError):
     """Training that cannot go on, such as a loss that is no longer a number."""
 

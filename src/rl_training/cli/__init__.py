@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import warnings
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -76,6 +77,7 @@ def main() -> None:
     """Run the command; mistakes that the user can mend end with a message and status 2, without a traceback."""
     # The line of code that raised a warning does not help the user of a command.
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
+    threading.excepthook = _pass_over_storage
     # Modules in the working folder are found, such as that of an environment, but hide no other.
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
@@ -91,6 +93,12 @@ def main() -> None:
         _refuse(str(error), as_json=as_json)
     except ArgumentError as error:
         _refuse(error.format_message(), as_json=as_json)
+
+
+def _pass_over_storage(found: threading.ExceptHookArgs) -> None:
+    """Print no traceback of a thread that could not write a file: TensorBoard tells the run, which says so itself."""
+    if not issubclass(found.exc_type, OSError):
+        threading.__excepthook__(found)
 
 
 def _refuse(message: str, *, as_json: bool) -> NoReturn:

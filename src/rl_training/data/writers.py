@@ -27,6 +27,9 @@ from rl_training.types import ConfigError, DatasetError, import_extra, nearest
 D4RL = {"obs": "observations", "next_obs": "next_observations", "dones": "terminals", "truncations": "timeouts"}
 """D4RL's names of the fields that have another name here."""
 
+HDF5_SLACK = 1 << 20
+"""Bytes that an HDF5 file may take beside its arrays."""
+
 
 def check_destination(out: str) -> None:
     """Refuse a destination that cannot be written to, before anything is collected for it."""
@@ -101,7 +104,7 @@ def _arrays(dataset: TransitionDataset) -> dict[str, NDArray[Any]]:
 
 def _write_npz(arrays: Mapping[str, NDArray[Any]], path: Path) -> None:
     named: dict[str, Any] = dict(arrays)
-    with atomic_write(path) as temporary, temporary.open("wb") as file:
+    with atomic_write(path, needs=_most_bytes(arrays)) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **named)
 
 
@@ -111,15 +114,24 @@ def _write_pt(arrays: Mapping[str, NDArray[Any]], path: Path) -> None:
         name: array.tolist() if array.dtype.kind == "U" else torch.from_numpy(np.array(array, order="C"))
         for name, array in arrays.items()
     }
-    with atomic_write(path) as temporary:
-        torch.save(values, temporary)
+    with atomic_write(path, needs=_most_bytes(arrays)) as temporary, temporary.open("wb") as file:
+        torch.save(values, file)
+
+
+def _most_bytes(arrays: Mapping[str, NDArray[Any]]) -> int:
+    """What arrays take on disk if they cannot be compressed."""
+    return sum(array.nbytes for array in arrays.values())
 
 
 def _write_hdf5(
     arrays: Mapping[str, NDArray[Any]], path: Path, about: Mapping[str, str] = MappingProxyType({})
 ) -> None:
     h5py = import_extra("h5py", "hdf5", f"writing {path.name}")
-    with atomic_write(path) as temporary, h5py.File(temporary, "w") as file:
+    needs = _most_bytes(arrays)
+    # HDF5 may crash the process when a disk is full. Where room is short, the file is made in memory and then written.
+    is_short = shutil.disk_usage(path.parent).free < 2 * needs + HDF5_SLACK
+    options = {"driver": "core", "backing_store": False} if is_short else {}
+    with atomic_write(path, needs=needs) as temporary, h5py.File(temporary, "w", **options) as file:
         for name, array in arrays.items():
             if array.dtype.kind == "U":
                 file.create_dataset(name, data=array.astype(object), dtype=h5py.string_dtype())
@@ -127,6 +139,9 @@ def _write_hdf5(
                 file.create_dataset(name, data=array, compression="gzip" if array.ndim else None)
         for name, text in about.items():
             file.attrs[name] = text
+        if is_short:
+            file.flush()
+            temporary.write_bytes(file.id.get_file_image())
 
 
 ARRAY_WRITERS: dict[str, Callable[[Mapping[str, NDArray[Any]], Path], None]] = {

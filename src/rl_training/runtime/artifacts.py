@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -22,11 +23,17 @@ import torch
 from torch import Tensor
 
 from rl_training.config import TrainConfig
-from rl_training.files import atomic_write, write_text
+from rl_training.files import atomic_write, is_full, write_text, writing
+from rl_training.importing import resume_command
 from rl_training.runtime.locking import RunLock, is_locked
 from rl_training.runtime.metric_rows import FILE as METRICS
 from rl_training.runtime.metric_rows import Line, describe_damage, encode_row, read_lines, refuse_foreign_rows
-from rl_training.types import ConfigError, Metrics
+from rl_training.types import ConfigError, Metrics, StorageError
+
+DRAFT = re.compile(r"\..+\.\d+\.\d+")
+"""The name of a run directory that is being made."""
+OLD_DRAFT = 60.0
+"""Seconds; to make one takes far less."""
 
 
 class MetricWindow:
@@ -98,12 +105,32 @@ class RunDirectory:
         # Read under the lock.
         run = cls(path)
         run._lock = lock
+        run._drop_temporary_files()
         return run
+
+    def _drop_temporary_files(self) -> None:
+        """Delete what a kill left of files that only the process with the lock writes."""
+        names = ("config.yaml", "metadata.json", METRICS, "result.json")
+        left = [self.path / f".{name}.tmp" for name in names]
+        for folder in ("checkpoints", "policies", "replay"):
+            left += (self.path / folder).glob(".*.tmp")
+        for path in left:
+            path.unlink(missing_ok=True)
 
     @property
     def identity(self) -> dict[str, str | None]:
         """What checkpoints and files of rows say about the run that they belong to."""
         return {"id": self.run_id, "name": self.path.name}
+
+    def check_place(self) -> None:
+        """Refuse to write where the directory is not any more, or where another has its name."""
+        if self._lock is None or self._lock.is_in_place():
+            return
+        if (moved := self._lock.moved_to()) is None:
+            raise StorageError(f"{self.path} was deleted while the run was under way: nothing more can be saved there")
+        raise StorageError(
+            f"{self.path} was moved to {moved} while the run was under way; go on with: {resume_command(str(moved))}"
+        )
 
     def identify(self, run_id: str | None) -> None:
         """Take over the identity that a checkpoint has, or get one, where the run has none."""
@@ -123,6 +150,7 @@ class RunDirectory:
         # Some file systems refuse characters that names of environments may have, such as ':'.
         subject = re.sub(r"[^a-zA-Z0-9_.+-]", "-", subject)
         name = config.run_name or f"{config.algo}__{subject}__seed{config.seed}__{stamp}"
+        _drop_drafts(parent)
         draft = parent / f".{name}.{os.getpid()}.{time.monotonic_ns()}"
         try:
             (draft / "checkpoints").mkdir(parents=True)
@@ -136,21 +164,26 @@ class RunDirectory:
         except OSError as error:
             shutil.rmtree(draft, ignore_errors=True)
             refuse_taken(config)
+            if is_full(error):
+                raise StorageError(f"output_dir {str(parent)!r} cannot be written: the disk is full") from None
             raise ConfigError(f"output_dir {str(parent)!r} cannot be written: {error.strerror}") from None
 
     def write_config(self, config: TrainConfig) -> None:
-        """Replace the run's configuration, as a resumed run with other options does."""
-        write_text(self.path / "config.yaml", config.to_yaml())
+        """Replace the run's configuration if it is another, as that of a resumed run with other options is."""
+        path, text = self.path / "config.yaml", config.to_yaml()
+        if path.read_bytes() != text.encode():
+            write_text(path, text)
 
     def write_metrics(self, kind: str, metrics: Mapping[str, Any]) -> None:
         """Append one row; metrics that are numbers go to TensorBoard too, where it is installed."""
-        with self._metrics_path.open("ab") as file:
-            file.write(encode_row(kind, metrics, self.run_id))
-        writer = self._tensorboard()
-        if writer is not None:
-            for name, value in metrics.items():
-                if isinstance(value, (int, float)) and math.isfinite(value):
-                    writer.add_scalar(f"{kind}/{name}", value, metrics["global_step"])
+        self.check_place()
+        _append(self._metrics_path, encode_row(kind, metrics, self.run_id))
+        with writing(self.path / "tensorboard"):
+            writer = self._tensorboard()
+            if writer is not None:
+                for name, value in metrics.items():
+                    if isinstance(value, (int, float)) and math.isfinite(value):
+                        writer.add_scalar(f"{kind}/{name}", value, metrics["global_step"])
 
     def rewind_metrics(self, global_step: int) -> None:
         """Forget rows written after a checkpoint, which a resumed run writes again.
@@ -162,11 +195,11 @@ class RunDirectory:
         if damage := describe_damage(self._metrics_path, lines):
             warnings.warn(f"{damage}: set aside{', in metrics.damaged' if bad else ''}", stacklevel=2)
         if bad:
-            with (self.path / "metrics.damaged").open("ab") as file:
-                file.write(bad)
-        kept = (line.text for line in lines if line.row is not None and line.row["global_step"] <= global_step)
-        with atomic_write(self._metrics_path) as temporary:
-            temporary.write_bytes(b"".join(kept))
+            _append(self.path / "metrics.damaged", bad)
+        kept = [line.text for line in lines if line.row is not None and line.row["global_step"] <= global_step]
+        if len(kept) < len(lines):
+            with atomic_write(self._metrics_path, needs=sum(map(len, kept))) as temporary:
+                temporary.write_bytes(b"".join(kept))
 
     def set_metrics_aside(self) -> None:
         """Keep the rows of a run that starts over, since all its checkpoints are gone, under another name."""
@@ -183,9 +216,14 @@ class RunDirectory:
 
     def close(self) -> None:
         """Flush what is buffered, and let other processes take the directory."""
+        is_failing = sys.exc_info()[1] is not None
         try:
             if self._writer:
                 self._writer.close()
+        except OSError as error:
+            # An error that ends the run says more.
+            if not is_failing:
+                warnings.warn(f"{self.path / 'tensorboard'} is not complete: {error}", stacklevel=2)
         finally:
             if self._lock is not None:
                 self._lock.release()
@@ -206,6 +244,15 @@ def refuse_taken(config: TrainConfig) -> None:
     if config.run_name is not None and (taken := Path(config.output_dir, config.run_name)).exists():
         advice = f"--resume auto goes on with it, as does rl-training resume {taken}; or choose another run_name"
         raise ConfigError(f"there is a run {config.run_name!r} in {config.output_dir!r} already: {advice}")
+
+
+def _drop_drafts(parent: Path) -> None:
+    """Delete directories that a kill left before they got their names; one of a live process is locked, or young."""
+    for path in parent.glob(".*") if parent.is_dir() else ():
+        if DRAFT.fullmatch(path.name) and path.is_dir() and (path / "checkpoints").is_dir():
+            is_old = time.time() - path.stat().st_mtime > OLD_DRAFT
+            if is_old and is_locked(path) is False:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _claim(draft: Path, name: str, *, numbered: bool = True) -> Path:
@@ -231,6 +278,18 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
     if damage := describe_damage(run_dir / METRICS, lines):
         warnings.warn(f"{damage}: left out", stacklevel=2)
     return [line.row for line in lines if line.row is not None]
+
+
+def _append(path: Path, text: bytes) -> None:
+    """Add whole lines to a file: all of them, or none."""
+    with writing(path, needs=len(text)), path.open("ab", buffering=0) as file:
+        before = file.tell()
+        try:
+            if file.write(text) != len(text):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            file.truncate(before)
+            raise
 
 
 def _has_step(line: Line) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import struct
 from collections.abc import Iterator, Mapping
@@ -15,7 +16,8 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms import Algorithm
-from rl_training.files import atomic_write
+from rl_training.files import atomic_write, writing
+from rl_training.runtime.disk_use import warn_of_full_disk
 from rl_training.runtime.policy_files import POLICY_ONLY, policy_path, policy_tree
 from rl_training.spaces import BoxActions, SpaceSpec
 from rl_training.types import CheckpointError, DamagedError, TrainingError, UserError
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from rl_training.runtime.callbacks import Callback
     from rl_training.runtime.trainer import Session
 
+LATEST = "latest.pt"
+NUMBERED = re.compile(r"(?:update|step)_(\d+)\.pt")
 FORMAT = 2
 """The format that is written. Every format from 1 on can be read for its policy; a run goes on from this one only."""
 
@@ -31,26 +35,45 @@ FORMAT = 2
 def save_latest(session: Session) -> None:
     """Write the state of the run under its number and make it the latest; its policy gets a file of its own.
 
-    The policy comes first: a run that is killed between the two goes back to the state before, and drops it.
+    The policy comes first: a run that is killed after it goes back to the state before, and drops it. Then comes the
+    latest checkpoint, which everything else in the directory follows.
     """
     raise_if_diverged(session, session.window.find_broken())
+    session.run.check_place()
     path = policy_path(session.run.path, session.state.global_step)
-    path.parent.mkdir(exist_ok=True)
+    with writing(path.parent):
+        path.parent.mkdir(exist_ok=True)
     save_checkpoint(path, policy_tree(session))
     unit = "update" if session.collector is None else "step"
-    link_checkpoint(save(session, f"{unit}_{session.state.global_step:09d}.pt"), "latest.pt")
+    name = f"{unit}_{session.state.global_step:09d}.pt"
+    link_checkpoint(save(session, LATEST), name)
     session.saved = session.state.update_count, session.state.env_steps
+    if session.config.keep_checkpoints != "all":
+        for older in list(numbered_checkpoints(session.run.checkpoints).values())[session.config.keep_checkpoints :]:
+            older.unlink(missing_ok=True)
     if session.store is not None:
+        session.store.keep(name)
         session.store.prune()
+    warn_of_full_disk(session)
 
 
 def save(session: Session, name: str) -> Path:
     """Write the state of the run to a checkpoint of this name, after the rows of the buffer that it refers to."""
+    session.run.check_place()
     if session.store is not None:
         session.store.save()
     path = session.run.checkpoints / name
     save_checkpoint(path, session_tree(session))
+    session.checkpoint_bytes = path.stat().st_size
+    if session.store is not None:
+        session.store.keep(name)
     return path
+
+
+def numbered_checkpoints(folder: Path) -> dict[int, Path]:
+    """The numbered checkpoints in a folder by their timesteps, the newest first."""
+    found = {int(match[1]): path for path in folder.glob("*.pt") if (match := NUMBERED.fullmatch(path.name))}
+    return dict(sorted(found.items(), reverse=True))
 
 
 def raise_if_diverged(session: Session, broken: str | None) -> None:
@@ -58,7 +81,7 @@ def raise_if_diverged(session: Session, broken: str | None) -> None:
     if broken is not None:
         raise TrainingError(
             f"{broken} is not a number after {session.state.update_count} updates: training has diverged; try a lower "
-            f"learning_rate or max_grad_norm; the last checkpoint is {session.run.checkpoints / 'latest.pt'}"
+            f"learning_rate or max_grad_norm; the last checkpoint is {session.run.checkpoints / LATEST}"
         )
 
 
@@ -91,6 +114,7 @@ def session_tree(session: Session) -> dict[str, Any]:
             "horizon": session.horizon,
             "fingerprint": session.fingerprint,
             "rewards": session.rewards,
+            "branches": session.branches,
         },
         "random": {
             "torch": torch.get_rng_state(),
@@ -124,6 +148,7 @@ def load_session(session: Session, tree: Mapping[str, Any]) -> None:
             callback.load_state_dict(trainer["callbacks"][name])
     session.last_metrics, session.best_metrics = dict(trainer["last_metrics"]), dict(trainer["best_metrics"])
     session.horizon = trainer["horizon"]
+    session.branches = list(trainer.get("branches", ()))
     session.algorithm.set_online_share(session.online_share(session.state.online_updates))
     if session.collector is not None and not session.collector.load_state_dict(tree["collector"]):
         note = f"the state of {session.config.env_id} cannot be saved: the run goes on with new episodes"
@@ -141,7 +166,7 @@ def save_checkpoint(path: Path, tree: dict[str, Any]) -> None:
 
 def save_tree(path: Path, tree: dict[str, Any]) -> None:
     """Write tensors and plain values so that the file is either whole or not there."""
-    with atomic_write(path) as temporary, temporary.open("wb") as file:
+    with atomic_write(path, needs=_bytes(tree)) as temporary, temporary.open("wb") as file:
         torch.save({**tree, "checksum": _digest(tree)}, file)
 
 
@@ -197,6 +222,12 @@ def saved_spaces(tree: Mapping[str, Any]) -> SpaceSpec:
     return SpaceSpec.from_plain(values)
 
 
+def saved_spans(path: Path) -> list[list[int]]:
+    """The files of rows that a checkpoint refers to, without reading the rest of it."""
+    spans: list[list[int]] = _read(path, mmap=True).get("replay", [])
+    return spans
+
+
 def load_tree(path: Path) -> dict[str, Any]:
     """Read what `save_tree` wrote and make sure that it is whole."""
     return _whole(path, _read(path))
@@ -220,11 +251,11 @@ def refusing_other_networks(what: str, error_class: type[UserError] = Checkpoint
         raise error_class(f"{what} does not fit the options of the networks: {reason}") from None
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path, *, mmap: bool = False) -> dict[str, Any]:
     if not path.is_file():
         raise DamagedError(f"checkpoint {str(path)!r} does not exist")
     try:
-        tree = torch.load(path, map_location="cpu", weights_only=True)
+        tree = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
     except MemoryError:
         # The file may be whole: nothing may be concluded from a machine that is too small for it.
         raise CheckpointError(f"{path} does not fit into memory") from None
@@ -234,6 +265,14 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(tree, dict):
         raise DamagedError(f"{path} is not a checkpoint of rl_training")
     return tree
+
+
+def _bytes(tree: Any) -> int:
+    """About how much room a tree takes on disk."""
+    if isinstance(tree, Tensor):
+        return tree.nbytes + 500
+    parts = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, (list, tuple)) else ()
+    return 10 + sum(map(_bytes, parts))
 
 
 def _whole(path: Path, tree: dict[str, Any]) -> dict[str, Any]:

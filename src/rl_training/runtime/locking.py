@@ -58,6 +58,22 @@ class RunLock:
         self.descriptor = None
         self.held.pop(self.place, None)
 
+    def is_in_place(self) -> bool:
+        """Whether the path still leads to the directory that the lock was taken of."""
+        try:
+            found = self.folder.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return self.place == (found.st_dev, found.st_ino)
+
+    def moved_to(self) -> Path | None:
+        """Where the directory is, if it was moved and the system can tell."""
+        try:
+            path = Path(f"/proc/self/fd/{self.descriptor}").readlink()
+        except OSError:
+            return None
+        return path.parent if path.exists() else None
+
     def __del__(self) -> None:
         if self.descriptor is not None:
             os.close(self.descriptor)

@@ -7,6 +7,7 @@ import time
 
 from rl_training.runtime.artifacts import write_json
 from rl_training.runtime.checkpointing import raise_if_diverged, save, save_latest
+from rl_training.runtime.disk_use import introduce_disk_use
 from rl_training.runtime.fine_tuning import FineTuning
 from rl_training.runtime.trainer import Session, TrainResult
 
@@ -27,6 +28,7 @@ def run_loop(session: Session) -> None:
     state, plan = session.state, session.plan
     # A run that goes on has not ended, whatever it said before.
     (session.run.path / "result.json").unlink(missing_ok=True)
+    introduce_disk_use(session)
     for callback in session.callbacks:
         callback.on_train_start(state)
     evaluate_initial_policy(session)

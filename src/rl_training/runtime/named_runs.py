@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.binding import options_with
-from rl_training.config import TrainConfig, load_config
+from rl_training.config import TrainConfig
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.finding import is_run
 from rl_training.runtime.options import BoundConfig, ConfigSource, read_options
+from rl_training.runtime.recovery import saved_config
 from rl_training.runtime.trainer import TrainResult
 from rl_training.runtime.workflows import resume, train
 from rl_training.types import ConfigError
@@ -29,7 +30,7 @@ def train_or_resume(
     run_dir = Path(config.output_dir, config.run_name)
     if not is_run(run_dir):
         return train((config, options), callbacks=callbacks, threads=threads)
-    stored = load_config(run_dir / "config.yaml")
+    stored = saved_config(run_dir)
     _refuse_other_options(run_dir, stored, options.resolve(config))
     changed = config.total_timesteps != stored.total_timesteps
     overrides: dict[str, Any] = {"total_timesteps": config.total_timesteps} if changed else {}

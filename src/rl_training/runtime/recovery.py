@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rl_training.config import read_config
+from rl_training.config import TrainConfig, load_config, read_config
 from rl_training.runtime.artifacts import RunDirectory
-from rl_training.runtime.checkpointing import load_checkpoint, refuse_foreign, save_latest
+from rl_training.runtime.checkpointing import (
+    LATEST,
+    link_checkpoint,
+    load_checkpoint,
+    numbered_checkpoints,
+    refuse_foreign,
+    save_latest,
+    saved_spans,
+)
 from rl_training.runtime.policy_files import drop_policies
 from rl_training.types import CheckpointError, ConfigError, DamagedError
 
 if TYPE_CHECKING:
     from rl_training.runtime.trainer import Session
 
-LATEST, BEST = "latest.pt", "best.pt"
-NUMBERED = re.compile(r"(?:update|step)_(\d+)\.pt")
+BEST = "best.pt"
 DEFINING = ("algo", "seed", "env_id")
 """Options by which a checkpoint is told from those of other runs, where it carries no identity."""
 
@@ -28,12 +35,6 @@ class Saved(NamedTuple):
 
     path: Path
     tree: dict[str, Any]
-
-
-def numbered_checkpoints(folder: Path) -> dict[int, Path]:
-    """The numbered checkpoints in a folder by their timesteps, the newest first."""
-    found = {int(match[1]): path for path in folder.glob("*.pt") if (match := NUMBERED.fullmatch(path.name))}
-    return dict(sorted(found.items(), reverse=True))
 
 
 def read_state(run: RunDirectory, path: Path) -> Saved:
@@ -68,20 +69,77 @@ def newest_state(run: RunDirectory) -> Saved | None:
     return None
 
 
-def settle(session: Session, saved: Saved | None, *, is_changed: bool) -> None:
-    """Make the directory agree with the state that a run goes on from, after some options have changed or none."""
+def settle(session: Session, saved: Saved | None, *, is_named: bool, is_changed: bool) -> None:
+    """Make the directory agree with the state that a run goes on from.
+
+    The checkpoint may have been named, and options may have changed. The latest checkpoint comes first, at one stroke.
+    Everything else follows from it: if a kill prevents that, the next `resume` does it.
+    """
     run, state = session.run, session.state
-    if saved is None:
-        run.set_metrics_aside()
-    # Before the first timestep there is only the evaluation of an initial policy, which is made again.
-    run.rewind_metrics(state.event_step if state.global_step else -1)
     if is_changed:
         state.should_stop, state.stop_reason = False, None
-        run.write_config(session.config)
+        session.branches.append(state.global_step)
+    numbered = numbered_checkpoints(run.checkpoints)
+    _keep_rows(session)
+    best, is_stale = run.checkpoints / BEST, _is_best_stale(session, is_named=is_named)
+    restored = None if state.best_step is None else numbered.get(state.best_step)
+    if is_stale and is_changed and restored is None:
+        # The next evaluation is the best: what was better than it is gone.
+        state.best_score, state.best_step, session.best_metrics = None, None, {}
+    if saved is None:
+        run.set_metrics_aside()
     if is_changed or saved is None or saved.path.name != LATEST:
-        # The state that the run continues from becomes its latest one.
+        # It says how the run ended, which it has not any more.
+        (run.path / "result.json").unlink(missing_ok=True)
         save_latest(session)
+    session.checkpoint_bytes = (run.checkpoints / LATEST).stat().st_size
+    # Before the first timestep there is only the evaluation of an initial policy, which is made again.
+    run.rewind_metrics(state.event_step if state.global_step else -1)
+    run.write_config(session.config)
+    if is_stale and restored is not None:
+        link_checkpoint(restored, BEST)
+    elif is_stale:
+        best.unlink(missing_ok=True)
+    for step, path in numbered.items():
+        if step > state.global_step:
+            path.unlink(missing_ok=True)
     drop_policies(run.path, after=state.global_step)
+    if session.store is not None:
+        session.store.prune()
+
+
+def _keep_rows(session: Session) -> None:
+    """Keep the rows that the checkpoints of the run refer to, as far as these can be read."""
+    store = session.store
+    for path in session.run.checkpoints.glob("*.pt"):
+        with suppress(DamagedError):
+            if store is not None:
+                store.keep(path.name, saved_spans(path))
+
+
+def _is_best_stale(session: Session, *, is_named: bool) -> bool:
+    """Whether the best checkpoint is one that the run has left behind: of other options, or later than a named one."""
+    path, step = session.run.checkpoints / BEST, session.state.global_step
+    if not path.exists():
+        return False
+    try:
+        trainer = load_checkpoint(path)["trainer"]
+    except DamagedError:
+        return is_named or bool(session.branches)
+    before, best_step = list(trainer.get("branches", ())), trainer["state"]["global_step"]
+    if before == session.branches:
+        return is_named and best_step > step
+    # Options have changed since, and it must have been saved before that.
+    shared = session.branches[: len(before)]
+    return before != shared or best_step > session.branches[len(before)]
+
+
+def saved_config(run_dir: Path) -> TrainConfig:
+    """The configuration that a run goes on with: that of its latest checkpoint, which `config.yaml` follows."""
+    try:
+        return TrainConfig(**load_checkpoint(run_dir / "checkpoints" / LATEST)["config"])
+    except DamagedError:
+        return load_config(run_dir / "config.yaml")
 
 
 def _newest_first(folder: Path) -> Iterator[Path]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from rl_training.data import ReplayBuffer, write_npz
+from rl_training.files import writing
 from rl_training.runtime.artifacts import RunDirectory
 from rl_training.runtime.checkpointing import load_tree, refuse_foreign, save_tree
 from rl_training.spaces import SpaceSpec
@@ -17,21 +18,23 @@ from rl_training.types import Batch, CheckpointError
 class ReplayStore:
     """Files of rows that are written once and never changed, so that a checkpoint costs what is new.
 
-    A checkpoint names the files that its rows are in. Files are deleted when the ring has overwritten all their rows,
-    or when a run goes on from before they were written.
+    A checkpoint names the files that its rows are in. Files are deleted when no checkpoint that is kept names them.
     """
 
     def __init__(self, run: RunDirectory, buffer: ReplayBuffer) -> None:
         self.run, self.folder, self.buffer = run, run.path / "replay", buffer
         self.spans: list[tuple[int, int]] = []
         """First row and row after the last of each file."""
+        self.kept: dict[str, list[tuple[int, int]]] = {}
+        """The files that each checkpoint refers to, by its name."""
 
     def save(self) -> None:
         """Write the rows that came since the last call, and forget files all of whose rows were overwritten."""
         buffer, oldest = self.buffer, self.buffer.added - len(self.buffer)
         start = max(self.spans[-1][1] if self.spans else 0, oldest)
         if buffer.added > start:
-            self.folder.mkdir(exist_ok=True)
+            with writing(self.folder):
+                self.folder.mkdir(exist_ok=True)
             tree = {"run": self.run.identity, "rows": buffer.rows_from(start)}
             save_tree(rows_path(self.folder, start, buffer.added), tree)
             self.spans.append((start, buffer.added))
@@ -54,9 +57,14 @@ class ReplayStore:
             dataset = self.buffer.to_dataset()
             write_npz(dataset.with_fields(actions=spaces.action.decode(dataset.actions)), path)
 
+    def keep(self, name: str, spans: Sequence[Sequence[int]] | None = None) -> None:
+        """Keep the files that a checkpoint refers to, those of the present state if none are given, while it exists."""
+        self.kept[name] = self.spans.copy() if spans is None else [(start, stop) for start, stop in spans]
+
     def prune(self) -> None:
-        """Delete files that the latest checkpoint does not need, and those that a crash left unfinished."""
-        needed = {rows_path(self.folder, *span) for span in self.spans}
+        """Delete files that no checkpoint needs, and those that a crash left unfinished."""
+        self.kept = {name: spans for name, spans in self.kept.items() if (self.run.checkpoints / name).exists()}
+        needed = {rows_path(self.folder, *span) for spans in (self.spans, *self.kept.values()) for span in spans}
         for path in list(self.folder.iterdir()) if self.folder.is_dir() else ():
             if path not in needed:
                 path.unlink()

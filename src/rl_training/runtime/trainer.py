@@ -177,6 +177,8 @@ class Session:
     window: MetricWindow = field(default_factory=MetricWindow)
     last_metrics: dict[str, float] = field(default_factory=dict)
     best_metrics: dict[str, float] = field(default_factory=dict)
+    branches: list[int] = field(default_factory=list)
+    """The timesteps from which the run went on with other options."""
 
     def __post_init__(self) -> None:
         self.schedules = self.options.controls.schedules(ramp=self.collector is None)
@@ -187,6 +189,9 @@ class Session:
         self.update_watchers = overriding(self.callbacks, "on_each_update")
         self.saved: tuple[int, int] | None = None
         """Updates and steps of the environments in the last checkpoint."""
+        self.checkpoint_bytes = 0
+        """The size of the last checkpoint."""
+        self.is_disk_short = False
         self.mark_time()
 
     @property

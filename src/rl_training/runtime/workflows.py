@@ -18,10 +18,11 @@ from rl_training.binding import bind, options_with
 from rl_training.config import TrainConfig, load_config
 from rl_training.data import TransitionDataset, as_dataset, check_destination, collect_dataset, write_dataset
 from rl_training.envs import GIVEN, env_id_for, is_known, make_native_env, space_spec
+from rl_training.importing import resume_command
 from rl_training.runtime.artifacts import RunDirectory, read_json, refuse_taken
 from rl_training.runtime.assembly import open_session
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.checkpointing import save_latest
+from rl_training.runtime.checkpointing import LATEST, save_latest
 from rl_training.runtime.evaluation import EVAL_SEED, EvaluationResult
 from rl_training.runtime.finding import find_unfinished
 from rl_training.runtime.loop import train_session
@@ -43,7 +44,10 @@ from rl_training.runtime.recovery import newest_state, read_state, settle
 from rl_training.runtime.saved_policy import check_algo, load_policy
 from rl_training.runtime.trainer import Session, TrainResult
 from rl_training.spaces import SpaceSpec
-from rl_training.types import CheckpointError, ConfigError
+from rl_training.types import CheckpointError, ConfigError, StorageError
+
+EARLIER = {"keep_checkpoints": "all"}
+"""What options that runs of earlier versions do not have stood for: a run that is resumed loses no files by it."""
 
 
 def train(
@@ -94,7 +98,7 @@ def resume(
     path = find_unfinished([path])
     with closing(RunDirectory.take(_run_dir(path))) as run:
         saved = read_state(run, path) if path.is_file() else newest_state(run)
-        config = TrainConfig(**saved.tree["config"]) if saved else load_config(run.path / "config.yaml")
+        config = TrainConfig(**{**EARLIER, **saved.tree["config"]}) if saved else load_config(run.path / "config.yaml")
         if env is not None:
             env_id_for(env, known_as=str(config.env_id))
         elif config.env_id is not None and config.env_id.startswith(GIVEN):
@@ -110,7 +114,7 @@ def resume(
         session = open_session(config, options, callbacks, dataset=given, run=run, tree=tree)
         if reschedule:
             session.horizon = session.plan.updates
-        settle(session, saved, is_changed=bool(overrides))
+        settle(session, saved, is_named=path.is_file(), is_changed=bool(overrides))
         return _run(session)
 
 
@@ -166,8 +170,13 @@ def _run_dir(path: Path) -> Path:
 
 
 def _run(session: Session) -> TrainResult:
-    with _stop_on_signals(session):
-        return train_session(session)
+    try:
+        with _stop_on_signals(session):
+            return train_session(session)
+    except StorageError as error:
+        if not (session.run.checkpoints / LATEST).is_file():
+            raise
+        raise StorageError(f"{error}; then go on with: {resume_command(str(session.run.path))}") from None
 
 
 @contextmanager

@@ -86,6 +86,7 @@ def test_a_run_directory_is_named_after_algorithm_task_seed_and_time(
     monkeypatch.setattr(artifacts, "datetime", _Noon)
 
     run = _create(tmp_path, seed=7)
+    run.close()
 
     assert run.path == tmp_path / "runs" / "bc__Task-v0__seed7__20240506-120000"
     assert sorted(item.name for item in run.path.iterdir()) == ["checkpoints", "config.yaml", "metadata.json"]

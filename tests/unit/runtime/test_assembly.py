@@ -106,7 +106,7 @@ def test_a_run_resumed_from_an_older_checkpoint_goes_on_from_there(tiny_config: 
         def on_train_start(self, state: Any) -> None:
             raise StopError
 
-    result = train(tiny_config("td3_bc", "checkpoint_interval=5"))
+    result = train(tiny_config("td3_bc", "checkpoint_interval=5", "keep_checkpoints=all"))
     with pytest.raises(StopError):
         resume(result.run_dir / "checkpoints" / "update_000000005.pt", callbacks=[Interrupt()])
     assert load_checkpoint(result.checkpoint_path)["trainer"]["state"]["update_count"] == 5

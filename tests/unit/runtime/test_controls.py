@@ -105,7 +105,12 @@ def test_a_display_counts_towards_the_budget_that_ends_the_run(tiny_config: Make
 
 def test_intervals_decide_when_a_run_logs_evaluates_and_saves(tiny_config: MakeConfig) -> None:
     config = tiny_config(
-        "bc", "total_timesteps=25", "log_interval=4", "checkpoint_interval=10", "algo_kwargs.eval_interval=6"
+        "bc",
+        "total_timesteps=25",
+        "log_interval=4",
+        "checkpoint_interval=10",
+        "keep_checkpoints=all",
+        "algo_kwargs.eval_interval=6",
     )
 
     run_dir = train(config).run_dir

@@ -14,6 +14,7 @@ from rl_training.config import TrainConfig
 from rl_training.runtime import checkpointing, load_policy, resume, train
 from rl_training.runtime.checkpointing import load_checkpoint
 from rl_training.runtime.policy_files import drop_policies, policy_files, policy_path, policy_step
+from rl_training.runtime.trainer import Session
 from rl_training.types import CheckpointError, ConfigError
 
 MakeConfig = Callable[..., TrainConfig]
@@ -25,7 +26,7 @@ def _steps(run: Path) -> list[int | None]:
 
 
 def test_every_checkpoint_leaves_its_policy(tiny_config: MakeConfig) -> None:
-    run = train(tiny_config("td3_bc", "checkpoint_interval=5")).run_dir
+    run = train(tiny_config("td3_bc", "checkpoint_interval=5", "keep_checkpoints=all")).run_dir
     assert _steps(run) == [0, 5, 10, 15, 20]
     for path in policy_files(run):
         checkpoint = run / "checkpoints" / f"update_{policy_step(path):09d}.pt"
@@ -69,7 +70,7 @@ def test_a_policy_file_can_be_written_again(tiny_config: MakeConfig, tmp_path: P
 
 
 def test_a_run_that_goes_back_drops_the_policies_of_the_branch_it_left(tiny_config: MakeConfig) -> None:
-    run = train(tiny_config("td3_bc", "checkpoint_interval=5")).run_dir
+    run = train(tiny_config("td3_bc", "checkpoint_interval=5", "keep_checkpoints=all")).run_dir
     before = {path.name: path.read_bytes() for path in policy_files(run)}
     resume(run / "checkpoints" / "update_000000005.pt", total_timesteps=12)
     assert _steps(run) == [0, 5, 10, 12]
@@ -82,10 +83,10 @@ def test_a_run_killed_between_policy_and_checkpoint_goes_back_and_ends_the_same(
     straight = train(tiny_config("td3_bc")).run_dir
     real = checkpointing.save
 
-    def killed(session: object, name: str) -> Path:
-        if name == "update_000000010.pt":
+    def killed(session: Session, name: str) -> Path:
+        if name == "latest.pt" and session.state.global_step == 10:
             raise KeyboardInterrupt
-        return real(session, name)  # type: ignore[arg-type]
+        return real(session, name)
 
     monkeypatch.setattr(checkpointing, "save", killed)
     with pytest.raises(KeyboardInterrupt):
