@@ -15,13 +15,18 @@ from rl_training.algorithms import ALGORITHMS
 SOURCE = Path(__file__).parents[1] / "src" / "rl_training"
 FILES = sorted(SOURCE.rglob("*.py"))
 
-BASE = {"types", "files", "importing", "binding", "rewards", "config", "spaces", "reading", "returns"}
+BASE = {
+    *("types", "files", "memory", "torch_files", "importing", "binding", "rewards", "config", "spaces", "reading"),
+    "returns",
+}
 """What all layers may import: plain values, files, code by its path, options, spaces, returns."""
 
 ALLOWED = {
     "types": set(),
     "importing": {"types"},
     "files": {"types"},
+    "memory": {"types"},
+    "torch_files": {"types", "memory"},
     "binding": {"types"},
     "rewards": {"types", "binding"},
     "config": {"types", "binding", "rewards"},

@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field
 
 from rl_training.binding import bind, option, options
 from rl_training.rewards import RewardPreset, RewardTransformConfig
-from rl_training.types import ConfigError, nearest
+from rl_training.types import LARGEST_SEED, ConfigError, nearest
 
 __all__ = ["RewardPreset", "RewardTransformConfig", "TrainConfig", "load_config", "packaged_configs"]
 
@@ -35,7 +35,9 @@ class TrainConfig:
 
     algo: str = Field(description="name of an algorithm, see `rl-training list`", json_schema_extra={"resume": "fixed"})
     env_id: str | None = option(None, "Gymnasium environment; optional when a dataset is given", resume="fixed")
-    seed: int = option(0, "seed of initialisation, sampling and noise", ge=0, resume="fixed", incidental=True)
+    seed: int = option(
+        0, "seed of initialisation, sampling and noise", ge=0, le=LARGEST_SEED, resume="fixed", incidental=True
+    )
     total_timesteps: int = option(1_000_000, "length of the run; offline, gradient updates", ge=1)
     output_dir: PathText = option("runs", "folder in which the run directory is made", resume="fixed", incidental=True)
     run_name: str | None = option(
@@ -86,12 +88,15 @@ def _plain(value: Any) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.2's idea of numbers and booleans: `3e-4` is a number, `on` is a word. A key may stand only once."""
+    """YAML 1.2's idea of plain values: `3e-4` is a number, `on` and `2024-02-30` are words. A key stands only once."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """The mapping of a node; PyYAML alone would let the last of two equal keys win."""
         seen = set()
         for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                problem = "a key must be text or a number, not a list or a mapping"
+                raise yaml.constructor.ConstructorError(problem=problem, problem_mark=key.start_mark)
             if key.value in seen:
                 problem = f"the key {key.value!r} stands twice"
                 raise yaml.constructor.ConstructorError(problem=problem, problem_mark=key.start_mark)
@@ -100,7 +105,7 @@ class _Loader(yaml.SafeLoader):
 
 
 _Loader.yaml_implicit_resolvers = {
-    key: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith((":bool", ":float"))]
+    key: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith((":bool", ":float", ":timestamp"))]
     for key, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _BOOL = re.compile(r"^(true|True|TRUE|false|False|FALSE)$")
@@ -118,14 +123,45 @@ for _each in (_Loader, _Dumper):
     _each.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
 
 
+MOST_TEXT = 1 << 20
+"""Characters of a YAML text."""
+MOST_VALUES = 100_000
+"""Values that a YAML text stands for: with aliases, a few lines can stand for more than fit into memory."""
+
+
 def parse_yaml(text: str, *, where: str) -> Any:
-    """The value a YAML text stands for."""
+    """The value a YAML text stands for: text, numbers, booleans, null, lists and mappings."""
+    if len(text) > MOST_TEXT:
+        raise ConfigError(f"{where}: {len(text)} characters of YAML, expected at most {MOST_TEXT}")
     try:
-        return yaml.load(text, Loader=_Loader)  # noqa: S506 - _Loader is a SafeLoader
+        value = yaml.load(text, Loader=_Loader)  # noqa: S506 - _Loader is a SafeLoader
+        _check_plain(value, where)
+        return value
+    except ConfigError:
+        raise
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
+        reason = "too many levels" if isinstance(error, RecursionError) else error
+        raise ConfigError(f"{where}: not valid YAML: {reason}") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         raise ConfigError(f"{where}: not valid YAML: {place}{getattr(error, 'problem', error)}") from None
+
+
+def _check_plain(value: Any, where: str) -> None:
+    """Refuse values that no option can have, and more values than any config has."""
+    waiting, count = [value], 0
+    while waiting:
+        part, count = waiting.pop(), count + 1
+        if count > MOST_VALUES:
+            raise ConfigError(f"{where}: its aliases stand for more than {MOST_VALUES} values")
+        if isinstance(part, dict):
+            waiting += [*part, *part.values()]
+        elif isinstance(part, list):
+            waiting += part
+        elif not isinstance(part, (str, int, float, NoneType)):
+            kinds = "text, a number, a boolean, null, a list or a mapping"
+            raise ConfigError(f"{where}: expected {kinds}, got a {type(part).__name__}")
 
 
 def dump_yaml(value: Any) -> str:
@@ -155,7 +191,8 @@ def read_config(name: str | Path, *, overrides: Sequence[str] = (), others: Iter
     """The mapping in a config file, with `key=value` overrides written into it, not checked yet."""
     path = find_config(name, others=others)
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            text = file.read(MOST_TEXT + 1)
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not a text file in UTF-8") from None
     values = parse_yaml(text, where=str(path))

@@ -16,6 +16,9 @@ Batch: TypeAlias = "dict[str, Tensor]"
 Metrics: TypeAlias = "dict[str, Tensor]"
 """Named 0-d tensors."""
 
+LARGEST_SEED = 10**18
+"""The largest seed that every generator takes, also with a number added to it."""
+
 
 class Acted(NamedTuple):
     """The answer of a policy to observations."""

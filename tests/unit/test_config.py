@@ -471,3 +471,31 @@ def test_defaults_may_be_declared_by_mode(mode: str | None, expected: float, mon
     values = {"algo": "td3_bc", "env_id": "Pendulum-v1", "algo_kwargs": {"dataset_kind": "random", "mode": mode}}
 
     assert read_options(values)[1].data.validation_fraction == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{[1, 2]: 3}", "a key must be text or a number, not a list or a mapping"),
+        ("{{a: b}: 3}", "a key must be text or a number, not a list or a mapping"),
+        ("!!timestamp 2024-02-30", "not valid YAML: day is out of range"),
+        ("!!binary aGk=", "got a bytes"),
+        ("!!set {a, b}", "got a set"),
+        ("&a [*a]", "more than 100000 values"),
+        ("[" * 5000, "not valid YAML"),
+        ("9" * 5000, "not valid YAML"),
+        ("a" * (1 << 21), "characters of YAML, expected at most"),
+        (
+            "\n".join(["a0: &a0 [x, x]", *(f"a{k}: &a{k} [{f'*a{k - 1}, ' * 9}]" for k in range(1, 12))]),
+            "its aliases stand for more than 100000 values",
+        ),
+    ],
+    ids=["list", "mapping", "date", "bytes", "set", "endless", "deep", "digits", "long", "laughs"],
+)
+def test_yaml_that_no_config_can_be_is_one_message(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^here: .*{message}"):
+        parse_yaml(text, where="here")
+
+
+def test_dates_are_text() -> None:
+    assert parse_yaml("[2024-02-30, 2024-02-28]", where="here") == ["2024-02-30", "2024-02-28"]

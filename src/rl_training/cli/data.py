@@ -10,7 +10,7 @@ from rl_training.cli import data_convert, data_files
 from rl_training.cli.console import print_json
 from rl_training.cli.data_audit import audit
 from rl_training.cli.options import BestOption, ImportOption, JsonOption
-from rl_training.types import ConfigError
+from rl_training.types import LARGEST_SEED, ConfigError
 
 data_app = typer.Typer(help="Make datasets, look at them, check and convert them.", no_args_is_help=True)
 
@@ -37,7 +37,7 @@ def collect(
     env: Annotated[str | None, typer.Option(help="Environment; default the one of the checkpoint.")] = None,
     episodes: Annotated[int | None, typer.Option(min=1, help="Whole episodes to collect.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Transitions to collect.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of environment and policy.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="Seed of environment and policy.")] = 0,
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="The policy's best action instead of a sample.")
     ] = False,

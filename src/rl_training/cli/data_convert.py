@@ -9,7 +9,7 @@ import typer
 from rl_training.cli.columns import column_mapping, takes_columns
 from rl_training.cli.console import print_json, working
 from rl_training.cli.options import JsonOption
-from rl_training.types import ConfigError
+from rl_training.types import LARGEST_SEED, ConfigError
 
 SOURCE = "A .npz, .pt, .hdf5, .csv or .parquet file, a folder that ends in .rlt, or the id of a Minari dataset."
 SourceArgument = Annotated[str, typer.Argument(metavar="DATA", help=SOURCE)]
@@ -44,7 +44,7 @@ def mix(
     ratio: Annotated[
         str | None, typer.Option(help="Shares such as 1,3: rows in these proportions, which are no episodes any more.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the rows that are drawn for a ratio.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="Seed of the rows drawn for a ratio.")] = 0,
     as_json: JsonOption = False,
     *,
     columns: list[str],
@@ -62,7 +62,7 @@ def split(
     source: SourceArgument,
     fraction: Annotated[float, typer.Option(help="Share of the episodes in the second dataset, between 0 and 1.")],
     out: Annotated[tuple[str, str], typer.Option(help="The two datasets to write; their names say in which form.")],
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the choice of episodes.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="Seed of the choice of episodes.")] = 0,
     as_json: JsonOption = False,
     *,
     columns: list[str],

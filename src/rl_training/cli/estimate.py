@@ -17,7 +17,7 @@ from rl_training.cli.console import number_text, print_json, print_table, workin
 from rl_training.cli.options import BestOption, ImportOption, JsonOption, QuietOption
 from rl_training.cli.weighted_table import print_weighted
 from rl_training.files import write_text
-from rl_training.types import ConfigError
+from rl_training.types import LARGEST_SEED, ConfigError
 
 if TYPE_CHECKING:
     from rl_training.experiment.estimation import Estimate, Estimates, Progress
@@ -45,7 +45,7 @@ def estimate(
     updates: Annotated[int | None, typer.Option(min=1, help=UPDATES_HELP)] = None,
     split: Annotated[str, typer.Option(metavar="auto|held-out|all", help=SPLIT_HELP)] = "auto",
     hidden_sizes: Annotated[str | None, typer.Option(metavar="WIDTH,...", help=SIZES_HELP)] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the fits and of the resampled episodes.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="Seed of fits and resampled episodes.")] = 0,
     weights: Annotated[bool, typer.Option("--weights/--no-weights", help=WEIGHTS_HELP)] = True,
     best: BestOption = False,
     out: Annotated[Path | None, typer.Option(help="Write the whole result to this .json file too.")] = None,

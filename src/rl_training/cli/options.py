@@ -8,6 +8,7 @@ import typer
 
 from rl_training.cli.index import names_beginning
 from rl_training.importing import import_modules
+from rl_training.types import LARGEST_SEED
 
 ConfigOption = Annotated[
     str | None,
@@ -22,7 +23,7 @@ QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progre
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="Run directory or checkpoint.")]
 EnvOption = Annotated[str | None, typer.Option(help="Another environment than the run's own, or module:Name-v0.")]
 SeedOption = Annotated[
-    int | None, typer.Option(min=0, help="Seed of the first episode; default 10000, as in training.")
+    int | None, typer.Option(min=0, max=LARGEST_SEED, help="Seed of the first episode; default 10000, as in training.")
 ]
 EpisodesOption = Annotated[int, typer.Option(min=1, help="Episodes, one after the other.")]
 BestOption = Annotated[bool, typer.Option("--best", help="The best checkpoint of a run instead of its latest.")]

@@ -12,7 +12,7 @@ import typer
 from rl_training.cli.columns import column_mapping, takes_columns
 from rl_training.cli.console import number_text, print_json, print_table
 from rl_training.cli.options import ImportOption, JsonOption, QuietOption, SetOption
-from rl_training.cli.train import INTERRUPTED, parse_seeds
+from rl_training.cli.train import INTERRUPTED, is_number, parse_seeds
 from rl_training.cli.weighted_table import weights_text
 from rl_training.types import ConfigError
 
@@ -103,7 +103,7 @@ def _run(options: dict[str, Any], out: str, workers: str, *, quiet: bool, as_jso
     from rl_training.experiment.manager import default_workers
     from rl_training.experiment.pipeline import run_pipeline
 
-    if workers != "auto" and not (workers.isdigit() and int(workers) > 0):
+    if workers != "auto" and not (is_number(workers) and int(workers) > 0):
         raise ConfigError(f"--workers must be a number >= 1 or auto, got {workers!r}")
     count = default_workers() if workers == "auto" else int(workers)
     try:

@@ -26,7 +26,7 @@ from rl_training.cli.estimate import (
 from rl_training.cli.options import ImportOption, JsonOption, QuietOption
 from rl_training.cli.weighted_table import weights_text
 from rl_training.importing import command_text
-from rl_training.types import ConfigError
+from rl_training.types import LARGEST_SEED, ConfigError
 
 if TYPE_CHECKING:
     from rl_training.experiment.claiming import Claim
@@ -51,7 +51,7 @@ def select(
     updates: Annotated[int | None, typer.Option(min=1, help=UPDATES_HELP)] = None,
     split: Annotated[str, typer.Option(metavar="auto|held-out|all", help=SPLIT_HELP)] = "auto",
     hidden_sizes: Annotated[str | None, typer.Option(metavar="WIDTH,...", help=SIZES_HELP)] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the fits and of the real episodes.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="Seed of the fits and of the real episodes.")] = 0,
     out: Annotated[Path | None, typer.Option(help=OUT_HELP)] = None,
     quiet: QuietOption = False,
     import_: ImportOption = None,

@@ -30,6 +30,11 @@ if TYPE_CHECKING:
     from rl_training.runtime.options import BoundConfig
 
 INTERRUPTED = 130
+"""The status of a process that Ctrl-C ended."""
+MOST_DIGITS = 20
+"""Digits of a number in an option; more than any seed has."""
+MOST_SEEDS = 10_000
+"""Seeds of one sweep."""
 
 
 @takes_columns
@@ -137,12 +142,19 @@ def parse_seeds(text: str) -> list[int]:
     seeds: list[int] = []
     for part in text.split(","):
         first, dash, last = part.partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
+        if not is_number(first) or (dash and not is_number(last)):
             raise ConfigError(f"--seeds expects numbers and ranges such as 0-4 or 0,3,7, got {text!r}")
+        if int(last or first) - int(first) >= MOST_SEEDS:
+            raise ConfigError(f"--seeds {text!r} names more than {MOST_SEEDS} seeds")
         seeds += range(int(first), int(last or first) + 1)
     if not seeds:
         raise ConfigError(f"--seeds {text!r} names no seed: a range goes from the smaller to the larger")
     return seeds
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a whole number in plain digits; Unicode has others, such as superscripts."""
+    return text.isascii() and text.isdigit() and len(text) < MOST_DIGITS
 
 
 def _goes_on(resume: str | None, config: BoundConfig) -> bool:
@@ -169,7 +181,7 @@ def _train_seeds(
     from rl_training.experiment import ExperimentManager
     from rl_training.experiment.manager import default_workers
 
-    if workers != "auto" and not (workers.isdigit() and int(workers) > 0):
+    if workers != "auto" and not (is_number(workers) and int(workers) > 0):
         raise ConfigError(f"--workers must be a number >= 1 or auto, got {workers!r}")
     count = default_workers() if workers == "auto" else int(workers)
     display = SweepDisplay(seeds, quiet=quiet, to_stderr=as_json)

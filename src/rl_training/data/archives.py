@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
+import lzma
 import math
-import os
+import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -16,12 +17,15 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_training.torch_files import BAD_CHECKSUM
 from rl_training.types import DatasetError
 
-BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError, RuntimeError)
+BROKEN = (
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, tokenize.TokenError, EOFError, OSError),
+    *(ValueError, TypeError, LookupError, NotImplementedError, RuntimeError, SyntaxError, OverflowError),
+)
 """What a damaged archive may raise."""
 CONVERT_HINT = "data convert makes a folder .rlt of an .npz or HDF5 file, which is not read into memory"
-CONTROL_GROUP = Path("/sys/fs/cgroup")
 PIECE = 1 << 24
 """Bytes read at a time."""
 
@@ -57,6 +61,7 @@ class Member:
         """The whole array."""
         with self.archive.open(f"{self.name}.npy") as file:
             array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+            _compare_checksum(file)
             return array
 
     def pieces(self) -> Iterator[NDArray[Any]]:
@@ -71,6 +76,7 @@ class Member:
             for start in range(0, self.shape[0], step):
                 rows = min(step, self.shape[0] - start)
                 yield np.frombuffer(file.read(rows * width), self.dtype).reshape(rows, *self.shape[1:])
+            _compare_checksum(file)
 
 
 @contextmanager
@@ -85,6 +91,8 @@ def npz_members(path: Path) -> Iterator[list[Member]]:
     except DatasetError:
         raise
     except BROKEN as error:
+        if str(error).startswith(BAD_CHECKSUM):
+            raise DatasetError(f"{path} is damaged: its contents do not match its checksum") from None
         raise DatasetError(f"{path} is not a readable .npz file, it may be truncated ({error})") from None
 
 
@@ -97,54 +105,13 @@ def _member(path: Path, archive: zipfile.ZipFile, filename: str) -> Member:
     return Member(path, archive, name, dtype, shape, is_fortran, held)
 
 
+def _compare_checksum(file: IO[bytes]) -> None:
+    """Go to the end of a member: the archive compares it with its checksum there, and not before."""
+    file.read(1)
+
+
 def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, is_fortran, dtype = read(file)
     return shape, is_fortran, dtype
-
-
-def check_memory(path: Path, needed: int) -> None:
-    """Refuse to read more than there is memory for."""
-    free = _free_memory()
-    if free is not None and needed > free:
-        sizes = f"{needed / 2**30:.1f} GiB of arrays, and {free / 2**30:.1f} GiB of memory are free"
-        raise DatasetError(f"{path} holds {sizes}; if that is right, {CONVERT_HINT}")
-
-
-def _free_memory() -> int | None:
-    """Bytes of memory that can be taken; None where the system does not say."""
-    found = [each for each in (_free_on_machine(), _free_in_container(), _free_for_process()) if each is not None]
-    return min(found, default=None)
-
-
-def _free_on_machine() -> int | None:
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration, ValueError):
-        names = getattr(os, "sysconf_names", {})
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if "SC_PHYS_PAGES" in names else None
-
-
-def _free_in_container() -> int | None:
-    """What the control group leaves; a process that takes more is killed, without an error."""
-    try:
-        limit, used = (int((CONTROL_GROUP / f"memory.{name}").read_text("ascii")) for name in ("max", "current"))
-        stat = dict(line.split() for line in (CONTROL_GROUP / "memory.stat").read_text("ascii").splitlines())
-        # Files that are kept in memory make room when it is needed.
-        return max(limit - used + int(stat["file"]), 0)
-    except (OSError, ValueError, KeyError):
-        # There is no limit, or it says "max".
-        return None
-
-
-def _free_for_process() -> int | None:
-    """What `ulimit -v` leaves."""
-    try:
-        resource = importlib.import_module("resource")
-        limit = int(resource.getrlimit(resource.RLIMIT_AS)[0])
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-    except (ImportError, OSError, ValueError):
-        return None
-    return None if limit < 0 else max(limit - pages * os.sysconf("SC_PAGE_SIZE"), 0)

@@ -12,7 +12,7 @@ import torch
 from rl_training.binding import bind
 from rl_training.data.columns import ColumnsConfig
 from rl_training.data.dataset_loaders import ENDINGS, load_transition_dataset
-from rl_training.data.fields import KNOWN
+from rl_training.data.fields import KNOWN, as_numpy
 from rl_training.data.mapped import open_mapped
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.offline_mixers import concatenate_datasets, mix_transition_datasets
@@ -72,13 +72,22 @@ def convert(source: str, out: str, *, columns: Mapping[str, Any] | None = None) 
         write_dataset(dataset, out)
         return Converted(len(dataset), [name for name in arrays if name not in KNOWN])
     plain = {name: value for name, value in arrays.items() if _is_plain(value)}
-    ARRAY_WRITERS[ending]({name: np.asarray(value) for name, value in plain.items()}, Path(out))
+    named = {
+        name: as_numpy(each) if isinstance(each, torch.Tensor) else np.asarray(each) for name, each in plain.items()
+    }
+    ARRAY_WRITERS[ending](named, Path(out))
     return Converted(len(dataset), [name for name in arrays if name not in plain])
 
 
 def _is_plain(value: Any) -> bool:
     """Whether a value can be an array in any file: numbers or a text."""
-    return isinstance(value, (torch.Tensor, int, float, str)) or np.asarray(value).dtype.kind in "fiubU"
+    if isinstance(value, (torch.Tensor, int, float, str)):
+        return True
+    try:
+        return np.asarray(value).dtype.kind in "fiubU"
+    except ValueError:
+        # Lists of unequal lengths.
+        return False
 
 
 def mix(

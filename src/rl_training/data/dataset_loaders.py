@@ -23,7 +23,7 @@ from rl_training.data.offline_mixers import concatenate_datasets, mix_transition
 from rl_training.data.readers import read_hdf5, read_minari, read_npz, read_pt, refuse_what_is_no_file
 from rl_training.data.tables import ENDINGS as TABLE_ENDINGS
 from rl_training.data.tables import table_kind
-from rl_training.types import ConfigError, DatasetError
+from rl_training.types import LARGEST_SEED, ConfigError, DatasetError
 
 Kind = Literal["random", "npz", "pt", "hdf5", "mapped", "minari", "csv", "parquet"]
 ENDINGS: dict[str, Kind] = {
@@ -54,7 +54,7 @@ class DatasetSpec:
     dataset_id: str | None = option(None, "name of a Minari dataset")
     dataset_download: bool = option(False, "fetch a Minari dataset that is not on this machine")
     dataset_size: int | None = option(None, "rows to collect (random, default 10000) or to mix", ge=1)
-    dataset_seed: int = option(0, "seed of random collection, mixing and the held-out split", ge=0)
+    dataset_seed: int = option(0, "seed of random collection, mixing and the held-out split", ge=0, le=LARGEST_SEED)
 
     def __post_init__(self) -> None:
         kind = self.kind()

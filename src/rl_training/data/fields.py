@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from rl_training.types import DatasetError, nearest
 
@@ -133,13 +135,26 @@ def _width(array: NDArray[Any]) -> str:
     return "choices" if array.ndim == 1 else f"{array.shape[1]} columns"
 
 
-def _shape(field: str, spelling: str, value: Any, *, copy: bool) -> NDArray[Any]:
+def as_numpy(tensor: Tensor) -> NDArray[Any]:
+    """A tensor as an array; NumPy has no bfloat16, so such numbers are widened."""
+    array: NDArray[Any] = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy(force=True)
+    return array
+
+
+def as_array(spelling: str, value: Any, *, copy: bool = False) -> NDArray[Any]:
+    """Numbers as an array."""
+    value = as_numpy(value) if isinstance(value, Tensor) else value
     try:
         array = np.array(value) if copy else np.asarray(value)
     except ValueError:
         raise DatasetError(f"{spelling} must be an array, got rows of unequal lengths") from None
     if array.dtype == object or array.dtype.kind not in "fiub":
         raise DatasetError(f"{spelling} must hold numbers, got an array of type {array.dtype}")
+    return array
+
+
+def _shape(field: str, spelling: str, value: Any, *, copy: bool) -> NDArray[Any]:
+    array = as_array(spelling, value, copy=copy)
     if field in ("obs", "next_obs", "actions", "next_actions", "achieved_goals", "valid_actions"):
         if field in ("actions", "next_actions") and array.dtype.kind in "iub":
             return _choices(spelling, array)
@@ -275,58 +290,3 @@ def add_next_obs(logged: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
 def following(array: NDArray[Any]) -> NDArray[Any]:
     """The next row on every row, and the last row on itself."""
     return np.concatenate([array[1:], array[-1:]])
-
-
-def join_episodes(episodes: Iterable[Any]) -> dict[str, NDArray[Any]]:
-    """Trajectories as rows of transitions, one after the other."""
-    parts = [episode_rows(number, episode) for number, episode in enumerate(episodes)]
-    if not parts:
-        raise DatasetError("there are no episodes")
-    for number, part in enumerate(parts):
-        for name in ("obs", "actions"):
-            if part[name].shape[1:] != parts[0][name].shape[1:]:
-                shapes = f"{part[name].shape[1:]}, those of episode 0 {parts[0][name].shape[1:]}"
-                raise DatasetError(f"the {name} of episode {number} have shape {shapes}")
-    shared = [name for name in parts[0] if all(name in part for part in parts)]
-    return {name: np.concatenate([part[name] for part in parts]) for name in shared}
-
-
-def episode_rows(number: int, episode: Any) -> dict[str, NDArray[Any]]:
-    """One trajectory as rows of transitions."""
-
-    def get(*names: str) -> Any:
-        for name in names:
-            found = episode.get(name) if isinstance(episode, Mapping) else getattr(episode, name, None)
-            if found is not None:
-                return np.asarray(found)
-        return None
-
-    obs, actions, rewards = get("observations", "obs"), get("actions"), get("rewards")
-    for name, value in (("observations", obs), ("actions", actions)):
-        if value is None:
-            raise DatasetError(f"episode {number} has no {name!r}")
-    steps = len(actions)
-    if len(obs) != steps + 1 or steps == 0 or (rewards is not None and len(rewards) != steps):
-        got = f"{len(obs)} observations, {steps} actions and {'no' if rewards is None else len(rewards)} rewards"
-        raise DatasetError(f"episode {number} must have T + 1 observations for T >= 1 actions and rewards, got {got}")
-    rows = {"obs": obs[:-1], "next_obs": obs[1:], "actions": actions}
-    rows |= {} if rewards is None else {"rewards": rewards}
-    for field in ("dones", "truncations"):
-        # `dones` comes last: beside `terminations` it may count truncations too.
-        flags = get(*reversed(ALIASES[field]), field)
-        flags = np.asarray(False) if flags is None else flags
-        rows[field] = flags if flags.ndim else np.append(np.zeros(steps - 1, bool), bool(flags))
-    if not (rows["dones"][-1] or rows["truncations"][-1]):
-        rows["truncations"] = np.append(rows["truncations"][:-1], True)
-    return rows | _beside(get, getattr(episode, "infos", None) or {}, steps)
-
-
-def _beside(get: Callable[[str], Any], infos: Mapping[str, Any], steps: int) -> dict[str, NDArray[Any]]:
-    """Optional fields of an episode; Minari keeps them in `infos`, which begin with the reset."""
-    rows = {}
-    for field in BESIDE_STEPS:
-        found = get(field)
-        found = infos.get(field) if found is None else found
-        if found is not None:
-            rows[field] = np.asarray(found)[-steps:]
-    return rows

@@ -18,11 +18,12 @@ from typing_extensions import Self
 from rl_training.config import RewardTransformConfig
 from rl_training.data.columns import AnyColumns, ColumnsConfig, RewardOf
 from rl_training.data.episodes import SHUFFLED, SHUFFLED_HINT, Episode
-from rl_training.data.fields import add_next_actions, add_next_obs, join_episodes, read_fields, rename
+from rl_training.data.fields import add_next_actions, add_next_obs, as_numpy, read_fields, rename
 from rl_training.data.mapped_columns import Stored, digest, map_rows, older_digest, take_rows
 from rl_training.data.origin import UNKNOWN, Origin
 from rl_training.data.rows import Rows
 from rl_training.data.sampling import BlockSampler, sample_trajectory_windows
+from rl_training.data.trajectories import join_episodes
 from rl_training.returns import episode_bounds, returns_to_go
 from rl_training.spaces import BoxActions
 from rl_training.types import Batch, DatasetError
@@ -90,7 +91,7 @@ class TransitionDataset:
 
         Where `next_obs` is missing it is the next row of the same episode; rows without one are dropped and counted.
         """
-        plain = {name: each.numpy(force=True) if isinstance(each, Tensor) else each for name, each in arrays.items()}
+        plain = {name: as_numpy(each) if isinstance(each, Tensor) else each for name, each in arrays.items()}
         logged = add_next_actions(read_fields(plain, copy=copy))
         rows = len(logged["obs"])
         if "next_obs" not in logged:

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from rl_training.data.archives import check_memory, npz_members
+from rl_training.data.archives import CONVERT_HINT, npz_members
 from rl_training.data.fields import KNOWN
+from rl_training.memory import check_memory
+from rl_training.torch_files import read_tree
 from rl_training.types import DatasetError, import_extra, nearest
 
 
@@ -39,7 +40,7 @@ def read_npz(path: Path, *, every: bool = False) -> dict[str, Any]:
         wanted = [each for each in members if each.name in KNOWN or (every and not each.dtype.hasobject)]
         for member in wanted:
             member.check()
-        check_memory(path, sum(member.nbytes for member in wanted))
+        check_memory(path, sum(member.nbytes for member in wanted), hint=CONVERT_HINT)
         for member in members:
             arrays[member.name] = member.read() if member in wanted else None
     return arrays
@@ -47,17 +48,11 @@ def read_npz(path: Path, *, every: bool = False) -> dict[str, Any]:
 
 def read_pt(path: Path) -> Any:
     """The mapping of tensors in a .pt file; code in it is refused, never run."""
-    try:
-        values = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DatasetError(f"{path} is not a readable .pt file of plain tensors ({reason})") from None
+    values = read_tree(path, DatasetError, what=".pt file of plain tensors", hint=CONVERT_HINT)
     if not isinstance(values, (dict, list)):
         raise DatasetError(f"{path} must hold a mapping of tensors or a list of episodes, got {type(values).__name__}")
-    parts = [part for part in (values if isinstance(values, list) else [values]) if isinstance(part, dict)]
-    # A tensor may say that it is larger than what the file holds of it.
-    tensors = [value for part in parts for value in part.values() if isinstance(value, torch.Tensor)]
-    check_memory(path, sum(tensor.nbytes for tensor in tensors))
+    if isinstance(values, dict) and (wrong := [name for name in values if not isinstance(name, str)]):
+        raise DatasetError(f"{path} must hold a mapping of tensors by their names, got the name {wrong[0]!r}")
     return values
 
 
@@ -69,7 +64,7 @@ def read_hdf5(path: Path, *, every: bool = False) -> dict[str, Any]:
         wanted = [name for name in names if every or name in KNOWN]
         for name in (name for name in wanted if items[name].external):
             raise DatasetError(f"{path}: {name} keeps its numbers in another file, which is not read")
-        check_memory(path, sum(items[name].nbytes for name in wanted))
+        check_memory(path, sum(items[name].nbytes for name in wanted), hint=CONVERT_HINT)
         arrays: dict[str, Any] = {name: items[name][()] if name in wanted else None for name in names}
         if every:
             arrays = {name: np.asarray(_text(value)) for name, value in arrays.items()}

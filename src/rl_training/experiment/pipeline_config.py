@@ -17,7 +17,7 @@ from rl_training.data import ColumnsConfig
 from rl_training.experiment.candidates import check_name
 from rl_training.files import write_text
 from rl_training.runtime.artifacts import read_json
-from rl_training.types import ConfigError
+from rl_training.types import LARGEST_SEED, ConfigError
 
 FILE = "pipeline.yaml"
 FORMAT = 2
@@ -53,7 +53,7 @@ class PipelineConfig:
     action_low: tuple[float, ...] | None = option(None, "lower action bounds, without an env_id")
     action_high: tuple[float, ...] | None = option(None, "upper action bounds, without an env_id")
     num_actions: int | None = option(None, "number of choices, without an env_id; default: largest logged + 1", ge=1)
-    seed: int = option(0, "seed of the split and of the estimates", ge=0)
+    seed: int = option(0, "seed of the split and of the estimates", ge=0, le=LARGEST_SEED)
     accept_audit: bool = option(False, "go on even with data that the audit refuses", incidental=True)
     algo_kwargs: dict[str, Any] = option({}, "options for all runs, such as hidden_sizes")
 

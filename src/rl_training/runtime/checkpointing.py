@@ -20,6 +20,7 @@ from rl_training.files import atomic_write, writing
 from rl_training.runtime.disk_use import warn_of_full_disk
 from rl_training.runtime.policy_files import POLICY_ONLY, policy_path, policy_tree
 from rl_training.spaces import BoxActions, SpaceSpec
+from rl_training.torch_files import read_tree
 from rl_training.types import CheckpointError, DamagedError, TrainingError, UserError
 
 if TYPE_CHECKING:
@@ -223,8 +224,8 @@ def saved_spaces(tree: Mapping[str, Any]) -> SpaceSpec:
 
 
 def saved_spans(path: Path) -> list[list[int]]:
-    """The files of rows that a checkpoint refers to, without reading the rest of it."""
-    spans: list[list[int]] = _read(path, mmap=True).get("replay", [])
+    """The files of rows that a checkpoint refers to."""
+    spans: list[list[int]] = _read(path).get("replay", [])
     return spans
 
 
@@ -251,17 +252,10 @@ def refusing_other_networks(what: str, error_class: type[UserError] = Checkpoint
         raise error_class(f"{what} does not fit the options of the networks: {reason}") from None
 
 
-def _read(path: Path, *, mmap: bool = False) -> dict[str, Any]:
+def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise DamagedError(f"checkpoint {str(path)!r} does not exist")
-    try:
-        tree = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
-    except MemoryError:
-        # The file may be whole: nothing may be concluded from a machine that is too small for it.
-        raise CheckpointError(f"{path} does not fit into memory") from None
-    except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DamagedError(f"{path} is not a readable checkpoint ({reason})") from None
+    tree = read_tree(path, CheckpointError, what="checkpoint", damage_class=DamagedError)
     if not isinstance(tree, dict):
         raise DamagedError(f"{path} is not a checkpoint of rl_training")
     return tree

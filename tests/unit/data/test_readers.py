@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl_training.data import archives
+from rl_training import memory
 from rl_training.data.readers import read_hdf5, read_minari, read_npz, read_pt
 from rl_training.types import DatasetError, MissingExtraError
 
@@ -92,7 +92,7 @@ def test_a_damaged_npz_file_is_refused(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[4000] ^= 0xFF
     path.write_bytes(content)
-    with pytest.raises(DatasetError, match=r"log.npz is not a readable .npz file"):
+    with pytest.raises(DatasetError, match=r"log.npz is damaged: its contents do not match its checksum"):
         read_npz(path)
 
 
@@ -170,7 +170,7 @@ def test_a_file_without_fields_gives_the_names_it_has_for_the_error(tmp_path: Pa
 
 def test_what_a_container_leaves_of_the_memory_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_npz(tmp_path / "log.npz", rewards=np.zeros(1 << 20))
-    monkeypatch.setattr(archives, "CONTROL_GROUP", tmp_path)
+    monkeypatch.setattr(memory, "CONTROL_GROUP", tmp_path)
     (tmp_path / "memory.current").write_text(f"{64 << 20}\n")
     (tmp_path / "memory.stat").write_text(f"anon {60 << 20}\nfile {4 << 20}\n")
     (tmp_path / "memory.max").write_text(f"{65 << 20}\n")
