@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 torch.set_num_threads(1)
 # The package may be found through a relative PYTHONPATH; processes that tests start elsewhere must find it too.
 os.environ["PYTHONPATH"] = str(Path(rl_training.__file__).parents[1])
+# Runs that tests make do not belong into the index of the user's own runs.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="rl-training-tests-")
 
 DATA_FOLDER = Path(os.environ.get("RL_TRAINING_DATA", Path(__file__).parents[2] / "shared" / "data"))
 """Real datasets to test on; not part of the project."""

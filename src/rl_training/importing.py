@@ -6,7 +6,7 @@ import hashlib
 import re
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import reduce
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
@@ -20,6 +20,37 @@ IMPORTED: list[str] = []
 
 FILES: dict[str, str] = {}
 """The modules that were made of imported files, by the names of the files without their ending."""
+
+DOUBTED: dict[str, str] = {}
+"""Modules that a checkpoint from elsewhere names and the user does not, with that checkpoint."""
+
+ASK: list[Callable[[str], bool]] = []
+"""What asks whoever sits at the terminal, if someone does."""
+
+
+def doubt(modules: Iterable[str], origin: str) -> None:
+    """From here on, refuse to import these modules, which only `origin` names."""
+    DOUBTED.update(dict.fromkeys(modules, origin))
+
+
+def permit(modules: Iterable[str]) -> None:
+    """Allow modules that the user names, whatever else names them."""
+    for module in modules:
+        DOUBTED.pop(module, None)
+
+
+def check_permitted(module: str, what: str) -> None:
+    """Refuse to run code that only a checkpoint from elsewhere names; `what` it is wanted for is part of the error."""
+    if module not in DOUBTED or module in sys.modules or module in FILES:
+        return
+    origin = DOUBTED[module]
+    if ASK and ASK[0](f"{origin} names code: {what}. Import the module {module!r} and run what is in it?"):
+        permit([module])
+        return
+    raise ConfigError(
+        f"{origin} names code, {what}, and is not one of your own runs: nothing was imported. If you trust it, add "
+        f"--import {module}; in Python, import {module} first"
+    )
 
 
 def has_imported() -> bool:
@@ -91,6 +122,7 @@ def find_class(path: str, *, what: str) -> type[Any]:
             f"{what} {name} is part of the program itself, where a saved policy would not find it again: move it to a "
             "file of its own, such as my_module.py, and import it from there"
         )
+    check_permitted(module_name, f"{what} {path}")
     try:
         module = import_module(FILES.get(module_name, module_name))
     except (Exception, SystemExit) as error:

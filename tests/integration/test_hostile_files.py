@@ -184,7 +184,7 @@ HOSTILE: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "npz that links to itself": ("log.npz", link_loop, "is a link that leads nowhere"),
     "npy": ("log.npy", Path.touch, "has none of the endings"),
     "hdf5 that claims": ("log.hdf5", lambda path: hdf5(path, claiming_hdf5), "GiB of arrays"),
-    "hdf5 with an external link": ("log.hdf5", lambda path: hdf5(path, external_link), "'obs' is missing"),
+    "hdf5 with an external link": ("log.hdf5", lambda path: hdf5(path, external_link), "is a link to another file"),
     "hdf5 with numbers elsewhere": ("log.hdf5", lambda path: hdf5(path, external_numbers), "in another file"),
     "hdf5 with a loop of links": ("log.hdf5", lambda path: hdf5(path, soft_link_loop), "'obs' is missing"),
     "hdf5 with a loop of groups": ("log.hdf5", lambda path: hdf5(path, group_loop), "'obs' is missing"),

@@ -24,7 +24,7 @@ from rl_training.types import Batch, Metrics
 class EDACHyper(SACNHyper):
     """Hyper-parameters of EDAC."""
 
-    num_critics: int = option(10, "critics; narrow data needs more", ge=2)
+    num_critics: int = option(10, "critics; narrow data needs more", ge=2, le=1000)
     diversity_weight: float = option(1.0, "weight of the agreement between critics: eta", ge=0)
 
 

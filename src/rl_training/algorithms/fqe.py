@@ -37,7 +37,7 @@ class FQEHyper(Hyper, learning_rate=1e-3):
 
     gamma: float = option(0.99, "discount per step", ge=0, lt=1)
     tau: float = option(0.05, "rate at which target networks follow", gt=0, le=1)
-    num_critics: int = option(11, "members: one for all episodes, the others for resampled ones", ge=1)
+    num_critics: int = option(11, "members: one for all episodes, the others for resampled ones", ge=1, le=1000)
     critic_weight_decay: float = option(1e-5, "weight decay of the critics", ge=0)
     target_low: float = option(0.0, "smallest possible target, in scaled units")
     target_high: float = option(1.0, "largest possible target, in scaled units")

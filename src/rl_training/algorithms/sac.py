@@ -28,7 +28,7 @@ from rl_training.types import Batch, Metrics
 class SACHyper(ValueHyper, EntropyHyper):
     """Hyper-parameters of SAC."""
 
-    num_critics: int = option(2, "critics; the smallest of them counts", ge=1)
+    num_critics: int = option(2, "critics; the smallest of them counts", ge=1, le=1000)
 
 
 def half_squared_error(*, q_values: Tensor, target_q_values: Tensor) -> Metrics:

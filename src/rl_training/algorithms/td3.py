@@ -23,7 +23,7 @@ from rl_training.types import Batch, Metrics
 class TD3Hyper(SmoothingHyper):
     """Hyper-parameters of TD3."""
 
-    num_critics: int = option(2, "critics; the smallest of the target critics counts", ge=1)
+    num_critics: int = option(2, "critics; the smallest of the target critics counts", ge=1, le=1000)
 
 
 td3_loss = losses.combine("td3_loss", losses.critic_objective, losses.value_actor_objective)

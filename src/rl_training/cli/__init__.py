@@ -23,6 +23,7 @@ from rl_training.cli.env import env_app
 from rl_training.cli.estimate import estimate
 from rl_training.cli.pipeline import pipeline
 from rl_training.cli.select import select
+from rl_training.importing import ASK
 from rl_training.types import UserError
 
 SPINS = "2000"
@@ -85,6 +86,8 @@ def main() -> None:
         # Read when torch is loaded, which is why it cannot be an option of a run.
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
     as_json = "--json" in sys.argv
+    if sys.stdin.isatty() and sys.stderr.isatty() and not as_json:
+        ASK[:] = [_ask]
     try:
         # Typer prints mistakes in the arguments itself, unless they are wanted as JSON.
         sys.exit(app(standalone_mode=not as_json))
@@ -99,6 +102,12 @@ def _pass_over_storage(found: threading.ExceptHookArgs) -> None:
     """Print no traceback of a thread that could not write a file: TensorBoard tells the run, which says so itself."""
     if not issubclass(found.exc_type, OSError):
         threading.__excepthook__(found)
+
+
+def _ask(question: str) -> bool:
+    """Ask whoever sits at the terminal; only a clear yes is one."""
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _refuse(message: str, *, as_json: bool) -> NoReturn:

@@ -17,10 +17,11 @@ from rl_training.data.audit import audit
 from rl_training.data.collection import collect_dataset
 from rl_training.data.columns import ColumnsConfig
 from rl_training.data.fields import REWARDS_HINT
-from rl_training.data.mapped import open_mapped
+from rl_training.data.hdf5_files import read_hdf5
+from rl_training.data.mapped import read_mapped
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.offline_mixers import concatenate_datasets, mix_transition_datasets
-from rl_training.data.readers import read_hdf5, read_minari, read_npz, read_pt, refuse_what_is_no_file
+from rl_training.data.readers import read_minari, read_npz, read_pt, refuse_what_is_no_file
 from rl_training.data.tables import ENDINGS as TABLE_ENDINGS
 from rl_training.data.tables import table_kind
 from rl_training.types import LARGEST_SEED, ConfigError, DatasetError
@@ -256,7 +257,7 @@ def _load(spec: DatasetSpec, env: Callable[[], Any] | None) -> TransitionDataset
 
 def _read_file(path: Path, kind: Kind) -> TransitionDataset:
     if kind == "mapped" and path.exists():
-        return open_mapped(path)
+        return read_mapped(path)
     refuse_what_is_no_file(path)
     arrays: Any = {"npz": read_npz, "pt": read_pt, "hdf5": read_hdf5}[kind](path)
     try:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rl_training.data.columns import ColumnsConfig
 from rl_training.data.end_flags import EndConflict
-from rl_training.data.mapped_columns import UNTRAINED, Stored, chunks, hasher, joint_digest, map_column
+from rl_training.data.mapped_columns import UNTRAINED, Stored, chunks, column_digest, hasher, joint_digest, map_column
 from rl_training.data.offline_dataset import BESIDE, TransitionDataset
 from rl_training.data.origin import Origin
 from rl_training.files import atomic_folder, write_text
@@ -24,6 +24,8 @@ from rl_training.types import DatasetError
 
 INDEX = "index.json"
 VERSION = 2
+MOST_COMPARED = 1 << 30
+"""Bytes of columns that are compared with their checksums whenever they are loaded: a matter of a second."""
 DTYPES = ("float32", "float64", "int64", "bool")
 """Types of columns: those that training uses, so that nothing is converted when they are opened."""
 
@@ -75,7 +77,7 @@ class MappedWriter:
             "fingerprint": fingerprint,
             "columns": self.about,
         }
-        write_text(self.folder / INDEX, json.dumps(index, indent=2) + "\n")
+        write_text(self.folder / INDEX, json.dumps({**index, "checksum": _index_checksum(index)}, indent=2) + "\n")
 
 
 @contextmanager
@@ -99,6 +101,22 @@ def write_mapped(dataset: TransitionDataset, path: Path) -> None:
             table=dataset.columns,
             conflict=dataset.origin.end_conflict,
         )
+
+
+def read_mapped(path: Path) -> TransitionDataset:
+    """The dataset of a folder, compared with its checksums first, unless it is so large that this would take long."""
+    if sum(file.stat().st_size for file in path.glob("*.bin")) <= MOST_COMPARED:
+        compare_mapped(path)
+    return open_mapped(path)
+
+
+def compare_mapped(path: Path) -> None:
+    """Refuse a folder in which a column is not what was written; every file is read."""
+    columns = open_mapped(path)
+    known = {**columns.fields, **{name: getattr(columns, name) for name in BESIDE}}
+    for name, entry in _read_index(path)["columns"].items():
+        if entry.get("digest") not in (None, column_digest(known[name])):
+            raise DatasetError(f"{path} is damaged: {name} does not match its checksum; convert the source again")
 
 
 def open_mapped(path: Path) -> TransitionDataset:
@@ -145,7 +163,14 @@ def _read_index(path: Path) -> dict[str, Any]:
     version = index.get("version") if isinstance(index, dict) else None
     if version != VERSION:
         raise DatasetError(f"{path} is of version {version}, expected {VERSION}: convert the source again")
+    if index.pop("checksum", None) not in (None, _index_checksum(index)):
+        raise DatasetError(f"{path / INDEX} is damaged: it does not match its checksum")
     return dict(index)
+
+
+def _index_checksum(index: Mapping[str, Any]) -> str:
+    """A digest of what the index says; folders of earlier versions have none."""
+    return hasher(json.dumps(index, sort_keys=True).encode()).hexdigest()
 
 
 def _map(folder: Path, name: str, entry: dict[str, Any], rows: int) -> Tensor:

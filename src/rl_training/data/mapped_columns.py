@@ -77,7 +77,7 @@ def _written(rows: int, like: Tensor, get: Callable[[slice], Tensor], stored: St
 def digest(columns: Mapping[str, Tensor], stored: Stored | None = None) -> str:
     """A short text that differs between columns with different names or contents; what is stored is not read."""
     digests = {
-        name: (None if stored is None else stored.digest_of(name, value)) or _column_digest(value)
+        name: (None if stored is None else stored.digest_of(name, value)) or column_digest(value)
         for name, value in columns.items()
         if name not in UNTRAINED
     }
@@ -95,7 +95,8 @@ def hasher(content: bytes = b"") -> hashlib.blake2b:
     return hashlib.blake2b(content, digest_size=12)
 
 
-def _column_digest(column: Tensor) -> str:
+def column_digest(column: Tensor) -> str:
+    """The digest of one column."""
     found = hasher()
     for part in chunks(len(column)):
         found.update(column[part].contiguous().numpy(force=True).view(np.uint8).data)

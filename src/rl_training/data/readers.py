@@ -7,13 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from rl_training.data.archives import CONVERT_HINT, npz_members
 from rl_training.data.fields import KNOWN
+from rl_training.data.hdf5_files import hdf5_items
 from rl_training.memory import check_memory
 from rl_training.torch_files import read_tree
-from rl_training.types import DatasetError, import_extra, nearest
+from rl_training.types import DatasetError, UserError, import_extra, nearest
 
 
 def refuse_what_is_no_file(path: Path) -> None:
@@ -56,55 +55,11 @@ def read_pt(path: Path) -> Any:
     return values
 
 
-def read_hdf5(path: Path, *, every: bool = False) -> dict[str, Any]:
-    """The arrays of an HDF5 file in D4RL's or d3rlpy's layout; None for unknown fields, unless `every` is wanted."""
-    with hdf5_items(path) as items:
-        # Of arrays in groups only D4RL's log-probabilities are a field.
-        names = [name for name in items if every or "/" not in name or name in KNOWN]
-        wanted = [name for name in names if every or name in KNOWN]
-        for name in (name for name in wanted if items[name].external):
-            raise DatasetError(f"{path}: {name} keeps its numbers in another file, which is not read")
-        check_memory(path, sum(items[name].nbytes for name in wanted), hint=CONVERT_HINT)
-        arrays: dict[str, Any] = {name: items[name][()] if name in wanted else None for name in names}
-        if every:
-            arrays = {name: np.asarray(_text(value)) for name, value in arrays.items()}
-        if are_choices(items) and arrays.get("actions") is not None:
-            arrays["actions"] = arrays["actions"].astype(np.int64)
-        return arrays
-
-
-def _text(value: Any) -> Any:
-    """A string as such where HDF5 gives its bytes."""
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-
-
-@contextmanager
-def hdf5_items(path: Path) -> Iterator[dict[str, Any]]:
-    """The arrays of an open HDF5 file by their names, those in groups with the names of these before them."""
-    h5py = import_extra("h5py", "hdf5", f"reading {path}")
-    items: dict[str, Any] = {}
-
-    def add(name: str, item: Any) -> None:
-        if isinstance(item, h5py.Dataset):
-            items[name] = item
-
-    try:
-        with h5py.File(path, "r") as file:
-            file.visititems(add)
-            yield items
-    except (OSError, RuntimeError) as error:
-        raise DatasetError(f"{path} is not a readable HDF5 file, it may be truncated ({error})") from None
-
-
-def are_choices(items: dict[str, Any]) -> bool:
-    """Whether a file of d3rlpy's says that its actions are choices, which may be stored as floating-point numbers."""
-    return "discrete_action" in items and bool(items["discrete_action"][()])
-
-
 def read_minari(dataset_id: str, *, download: bool) -> list[Any]:
     """The episodes of a Minari dataset on this machine, fetched first if that is asked for."""
     minari = import_extra("minari", "minari", f"reading the Minari dataset {dataset_id!r}")
-    local = list(minari.list_local_datasets())
+    with _explained(dataset_id):
+        local = list(minari.list_local_datasets())
     if dataset_id not in local:
         if not download:
             folder = minari.storage.get_dataset_path("")
@@ -116,4 +71,22 @@ def read_minari(dataset_id: str, *, download: bool) -> list[Any]:
             wrong = f"Minari dataset {dataset_id!r} could not be downloaded ({type(error).__name__}: {error})"
             hint = "check the id and the network, or copy the dataset into MINARI_DATASETS_PATH"
             raise DatasetError(f"{wrong}; {hint}") from None
-    return list(minari.load_dataset(dataset_id))
+    with _explained(dataset_id):
+        folder = Path(minari.storage.get_dataset_path(dataset_id))
+        for file in sorted((folder / "data").glob("*.hdf5")):
+            with hdf5_items(file) as items:
+                check_memory(file, sum(item.nbytes for item in items.values()))
+        return list(minari.load_dataset(dataset_id))
+
+
+@contextmanager
+def _explained(dataset_id: str) -> Iterator[None]:
+    """Say in one sentence that a Minari dataset is damaged, whatever its reader raises."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else "no reason given"
+        wrong = f"Minari dataset {dataset_id!r} cannot be read, it may be damaged"
+        raise DatasetError(f"{wrong} ({type(error).__name__}: {reason})") from None

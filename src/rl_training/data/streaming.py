@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_training.data.archives import PIECE, npz_members
+from rl_training.data.archives import npz_members
 from rl_training.data.arrow import table_rows
 from rl_training.data.columns import ColumnsConfig
 from rl_training.data.end_flags import end_conflict
 from rl_training.data.fields import ALIASES, KNOWN, add_next_actions, add_next_obs, following, read_fields, rename
+from rl_training.data.hdf5_files import are_choices, hdf5_items, pieces
 from rl_training.data.mapped import mapped_writer
 from rl_training.data.mapped_columns import chunks
-from rl_training.data.readers import are_choices, hdf5_items
 from rl_training.data.staging import DiskStage
 from rl_training.data.tables import TableKind
 from rl_training.types import DatasetError
@@ -89,16 +89,11 @@ def _npz_arrays(path: Path) -> Iterator[dict[str, Array]]:
 @contextmanager
 def _hdf5_arrays(path: Path) -> Iterator[dict[str, Array]]:
     with hdf5_items(path) as items:
-        found = {name: Array(item.dtype, item.shape, _slices(item)) for name, item in items.items()}
+        found = {name: Array(item.dtype, item.shape, pieces(path, name, item)) for name, item in items.items()}
         if are_choices(items) and "actions" in found:
-            pieces = (piece.astype(np.int64) for piece in _slices(items["actions"]))
-            found["actions"] = Array(np.dtype(np.int64), items["actions"].shape, pieces)
+            choices = (piece.astype(np.int64) for piece in found["actions"].pieces)
+            found["actions"] = Array(np.dtype(np.int64), items["actions"].shape, choices)
         yield found
-
-
-def _slices(item: Any) -> Iterator[NDArray[Any]]:
-    step = max(PIECE // max(item.nbytes // max(item.shape[0], 1), 1), 1) if item.shape else 1
-    return (item[part] for part in chunks(item.shape[0] if item.shape else 0, step))
 
 
 def _check_disk(path: Path, out: Path, arrays: dict[str, Array]) -> None:

@@ -124,7 +124,7 @@ class TableFiles:
         with explained(self._arrow, path):
             if self.kind == "parquet":
                 # Not by read_table, which would take folders such as `year=2024` for columns.
-                return self._parquet().ParquetFile(path).read(columns=names)
+                return self._parquet().ParquetFile(path, page_checksum_verification=True).read(columns=names)
             csv = self._csv()
             convert = csv.ConvertOptions(include_columns=names, strings_can_be_null=True)
             return csv.read_csv(path, parse_options=self._parsing(path), convert_options=convert)
@@ -160,7 +160,7 @@ class TableFiles:
         with explained(self._arrow, path):
             if self.kind == "parquet":
                 # A buffer, since a file may have all its rows in one group, which would be read whole.
-                file = self._parquet().ParquetFile(path, buffer_size=1 << 20)
+                file = self._parquet().ParquetFile(path, buffer_size=1 << 20, page_checksum_verification=True)
                 yield from file.iter_batches(batch_size=_ROWS, columns=names)
             else:
                 types = {name: self._schemas[path].field(name).type for name in names}

@@ -182,7 +182,10 @@ def plain_type(kind: Any) -> Any:
 def stored_mapping(schema: Any) -> dict[str, Any] | None:
     """What a table says of its own columns, if it was written here."""
     text = (schema.metadata or {}).get(MAPPING)
-    return None if text is None else dict(json.loads(text))
+    try:
+        return None if text is None else dict(json.loads(text))
+    except (ValueError, TypeError, RecursionError):
+        raise DatasetError("what the table says of its own columns cannot be read: give dataset_columns") from None
 
 
 def make_table(columns: dict[str, NDArray[Any]], mapping: dict[str, Any] | None = None) -> Any:
@@ -204,7 +207,9 @@ def write_table(table: Any, path: Path) -> None:
     arrow = pyarrow(f"writing {path}")
     with atomic_write(path) as temporary:
         if table_kind(path.name) == "parquet":
-            import_extra("pyarrow.parquet", "arrow", f"writing {path}").write_table(table, temporary)
+            import_extra("pyarrow.parquet", "arrow", f"writing {path}").write_table(
+                table, temporary, write_page_checksum=True
+            )
             return
         squeezed = "gzip" if path.name.lower().endswith(".gz") else None
         with arrow.output_stream(str(temporary), compression=squeezed) as file:
@@ -217,7 +222,9 @@ def write_parquet(pieces: Iterable[Any], path: Path) -> None:
     with atomic_write(path) as temporary, ExitStack() as files:
         writer = None
         for piece in pieces:
-            writer = writer or files.enter_context(parquet.ParquetWriter(temporary, piece.schema))
+            writer = writer or files.enter_context(
+                parquet.ParquetWriter(temporary, piece.schema, write_page_checksum=True)
+            )
             writer.write_table(piece)
 
 

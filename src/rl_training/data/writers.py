@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from rl_training.data.arrow import arrow_pieces
 from rl_training.data.further_fields import further_fields
+from rl_training.data.hdf5_files import CHECKSUMS, checksums_text
 from rl_training.data.mapped import write_mapped
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.tables import write_parquet
@@ -137,7 +138,7 @@ def _write_hdf5(
                 file.create_dataset(name, data=array.astype(object), dtype=h5py.string_dtype())
             else:
                 file.create_dataset(name, data=array, compression="gzip" if array.ndim else None)
-        for name, text in about.items():
+        for name, text in {**about, CHECKSUMS: checksums_text(arrays)}.items():
             file.attrs[name] = text
         if is_short:
             file.flush()

@@ -25,6 +25,7 @@ from rl_training.envs.goals import FlattenGoal, has_goal
 from rl_training.envs.rewards import apply_reward_wrappers, as_reward_transform
 from rl_training.envs.snapshots import Snapshot
 from rl_training.envs.trial import error_place
+from rl_training.importing import FILES, check_permitted
 from rl_training.spaces import BoxActions, Column, DiscreteActions, SpaceSpec
 from rl_training.types import ConfigError, MissingExtraError, UserError, import_extra, nearest
 
@@ -216,6 +217,13 @@ def make_bare_env(
     if env_id.startswith(ROBOTICS):
         # Nothing but the import of Gymnasium-Robotics makes its tasks known.
         gym.register_envs(import_extra("gymnasium_robotics", "robotics", f"env_id {env_id!r}"))
+    named = kwargs.get("env_id")
+    for name in (name for name in (env_id, named) if isinstance(name, str) and ":" in name):
+        check_permitted(name.partition(":")[0], f"the environment {name}")
+    module, _, name = env_id.partition(":")
+    if module in FILES:
+        # Its file was imported by --import, and has registered what it has.
+        env_id = name
     with _explained(env_id), warnings.catch_warnings():
         # Published data was made with old versions of tasks, so a hint at newer versions does not help.
         warnings.simplefilter("ignore", DeprecationWarning)

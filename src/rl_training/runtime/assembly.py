@@ -26,6 +26,7 @@ from rl_training.reading import Rollout
 from rl_training.rewards import RewardTransformConfig
 from rl_training.runtime.artifacts import RunDirectory
 from rl_training.runtime.callbacks import Callback, EarlyStoppingCallback
+from rl_training.runtime.checkpoint_schema import refusing_broken_state
 from rl_training.runtime.checkpointing import load_session, save_checkpoint, session_tree
 from rl_training.runtime.collecting import Collector, LocalCollector, Stepper
 from rl_training.runtime.datasets import Data, find_task, load_data, with_columns
@@ -136,7 +137,8 @@ def open_session(
     )
     session.state.write = lambda path: save_checkpoint(path, session_tree(session))
     if tree is not None:
-        load_session(session, tree)
+        with refusing_broken_state("the state of the run"):
+            load_session(session, tree)
     return session
 
 

@@ -13,6 +13,7 @@ from rl_training.data.audit import CHEAP, CHECKS, Verdict, View, check_data, wor
 from rl_training.data.audit import Finding as Finding
 from rl_training.data.audit.values import not_finite
 from rl_training.data.fields import NotFiniteError
+from rl_training.data.mapped import compare_mapped
 from rl_training.envs import try_out
 from rl_training.spaces import ActionSpace
 from rl_training.types import DatasetError
@@ -60,6 +61,8 @@ def audit_data(
     is_path = Path(source).exists() or Path(source).suffix != "" or isinstance(source, Path)
     named = {"dataset_path" if is_path or columns is not None else "dataset_id": str(source)}
     options: DataOptions = bind({**named, "dataset_columns": columns}, DataOptions)[0]
+    if options.kind() == "mapped" and Path(source).is_dir():
+        compare_mapped(Path(source))
     try:
         dataset = load_transition_dataset(options)
     except NotFiniteError as error:

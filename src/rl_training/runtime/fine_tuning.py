@@ -14,7 +14,8 @@ from rl_training.config import TrainConfig, parse_overrides
 from rl_training.data import DataOptions
 from rl_training.envs import reward_transform
 from rl_training.rewards import RewardTransformConfig
-from rl_training.runtime.checkpointing import load_checkpoint, load_networks
+from rl_training.runtime.checkpoint_schema import open_checkpoint
+from rl_training.runtime.checkpointing import load_networks
 from rl_training.runtime.finding import find_checkpoint
 from rl_training.runtime.option_groups import ControlOptions, LoopOptions
 from rl_training.runtime.options import (
@@ -39,7 +40,7 @@ def fine_tuning_config(
     """The config of a run that goes online with a checkpoint's policy: its own, or another, with overrides."""
     path, was_offline = find_checkpoint(checkpoint), False
     if source is None:
-        config = load_checkpoint(path)["config"]
+        config = open_checkpoint(path)["config"]
         was_offline = config["algo_kwargs"].get("mode") == "offline"
         values = merge(_without_offline(config), parse_overrides(overrides))
     else:
@@ -69,7 +70,7 @@ def begin_with_checkpoint(
 ) -> None:
     """Load the networks, target networks and optimisers of a checkpoint, which must have been trained alike."""
     path = find_checkpoint(str(options.online.initial_checkpoint))
-    tree = load_checkpoint(path)
+    tree = open_checkpoint(path)
     other = TrainConfig(**tree["config"])
     if other.algo != config.algo:
         raise ConfigError(f"initial_checkpoint {path} is of {other.algo!r}, the run is of {config.algo!r}")

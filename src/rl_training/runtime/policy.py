@@ -58,13 +58,14 @@ class Policy(nn.Module):
 
         If it `acts_only`, the state has no other networks than those that act.
         """
-        networks = {name.removeprefix("model."): value for name, value in state.items() if name.startswith("model.")}
-        model = algorithm.build_model(spaces, hyper)
-        for name in spectators(model) if acts_only else ():
-            delattr(model, name)
-        model.load_state_dict(networks, assign=True)
-        policy = cls(model, obs_mean=state["obs_mean"], obs_std=state["obs_std"], spaces=spaces)
-        return policy.requires_grad_(False).eval()
+        networks = model_part(state)
+        statistics = {name: state.get(name) for name in ("obs_mean", "obs_std")}
+        for name, value in statistics.items():
+            if not isinstance(value, Tensor) or value.shape != (spaces.obs_dim,):
+                raise RuntimeError(f"{name} must be {spaces.obs_dim} numbers")
+        check_networks(algorithm, spaces, hyper, networks, acts_only=acts_only)
+        model = _filled(algorithm.build_model(spaces, hyper), networks, acts_only=acts_only)
+        return cls(model, **statistics, spaces=spaces).requires_grad_(False).eval()
 
     def get_extra_state(self) -> dict[str, Any]:
         """The spaces, which are no tensors; part of the state dict."""
@@ -115,6 +116,41 @@ class Policy(nn.Module):
     def inputs(self, obs: Tensor) -> Tensor:
         """Observations as the networks see them."""
         return (obs.to(self.obs_mean.dtype) - self.obs_mean) / self.obs_std
+
+
+def check_networks(
+    algorithm: type[Algorithm],
+    spaces: SpaceSpec,
+    hyper: Hyper,
+    networks: Mapping[str, Tensor],
+    *,
+    acts_only: bool = False,
+) -> None:
+    """Compare the networks in a checkpoint with those that its options describe; RuntimeError where they do not fit.
+
+    Nothing is allocated: options in a forged file may speak of networks that fit into no machine. Code of the user's
+    own is not asked, since it may not know tensors without memory.
+    """
+    if hyper.encoder is None and algorithm.__module__.startswith("rl_training."):
+        with torch.device("meta"):
+            _filled(algorithm.build_model(spaces, hyper), networks, acts_only=acts_only)
+
+
+def model_part(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The networks in the state of an algorithm, by their names in the model."""
+    return {name.removeprefix("model."): value for name, value in state.items() if name.startswith("model.")}
+
+
+def _filled(model: Model, networks: Mapping[str, Tensor], *, acts_only: bool) -> Model:
+    """A model with numbers from a checkpoint, which must be of the model's own types."""
+    for name in spectators(model) if acts_only else ():
+        delattr(model, name)
+    dtypes = {name: value.dtype for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+    model.load_state_dict(networks, assign=True)
+    for name, dtype in dtypes.items():
+        if networks[name].dtype != dtype:
+            raise RuntimeError(f"{name} holds {networks[name].dtype}, expected {dtype}")
+    return model
 
 
 def spectators(model: Model) -> tuple[str, ...]:

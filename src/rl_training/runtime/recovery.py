@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rl_training.config import TrainConfig, load_config, read_config
 from rl_training.runtime.artifacts import RunDirectory
+from rl_training.runtime.checkpoint_schema import open_checkpoint
 from rl_training.runtime.checkpointing import (
     LATEST,
     link_checkpoint,
-    load_checkpoint,
     numbered_checkpoints,
     refuse_foreign,
     save_latest,
@@ -39,7 +39,7 @@ class Saved(NamedTuple):
 
 def read_state(run: RunDirectory, path: Path) -> Saved:
     """The state in a checkpoint, which must be whole and of this run."""
-    tree = load_checkpoint(path)
+    tree = open_checkpoint(path)
     refuse_foreign(path, tree, run.run_id)
     _refuse_other_options(path, tree, run.path / "config.yaml")
     return Saved(path, tree)
@@ -123,7 +123,7 @@ def _is_best_stale(session: Session, *, is_named: bool) -> bool:
     if not path.exists():
         return False
     try:
-        trainer = load_checkpoint(path)["trainer"]
+        trainer = open_checkpoint(path)["trainer"]
     except DamagedError:
         return is_named or bool(session.branches)
     before, best_step = list(trainer.get("branches", ())), trainer["state"]["global_step"]
@@ -137,7 +137,7 @@ def _is_best_stale(session: Session, *, is_named: bool) -> bool:
 def saved_config(run_dir: Path) -> TrainConfig:
     """The configuration that a run goes on with: that of its latest checkpoint, which `config.yaml` follows."""
     try:
-        return TrainConfig(**load_checkpoint(run_dir / "checkpoints" / LATEST)["config"])
+        return TrainConfig(**open_checkpoint(run_dir / "checkpoints" / LATEST)["config"])
     except DamagedError:
         return load_config(run_dir / "config.yaml")
 

@@ -10,6 +10,7 @@ import torch
 from rl_training.data import ReplayBuffer, write_npz
 from rl_training.files import writing
 from rl_training.runtime.artifacts import RunDirectory
+from rl_training.runtime.checkpoint_schema import check_rows, refusing_broken_state
 from rl_training.runtime.checkpointing import load_tree, refuse_foreign, save_tree
 from rl_training.spaces import SpaceSpec
 from rl_training.types import Batch, CheckpointError
@@ -83,10 +84,12 @@ def read_rows(folder: Path, spans: Sequence[Sequence[int]], *, run_id: str | Non
     if not spans:
         return None
     parts = []
-    for path in (rows_path(folder, *span) for span in spans):
+    for start, stop in spans:
+        path = rows_path(folder, start, stop)
         if not path.is_file():
             raise CheckpointError(f"{path} does not exist; rows are kept while latest.pt needs them: resume that one")
         tree = load_tree(path)
         refuse_foreign(path, tree, run_id)
-        parts.append(tree["rows"])
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        parts.append(check_rows(path, tree, stop - start))
+    with refusing_broken_state(f"the replay buffer in {folder}"):
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

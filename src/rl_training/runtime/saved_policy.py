@@ -15,7 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 from rl_training.algorithms import ALGORITHMS
 from rl_training.config import TrainConfig
 from rl_training.envs import named_env
-from rl_training.runtime.checkpointing import load_checkpoint, refusing_other_networks, save_checkpoint, saved_spaces
+from rl_training.importing import permit
+from rl_training.runtime.checkpoint_schema import open_checkpoint, refusing_broken_state
+from rl_training.runtime.checkpointing import refusing_other_networks, save_checkpoint, saved_spaces
 from rl_training.runtime.evaluation import EVAL_SEED, EvaluationResult, evaluate_policy
 from rl_training.runtime.finding import find_checkpoint
 from rl_training.runtime.options import bind_hyper, find_algorithm, merge, read_saved_config
@@ -115,6 +117,8 @@ class SavedPolicy:
         config = self.config
         if episodes < 1:
             raise ConfigError(f"at least 1 episode is needed, got {episodes}")
+        if isinstance(env, str):
+            permit([env.partition(":")[0]])
         env = config.env_id if env is None else env
         if env is None:
             raise ConfigError("the run has no env_id: name an environment, with --env or as env=")
@@ -182,11 +186,12 @@ class SavedPolicy:
 def load_policy(path: str | Path, *, algo: str | None = None) -> SavedPolicy:
     """The policy in a checkpoint or run directory; `algo`, if given, is the algorithm it must be of."""
     checkpoint = find_checkpoint(path)
-    tree = load_checkpoint(checkpoint, policy_only=True)
+    tree = open_checkpoint(checkpoint, policy_only=True)
     check_algo(checkpoint, tree["config"]["algo"], algo)
-    config, spaces = read_saved_config(tree["config"]), saved_spaces(tree)
+    with refusing_broken_state(f"the config in {checkpoint}"):
+        config, spaces = read_saved_config(tree["config"]), saved_spaces(tree)
     # Initial weights are drawn, and then replaced by those of the checkpoint.
-    with forked(config.seed), refusing_other_networks(str(checkpoint)):
+    with forked(config.seed), refusing_broken_state(str(checkpoint)), refusing_other_networks(str(checkpoint)):
         acts_only = POLICY_ONLY in tree
         policy = Policy.load(
             find_algorithm(config.algo), spaces, bind_hyper(config), tree["algorithm"], acts_only=acts_only

@@ -18,11 +18,11 @@ from rl_training.binding import bind, options_with
 from rl_training.config import TrainConfig, load_config
 from rl_training.data import TransitionDataset, as_dataset, check_destination, collect_dataset, write_dataset
 from rl_training.envs import GIVEN, env_id_for, is_known, make_native_env, space_spec
-from rl_training.importing import resume_command
+from rl_training.importing import permit, resume_command
 from rl_training.runtime.artifacts import RunDirectory, read_json, refuse_taken
 from rl_training.runtime.assembly import open_session
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.checkpointing import LATEST, save_latest
+from rl_training.runtime.checkpointing import LATEST, refusing_other_networks, save_latest, saved_spaces
 from rl_training.runtime.evaluation import EVAL_SEED, EvaluationResult
 from rl_training.runtime.finding import find_unfinished
 from rl_training.runtime.loop import train_session
@@ -38,11 +38,12 @@ from rl_training.runtime.options import (
     read_options,
 )
 from rl_training.runtime.performance import configure_machine
-from rl_training.runtime.policy import Policy
+from rl_training.runtime.policy import Policy, check_networks, model_part
 from rl_training.runtime.randomness import forked
-from rl_training.runtime.recovery import newest_state, read_state, settle
+from rl_training.runtime.recovery import Saved, newest_state, read_state, settle
 from rl_training.runtime.saved_policy import check_algo, load_policy
 from rl_training.runtime.trainer import Session, TrainResult
+from rl_training.runtime.trust import judge_names, remember_run
 from rl_training.spaces import SpaceSpec
 from rl_training.types import CheckpointError, ConfigError, StorageError
 
@@ -73,6 +74,7 @@ def train(
     with session.resources:
         # From here on there is something to resume from, whatever happens.
         save_latest(session)
+        remember_run(session.run.path, session.config.to_plain())
         return _run(session)
 
 
@@ -99,6 +101,7 @@ def resume(
     with closing(RunDirectory.take(_run_dir(path))) as run:
         saved = read_state(run, path) if path.is_file() else newest_state(run)
         config = TrainConfig(**{**EARLIER, **saved.tree["config"]}) if saved else load_config(run.path / "config.yaml")
+        judge_names(config.to_plain(), saved.path if saved else run.checkpoints / LATEST)
         if env is not None:
             env_id_for(env, known_as=str(config.env_id))
         elif config.env_id is not None and config.env_id.startswith(GIVEN):
@@ -107,6 +110,8 @@ def resume(
         _check_overrides(overrides, config)
         config = bind(merge(config.to_plain(), overrides), TrainConfig)[0]
         options = bind_options(config)
+        if saved is not None:
+            _check_networks(saved, options)
         _configure_machine_as(saved.tree["machine"] if saved else {}, threads, overrides)
         run.read_lines()
         run.identify(saved.tree.get("run", {}).get("id") if saved else None)
@@ -116,6 +121,13 @@ def resume(
             session.horizon = session.plan.updates
         settle(session, saved, is_named=path.is_file(), is_changed=bool(overrides))
         return _run(session)
+
+
+def _check_networks(saved: Saved, options: RunOptions) -> None:
+    """Refuse a checkpoint whose networks are not those of the options, before anything is made of them."""
+    with refusing_other_networks(str(saved.path)):
+        spaces, state = saved_spaces(saved.tree), model_part(saved.tree["algorithm"])
+        check_networks(options.algorithm, spaces, options.hyper, state)
 
 
 def _configure_machine_as(before: dict[str, Any], threads: int | None, overrides: Mapping[str, Any]) -> None:
@@ -235,7 +247,9 @@ def collect(
         raise ConfigError("give either episodes or steps")
     check_destination(out)
     saved = None if checkpoint is None else load_policy(checkpoint)
-    if saved is not None and env_id is None:
+    if env_id is not None:
+        permit([env_id.partition(":")[0]])
+    elif saved is not None:
         env_id, env_kwargs = saved.config.env_id, saved.config.env_kwargs
     if env_id is None:
         raise ConfigError("no environment is named, and the checkpoint has none")

@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from rl_training import memory
-from rl_training.data.readers import read_hdf5, read_minari, read_npz, read_pt
+from rl_training.data.hdf5_files import read_hdf5
+from rl_training.data.readers import read_minari, read_npz, read_pt
 from rl_training.types import DatasetError, MissingExtraError
 
 
