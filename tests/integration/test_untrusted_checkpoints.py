@@ -170,7 +170,12 @@ def test_a_link_into_another_folder_is_not_an_own_run(canary: Canary) -> None:
 @pytest.mark.parametrize("says_yes", [True, False], ids=["yes", "no"])
 def test_whoever_sits_at_the_terminal_is_asked(canary: Canary, monkeypatch: pytest.MonkeyPatch, says_yes: bool) -> None:
     questions: list[str] = []
-    monkeypatch.setattr(importing, "ASK", [lambda question: (questions.append(question), says_yes)[1]])
+
+    def answer(question: str) -> bool:
+        questions.append(question)
+        return says_yes
+
+    monkeypatch.setattr(importing, "ASK", [answer])
     run = canary.name(**ENV)
     if says_yes:
         assert evaluate(run).returns

@@ -125,9 +125,12 @@ class ManagedAlgorithm:
         result = self._trained().record(path, env=env, episodes=num_episodes, seed=seed, deterministic=deterministic)
         return result.to_dict()
 
-    def predict(self, obs: ArrayLike, *, deterministic: bool = True) -> NDArray[Any]:
-        """Actions in native units for one observation or a batch, from memory."""
-        return self._trained().predict(obs, deterministic=deterministic)
+    def predict(self, obs: ArrayLike, *, deterministic: bool = True, allow_nan: bool = False) -> NDArray[Any]:
+        """Actions in native units for one observation or a batch, from memory.
+
+        Rows with NaN or infinity are refused, unless `allow_nan`.
+        """
+        return self._trained().predict(obs, deterministic=deterministic, allow_nan=allow_nan)
 
     def predict_value(self, obs: ArrayLike, actions: ArrayLike) -> NDArray[Any]:
         """Values of native actions by the critics: the discounted return that they predict, of transformed rewards."""

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from tokenize import TokenError
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -133,19 +134,44 @@ def predict(
     out: Annotated[Path | None, typer.Option(help="Write the actions to a .npy, .json, .csv or .parquet file.")] = None,
     best: BestOption = False,
     stochastic: StochasticOption = False,
+    allow_nan: Annotated[bool, typer.Option("--allow-nan", help="Act on rows with NaN or infinity too.")] = False,
+    novelty: Annotated[
+        bool | None,
+        typer.Option(
+            "--novelty/--no-novelty",
+            help="Name observations far from the training data, by a score that is made from it and kept with the "
+            "run; default: if the run has it.",
+        ),
+    ] = None,
     import_: ImportOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Actions of a trained policy for observations in a file."""
     from rl_training.runtime.finding import find_checkpoint
+    from rl_training.runtime.table_prediction import name_actions, table_observations
 
     path, is_table = find_checkpoint(run, name=_checkpoint_name(best)), _is_table(obs)
     if out is not None:
         _check_out(out, is_table=is_table)
+    saved = _load(path)
+    rows = table_observations(saved, obs) if is_table else _read_observations(obs)
+    actions = saved.predict(rows, deterministic=not stochastic, allow_nan=allow_nan)
+    if novelty is not False:
+        _name_far(saved, rows, actions, fit=bool(novelty))
     if is_table:
-        _predict_table(path, obs, out, deterministic=not stochastic, as_json=as_json)
+        _write_columns(name_actions(saved, actions), out, as_json=as_json)
     else:
-        _predict_arrays(path, obs, out, deterministic=not stochastic, as_json=as_json)
+        _write_actions(actions, out, as_json=as_json)
+
+
+def _name_far(saved: SavedPolicy, rows: Any, actions: Any, *, fit: bool) -> None:
+    """Say once, beside the actions, that observations are far from the training data."""
+    from rl_training.runtime.support import far_text, find_novelty
+
+    score = find_novelty(saved, fit=fit)
+    remark = None if score is None else far_text(score, saved, rows, actions)
+    if remark is not None:
+        print(f"warning: {remark}", file=sys.stderr)
 
 
 def _is_table(path: Path) -> bool:
@@ -165,13 +191,12 @@ def _check_out(out: Path, *, is_table: bool) -> None:
     check_table_path(out, name="--out")
 
 
-def _predict_table(path: Path, obs: Path, out: Path | None, *, deterministic: bool, as_json: bool) -> None:
+def _write_columns(columns: dict[str, Any], out: Path | None, *, as_json: bool) -> None:
     """Actions under the names of their columns, choices by their names."""
     import numpy as np
 
-    from rl_training.runtime.table_prediction import predict_table, table_text, tabulate, write_table
+    from rl_training.runtime.table_prediction import table_text, tabulate, write_table
 
-    columns = predict_table(_load(path), obs, deterministic=deterministic)
     records = [
         dict(zip(columns, row, strict=True)) for row in zip(*(c.tolist() for c in columns.values()), strict=True)
     ]
@@ -187,12 +212,9 @@ def _predict_table(path: Path, obs: Path, out: Path | None, *, deterministic: bo
         print(table_text(tabulate(columns)), end="")
 
 
-def _predict_arrays(path: Path, obs: Path, out: Path | None, *, deterministic: bool, as_json: bool) -> None:
+def _write_actions(actions: Any, out: Path | None, *, as_json: bool) -> None:
     import numpy as np
 
-    from rl_training.runtime import predict as predict_run
-
-    actions = predict_run(path, _read_observations(obs), deterministic=deterministic)
     if out is not None and out.suffix == ".npy":
         np.save(out, actions)
     elif out is not None:
@@ -265,9 +287,10 @@ def _read_observations(path: Path) -> Any:
         raise ConfigError(f"--obs {str(path)!r} does not exist")
     try:
         if path.suffix == ".npy":
-            return np.load(path, allow_pickle=False).astype(np.float32)
+            # Mapped, so that a header that claims more than the file holds takes no memory.
+            return np.lib.format.open_memmap(path, mode="r").astype(np.float32)
         if path.suffix == ".json":
             return np.asarray(json.loads(path.read_text(encoding="utf-8")), dtype=np.float32)
-    except (ValueError, TypeError, OSError, EOFError) as error:
+    except (ValueError, TypeError, OSError, EOFError, SyntaxError, RecursionError, OverflowError, TokenError) as error:
         raise ConfigError(f"--obs {str(path)!r} cannot be read: {error}") from None
     raise ConfigError(f"--obs must be a .npy, .json, .csv or .parquet file, got {str(path)!r}")

@@ -135,7 +135,7 @@ def array_checksum(array: NDArray[Any]) -> str:
     """A digest of the type, the shape and the numbers of an array."""
     found = _header(array.dtype, array.shape)
     found.update(_bytes(array))
-    return found.hexdigest()
+    return str(found.hexdigest())
 
 
 def checksums_text(arrays: Mapping[str, NDArray[Any]]) -> str:

@@ -222,9 +222,9 @@ def write_parquet(pieces: Iterable[Any], path: Path) -> None:
     with atomic_write(path) as temporary, ExitStack() as files:
         writer = None
         for piece in pieces:
-            writer = writer or files.enter_context(
-                parquet.ParquetWriter(temporary, piece.schema, write_page_checksum=True)
-            )
+            if writer is None:
+                new = parquet.ParquetWriter(temporary, piece.schema, write_page_checksum=True)
+                writer = files.enter_context(new)
             writer.write_table(piece)
 
 

@@ -305,7 +305,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """The mapping in a JSON file; empty where there is no file, or none that is whole."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return values if isinstance(values, dict) else {}
 

@@ -59,10 +59,12 @@ class Policy(nn.Module):
         If it `acts_only`, the state has no other networks than those that act.
         """
         networks = model_part(state)
-        statistics = {name: state.get(name) for name in ("obs_mean", "obs_std")}
-        for name, value in statistics.items():
-            if not isinstance(value, Tensor) or value.shape != (spaces.obs_dim,):
+        statistics: dict[str, Tensor] = {}
+        for name in ("obs_mean", "obs_std"):
+            value = state.get(name)
+            if not isinstance(value, Tensor) or value.shape != (spaces.obs_dim,) or not value.is_floating_point():
                 raise RuntimeError(f"{name} must be {spaces.obs_dim} numbers")
+            statistics[name] = value
         check_networks(algorithm, spaces, hyper, networks, acts_only=acts_only)
         model = _filled(algorithm.build_model(spaces, hyper), networks, acts_only=acts_only)
         return cls(model, **statistics, spaces=spaces).requires_grad_(False).eval()

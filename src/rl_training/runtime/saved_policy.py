@@ -126,12 +126,17 @@ class SavedPolicy:
         with named_env(env) as env_id:
             yield env_id, merge(dict(config.env_kwargs) if is_own else {}, env_kwargs or {})
 
-    def predict(self, obs: ArrayLike | Mapping[str, ArrayLike], *, deterministic: bool = True) -> NDArray[Any]:
+    def predict(
+        self, obs: ArrayLike | Mapping[str, ArrayLike], *, deterministic: bool = True, allow_nan: bool = False
+    ) -> NDArray[Any]:
         """Actions in native units for one observation or a batch; the same call gives the same actions.
 
-        Where the environment gives dictionaries, an observation may be such a dictionary.
+        Where the environment gives dictionaries, an observation may be such a dictionary. Rows with NaN or infinity are
+        refused, unless `allow_nan`: the action for them means nothing.
         """
         rows = self.spaces.flatten(obs)
+        if not allow_nan:
+            _refuse_not_finite(np.atleast_2d(rows))
         with forked(self.config.seed), torch.no_grad():
             chunks = torch.split(torch.from_numpy(np.atleast_2d(rows)), CHUNK)
             actions = torch.cat([self.policy.act(chunk, deterministic=deterministic) for chunk in chunks]).numpy()
@@ -197,6 +202,15 @@ def load_policy(path: str | Path, *, algo: str | None = None) -> SavedPolicy:
             find_algorithm(config.algo), spaces, bind_hyper(config), tree["algorithm"], acts_only=acts_only
         )
     return SavedPolicy(policy, config, tree, checkpoint)
+
+
+def _refuse_not_finite(rows: NDArray[np.float32]) -> None:
+    wrong = ~np.isfinite(rows)
+    if wrong.any():
+        (row, column), count = np.argwhere(wrong)[0], int(wrong.any(axis=1).sum())
+        place = f"row {row}, column {column} is {rows[row, column]}"
+        which = "1 row is" if count == 1 else f"{count} rows are"
+        raise ConfigError(f"obs: {which} not finite: {place}; to act on such rows, use --allow-nan, or allow_nan=True")
 
 
 def check_algo(checkpoint: Path, algo: str, expected: str | None) -> None:

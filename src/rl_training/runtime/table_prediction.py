@@ -22,22 +22,41 @@ from rl_training.data import make_table as tabulate
 from rl_training.runtime.saved_policy import SavedPolicy
 from rl_training.types import ConfigError, DatasetError
 
-__all__ = ["check_table_path", "predict_table", "table_columns", "table_kind", "table_text", "tabulate", "write_table"]
+__all__ = [
+    "check_table_path",
+    "name_actions",
+    "predict_table",
+    "table_columns",
+    "table_kind",
+    "table_observations",
+    "table_text",
+    "tabulate",
+    "write_table",
+]
 
 
 def predict_table(saved: SavedPolicy, path: Path, *, deterministic: bool = True) -> dict[str, NDArray[Any]]:
     """A column for every column of the action, in the units of the table that the policy was trained on."""
+    obs = table_observations(saved, path)
+    return name_actions(saved, saved.predict(obs, deterministic=deterministic))
+
+
+def table_observations(saved: SavedPolicy, path: Path) -> NDArray[Any]:
+    """The observations in a table like the one that a policy was trained on."""
     columns, kind = table_columns(saved), table_kind(path)
     if kind is None:
         raise ConfigError(f"{str(path)!r} is no table: its name ends neither in .csv nor in .parquet")
     try:
-        obs = read_observations(TableFiles(path, kind), columns)
+        return read_observations(TableFiles(path, kind), columns)
     except DatasetError as error:
         raise error if str(path) in str(error) else DatasetError(f"{path}: {error}") from None
-    actions = saved.predict(obs, deterministic=deterministic)
-    if columns.choices:
-        actions = np.array(columns.choices)[actions]
-    return dict(zip(columns.actions, actions.reshape(len(obs), -1).T, strict=True))
+
+
+def name_actions(saved: SavedPolicy, actions: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    """Actions as columns of the table that a policy was trained on, choices by their names."""
+    columns = table_columns(saved)
+    named = np.array(columns.choices)[actions] if columns.choices else actions
+    return dict(zip(columns.actions, named.reshape(len(named), -1).T, strict=True))
 
 
 def table_columns(saved: SavedPolicy) -> ColumnsConfig:

@@ -275,6 +275,15 @@ def _act(policy: Policy, spaces: SpaceSpec, obs: NDArray[Any], *, deterministic:
     return actions
 
 
-def predict(path: str | Path, obs: ArrayLike | Mapping[str, ArrayLike], *, deterministic: bool = True) -> NDArray[Any]:
-    """Actions of a checkpoint's policy in native units, for one observation or a batch."""
-    return load_policy(path).predict(obs, deterministic=deterministic)
+def predict(
+    path: str | Path,
+    obs: ArrayLike | Mapping[str, ArrayLike],
+    *,
+    deterministic: bool = True,
+    allow_nan: bool = False,
+) -> NDArray[Any]:
+    """Actions of a checkpoint's policy in native units, for one observation or a batch.
+
+    Rows with NaN or infinity are refused, unless `allow_nan`.
+    """
+    return load_policy(path).predict(obs, deterministic=deterministic, allow_nan=allow_nan)

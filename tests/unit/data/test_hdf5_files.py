@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -102,11 +103,9 @@ def test_a_changed_number_in_a_file_of_ours_is_noticed(tmp_path: Path, destinati
     with h5py.File(path, "r+") as file:
         # As a flipped bit would be that the file's own format does not notice.
         file["rewards"][7] += 1
-    use: Callable[[], Any] = lambda: load_transition_dataset(path)
-    if destination is not None:
-        use = lambda: convert(str(path), str(tmp_path / destination))
+    use: Any = load_transition_dataset if destination is None else partial(convert, out=str(tmp_path / destination))
     with pytest.raises(DatasetError, match="is damaged: rewards does not match its checksum"):
-        use()
+        use(str(path))
     assert not (tmp_path / "log.rlt").exists()
 
 
