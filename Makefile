@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check slow extras lines bench bench-learning bench-online docs docs-site clean
+.PHONY: demo test check slow extras fuzz lines bench bench-learning bench-online docs docs-site clean
 
 demo: $(VENV)/.installed ## Train TD3+BC on random Pendulum data, and compare it with the data
 	$(BIN)/rl-training train --config td3_bc/pendulum
@@ -23,6 +23,9 @@ slow: $(VENV)/.installed-dev ## Tests that take minutes: learning, kills
 extras: $(VENV)/.installed-dev ## Tests that need programs beside Python: Node with packages from npm, Chromium
 	command -v chromium || apt-get install --yes chromium
 	$(BIN)/python -m pytest -m extras
+
+fuzz: $(VENV)/.installed-dev ## Break files of every format for 15 minutes, and count what is not answered with an error of ours
+	$(BIN)/python tests/fuzz/fuzzing.py --seconds $(or $(SECONDS),900) --seed $(or $(SEED),0)
 
 lines: ## How much code there is, without blanks, comments and docstrings
 	$(PYTHON) benchmarks/lines.py

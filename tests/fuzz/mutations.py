@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import random
@@ -122,7 +123,8 @@ def in_tree(tree: Any, rng: random.Random) -> Any:
         part[rng.choice((5, f"{key}s", "a:b", "", "obs"))] = part.pop(key)
     elif action == "swap":
         other, place = rng.choice(places)
-        part[key] = other[place] if rng.random() < 0.9 else [other[place]] * 3
+        value = copy.deepcopy(other[place])
+        part[key] = value if rng.random() < 0.9 else [value] * 3
     else:
         part[key] = _tensor(part[key], rng) if isinstance(part[key], torch.Tensor) else rng.choice(VALUES)
     return tree

@@ -22,14 +22,17 @@ CHUNK = 4096
 PARTS = ("mean", "std", "codebook", "distance")
 
 
-def find_novelty(saved: SavedPolicy, *, fit: bool) -> Novelty | None:
-    """The support score that the run keeps in novelty.pt; with `fit`, it is made from the run's data and kept there."""
+def find_novelty(saved: SavedPolicy, *, fit: bool, dataset: Any = None) -> Novelty | None:
+    """The support score that the run keeps in novelty.pt; with `fit`, it is made from the run's data and kept there.
+
+    A run that was given its `dataset` as an object needs it again.
+    """
     path = None if saved.path is None else saved.path.resolve().parent.parent / "novelty.pt"
     if path is not None and path.is_file():
         return _read(path, saved)
     if not fit:
         return None
-    log, why_not = find_log(saved)
+    log, why_not = find_log(saved, dataset)
     if log is None:
         raise ConfigError(f"there is no support score: {why_not}")
     novelty = fit_log(log, saved.policy)

@@ -19,6 +19,7 @@ from rl_training.data import (
     write_table,
 )
 from rl_training.data import make_table as tabulate
+from rl_training.runtime.checkpoint_schema import refusing_broken_state
 from rl_training.runtime.saved_policy import SavedPolicy
 from rl_training.types import ConfigError, DatasetError
 
@@ -70,6 +71,7 @@ def table_columns(saved: SavedPolicy) -> ColumnsConfig:
 def find_columns(saved: SavedPolicy) -> ColumnsConfig | None:
     """The same; None where a policy was not trained on a table."""
     kwargs = saved.config.algo_kwargs
-    parts = [kwargs, *(kwargs.get("dataset_mix") or ())]
-    found: list[Mapping[str, Any]] = [part["dataset_columns"] for part in parts if part.get("dataset_columns")]
-    return ColumnsConfig(**found[0]) if found else None
+    with refusing_broken_state("what the policy knows of its table"):
+        parts = [kwargs, *(kwargs.get("dataset_mix") or ())]
+        found: list[Mapping[str, Any]] = [part["dataset_columns"] for part in parts if part.get("dataset_columns")]
+        return ColumnsConfig(**found[0]) if found else None

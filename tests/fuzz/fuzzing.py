@@ -1,6 +1,6 @@
 """Read broken files of every format, for some seconds, and count what is not answered with an error of the package.
 
-    python tests/fuzz/run.py --seconds 900 --seed 0
+    python tests/fuzz/fuzzing.py --seconds 900 --seed 0
 
 Cases run in a copy of the process that may take little memory and time. A case is a seed: the same seed gives the same
 file. `--case "npz:17"` runs one of them and shows its traceback.
@@ -42,7 +42,6 @@ PATIENCE = 20
 """Seconds after which reading hangs."""
 BATCH = 50
 """Cases that one process runs."""
-SIGNED = ("checkpoint", "policy", "rows")
 
 
 class HangError(Exception):
