@@ -46,7 +46,7 @@ def _read(path: Path, saved: SavedPolicy) -> Novelty:
     """The score in a file, which must be for observations and actions of the policy's sizes."""
     space = saved.spaces.action
     width = saved.spaces.obs_dim
-    state = load_tree(path).get("novelty")
+    state: Any = load_tree(path).get("novelty")
     shapes = {"mean": (width,), "std": (width,), "distance": ()}
     is_whole = isinstance(state, dict) and all(isinstance(state.get(name), torch.Tensor) for name in PARTS)
     if not is_whole or any(state[name].shape != shape for name, shape in shapes.items()):
