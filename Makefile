@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check slow extras fuzz lines bench bench-learning bench-online docs docs-site clean
+.PHONY: demo test check slow extras fuzz fuzz-guided lines bench bench-learning bench-online docs docs-site clean
 
 demo: $(VENV)/.installed ## Train TD3+BC on random Pendulum data, and compare it with the data
 	$(BIN)/rl-training train --config td3_bc/pendulum
@@ -26,6 +26,10 @@ extras: $(VENV)/.installed-dev ## Tests that need programs beside Python: Node w
 
 fuzz: $(VENV)/.installed-dev ## Break files of every format for 15 minutes, and count what is not answered with an error of ours
 	$(BIN)/python tests/fuzz/fuzzing.py --seconds $(or $(SECONDS),900) --seed $(or $(SEED),0)
+
+fuzz-guided: $(VENV)/.installed-dev ## The same for readers of our own, guided by coverage; skipped where atheris cannot be installed
+	-$(BIN)/python -m pip install --quiet atheris
+	for reader in pt npz yaml; do $(BIN)/python tests/fuzz/guided.py $$reader -max_total_time=$(or $(SECONDS),300) -rss_limit_mb=3000 || exit 1; done
 
 lines: ## How much code there is, without blanks, comments and docstrings
 	$(PYTHON) benchmarks/lines.py

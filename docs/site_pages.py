@@ -1,4 +1,4 @@
-"""Pages of the site that have their home outside docs/: the changelog and how to contribute."""
+"""Pages of the site that have their home outside docs/: the changelog, how to contribute, and security."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
-PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
+PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security.md"}
 """Files beside docs/, and the pages that they become."""
 
 

@@ -96,7 +96,10 @@ def _problem(item: Mapping[str, Any], group: type, others: Sequence[Mapping[str,
     path = _path(item)
     name, kind, got = ".".join(path) or group.__name__, item["type"], item["input"]
     if kind in ("unexpected_keyword_argument", "extra_forbidden"):
-        return f"unknown option {name!r}{nearest(path[-1], _names(group, path[:-1]))}"
+        # A name that is no identifier is not part of the path.
+        wrong = str(item["loc"][-1])
+        parents = path[:-1] if path and path[-1] == wrong else path
+        return f"unknown option {'.'.join([*parents, wrong])!r}{nearest(wrong, _names(group, parents))}"
     if kind in ("missing", "missing_argument", "missing_keyword_only_argument"):
         return f"{name} is required"
     if kind == "value_error":

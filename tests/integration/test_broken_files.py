@@ -18,6 +18,7 @@ import torch
 from command_line import Command, call_main
 from conftest import transitions
 
+from rl_training.config import TrainConfig
 from rl_training.data import TransitionDataset
 from rl_training.data.conversion import convert, load_any
 from rl_training.data.readers import read_pt
@@ -26,7 +27,7 @@ from rl_training.experiment.report import read_runs
 from rl_training.runtime import resume
 from rl_training.runtime.artifacts import read_metrics
 from rl_training.torch_files import read_tree
-from rl_training.types import CheckpointError, DatasetError
+from rl_training.types import CheckpointError, ConfigError, DatasetError
 
 RUN = Path(__file__).parents[1] / "fixtures" / "format_2"
 TENSORS = {name: torch.from_numpy(array) for name, array in transitions().items()}
@@ -177,6 +178,21 @@ def test_a_damaged_minari_dataset_is_one_sentence(minari: Path, harm: Callable[[
     with pytest.raises(DatasetError) as caught:
         load_any("broken/log-v0")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("rows", [float("inf"), float("nan"), 1e308, "many", None, -1, 2**70])
+def test_a_number_of_rows_that_is_none_is_one_sentence(tmp_path: Path, rows: Any) -> None:
+    TransitionDataset.from_dict(transitions()).save(tmp_path / "log.rlt")
+    index = json.loads((tmp_path / "log.rlt" / "index.json").read_text())
+    (tmp_path / "log.rlt" / "index.json").write_text(json.dumps({**index, "rows": rows, "checksum": None}))
+    with pytest.raises(DatasetError, match=r"log.rlt"):
+        load_any(str(tmp_path / "log.rlt"))
+
+
+@pytest.mark.parametrize("name", ["", "a:b", "²", "seeds"])
+def test_an_option_that_is_no_word_is_named(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"unknown option {name!r}"):
+        TrainConfig(algo="bc", **{name: 1})
 
 
 LINES = ["5", "[]", '"text"', "{}", '{"kind": "eval"}', '{"kind": "eval", "global_step": "many"}', "[" * 100_000]

@@ -133,7 +133,7 @@ def open_mapped(path: Path) -> TransitionDataset:
             "columns": None if index["table"] is None else ColumnsConfig(**index["table"]),
             "origin": Origin(None if index["end_conflict"] is None else EndConflict(**index["end_conflict"])),
         }
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         if isinstance(error, DatasetError):
             raise
         raise DatasetError(f"{path / INDEX} is damaged ({type(error).__name__}: {error})") from None
