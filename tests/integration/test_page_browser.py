@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 from steering import QUICK, away, rest, steering_log, towards
 
-from rl_training import TD3BC, estimate
+from rl_training import BC, TD3BC, estimate
 from rl_training.experiment.page import charts, write_report
 from rl_training.experiment.page.style import STYLE
 
@@ -62,11 +62,15 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page")
     np.savez(folder / "log.npz", **steering_log(60))
     options: Any = {"dataset_path": str(folder / "log.npz"), "hidden_sizes": (16,), "eval_interval": 50}
+    options |= {"env_id": "steering:Steering-v0", "eval_episodes": 2, "checkpoint_interval": 50, "log_interval": 100}
     for seed in range(3):
         run: Any = {"run_name": f"a_run_with_a_long_name_{seed}", "output_dir": str(folder / "runs"), "seed": seed}
-        TD3BC(total_timesteps=200, log_interval=100, **options, **run).learn()
+        TD3BC(total_timesteps=200, **options, **run).learn()
+        BC(total_timesteps=200, **options, **{**run, "run_name": f"bc_{seed}"}).learn()
     policies = {"towards": towards, "away": away, "rest": rest}
     runs = {f"run {seed}": str(folder / "runs" / f"a_run_with_a_long_name_{seed}") for seed in range(3)}
+    files = sorted((folder / "runs" / "a_run_with_a_long_name_0" / "policies").glob("*.pt"))[1:-1]
+    runs |= {f"checkpoint {place}": str(file) for place, file in enumerate(files)}
     found = json.loads(json.dumps(estimate({**runs, **policies}, str(folder / "log.npz"), **QUICK).to_plain()))
     nothing = {"value": None, "interval": None, "difference": None, "probability_better": None}
     found["policies"][-1] |= {**nothing, "verdict": "cannot be judged", "reasons": ["most of its actions are far"]}
@@ -118,7 +122,9 @@ def test_the_page_renders_without_complaint_and_loads_nothing(
     tab.open(page, width=width, theme=theme)
     assert tab.complaints == []
     assert tab.requests == [page.resolve().as_uri()]
-    assert tab.evaluate("document.querySelectorAll('figure > svg').length") >= 6
+    assert tab.evaluate("document.querySelectorAll('figure > svg').length") >= 12
+    for words in ("Along training", "How scores spread over seeds", "Do estimates agree with what happened?"):
+        assert tab.evaluate(f"document.body.textContent.includes({words!r})"), words
     # Nothing is wider than the window, so that one reads it without scrolling sideways.
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
     assert tab.evaluate(CLASHES) == []
@@ -150,6 +156,15 @@ def test_labels_find_room_wherever_the_log_lies_and_however_long_names_are(
         charts.curves(
             [{"name": "a", "colour": 0, "x": [0, 123456], "y": [logged, logged + 9]}], x_name="x", y_name="y"
         ),
+        charts.curves(
+            [
+                {"name": name, "colour": place, "x": [0, 10], "y": [logged, 9], "bars": [(logged - 9, logged), None]}
+                for place, name in enumerate("ab")
+            ],
+            x_name="x",
+            y_name="y",
+        ),
+        charts.scatter([{"x": 0.0, "y": 0.0}, {"x": 0.01, "y": 0.01}, {"x": 9.0, "y": 9.0}], x_name="x", y_name="y"),
         charts.bars(["a" * 40, "b"], {"logged": [0.2, 0.8], "chosen": [1.0, 0.0]}, axis="share of situations"),
     ]
     shown = "".join(f"<figure>{figure}</figure>" for figure in figures)

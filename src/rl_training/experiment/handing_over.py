@@ -29,14 +29,14 @@ def export_with_report(
     novelty: bool = True,
     remarks: Mapping[str, Any] | None = None,
     runs: Iterable[str | Path] | None = None,
-    **report: Any,
+    report: Mapping[str, Any] | None = None,
 ) -> Export:
     """Write a policy as `export_policy` does, with the report on it in the same folder, as report.html.
 
     The report is about the run of the policy, or about `runs`, of which it is one. `report` are options of
     `report_content`. Where no report can be made, policy.json says why, and the policy is exported without it.
     """
-    options = {"dataset": dataset, "chosen": saved.path, **report}
+    options = {"dataset": dataset, "chosen": saved.path, **(report or {})}
     add = partial(_add_report, saved, Path(out).name, runs, options)
     return export_policy(saved, out, dataset=dataset, novelty=novelty, remarks=remarks, add=add)
 
