@@ -26,6 +26,7 @@ def estimate_of(path: Path | None, value: float | None, *, half: float = 2.0, na
         probability_better=0.5 if is_judged else None,
         raw_value=-10.0 if value is None else value,
         members=MEMBERS,
+        fit_error=0.0,
         clipped_share=0.0,
         novel_share=0.1,
         path=None if path is None else str(path),
