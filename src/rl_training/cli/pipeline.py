@@ -140,14 +140,18 @@ def _print_selection(result: PipelineResult, selection: dict[str, Any]) -> None:
     estimates, claim = selection["estimates"], result.claim
     with_env = any("return_mean" in run["metrics"] for run in result.runs.values())
     head = ["", "policy", "updates", "value", "95 % interval", "verdict", *(["return in env"] if with_env else [])]
-    rows = [_row(each, result, with_env=with_env) for each in selection["candidates"]]
+    is_one = sum(each["rank"] is not None for each in selection["candidates"]) <= 1
+    shown = [
+        {**each, "is_among_the_best": each["is_among_the_best"] and not is_one} for each in selection["candidates"]
+    ]
+    rows = [_row(each, result, with_env=with_env) for each in shown]
     if claim is not None:
         basis = "on claim episodes" if result.claim_on == "claim episodes" else "lowered for being chosen"
         rows.append(_row({**claim, "name": f"{claim['name']}, {basis}"}, result, with_env=with_env))
     logged = f"discounted {number_text(estimates['logged_value'])} (discount {estimates['gamma']:g})"
     print(f"data: mean return {number_text(estimates['logged_return'])}, {logged}\n")
     print_table(head, rows)
-    if sum(each["rank"] is not None for each in selection["candidates"]) > 1:
+    if not is_one:
         print(f"* {_preference(selection)}")
     reasons: dict[str, list[str]] = {}
     for each in selection["candidates"]:

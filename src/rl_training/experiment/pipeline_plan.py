@@ -33,8 +33,8 @@ MEMBERS, FEW_MEMBERS = 10, 5
 """Fits to resampled episodes, and how many where time is short; intervals are then wider."""
 SHORTER = (1, 2, 4)
 """By how much values may look less far ahead where time is short: the updates of a fit shrink alike."""
-LONG_GAMMA = 0.95
-"""Discounts up to this one look ahead so little that nothing would be gained."""
+LEAST_GAMMA = 0.95
+"""Values look at least 20 steps ahead, however short the time is, unless they would not with more time either."""
 ESTIMATES_SHARE = 0.5
 """The share of the time that estimates may take; beyond it, fits stop earlier, but not before they can be judged."""
 TRAINING_SHARE, LEAST_TRAINING = 0.25, 0.15
@@ -95,7 +95,7 @@ class Plan:
             names = ", ".join(self.left_out)
             lines.append(
                 f"the time is too short for {names}: a value can be judged only after so many updates; "
-                f"more --minutes{' or a smaller --gamma' * (self.gamma > LONG_GAMMA)} would allow more runs"
+                f"more --minutes{' or a smaller --gamma' * (self.gamma > LEAST_GAMMA)} would allow more runs"
             )
         return lines
 
@@ -201,17 +201,17 @@ def _means(config: PipelineConfig, parts: Parts, runs: int, clock: Clock) -> tup
     candidate can be judged. What the user has asked for stays.
     """
     room = (clock.left or 0.0) - LAST_SECONDS - TRAINING_SHARE * 60 * (config.time or 0)
-    is_fixed = config.gamma is not None or config.fit_updates is not None or parts.gamma <= LONG_GAMMA
+    is_fixed = config.gamma is not None or config.fit_updates is not None
+    gammas = [round(1 - shorter * (1 - parts.gamma), 4) for shorter in SHORTER[: 1 if is_fixed else None]]
     counts = (MEMBERS, FEW_MEMBERS) if config.members is None else (config.members,)
     speeds: dict[int, float] = {}
-    for shorter in SHORTER[:1] if is_fixed else SHORTER:
-        gamma = round(1 - shorter * (1 - parts.gamma), 4)
-        for members in counts if shorter == 1 else counts[-1:]:
+    for gamma in [gammas[0], *(each for each in gammas[1:] if each >= LEAST_GAMMA)]:
+        for members in counts if gamma == gammas[0] else counts[-1:]:
             if members not in speeds:
                 speeds[members] = fit_speed(parts.path("selection"), gamma, members) / MARGIN
             updates = fit_length(config, gamma, LEAST_KAPPA + 0.1)
             most = int(room * speeds[members] / updates) - _fixed_fits(parts)
-            if most >= (runs if members == counts[0] and shorter == 1 else runs // len(config.seeds)):
+            if most >= (runs if members == counts[0] and gamma == gammas[0] else runs // len(config.seeds)):
                 return gamma, members, speeds[members], most
     return gamma, members, speeds[members], most
 

@@ -381,6 +381,14 @@ def test_estimates_by_weighting_stand_beside_the_fit(judged: Path, tmp_path: Pat
     assert "bad: one episode has it all." in page
 
 
+def test_weights_of_a_selection_are_those_of_its_claim_beside_the_fit_of_the_claim(judged: Path) -> None:
+    selection = selection_of(judged, basis="held-out episodes")
+    refused = {"name": selection["chosen"], "level": "refuse", "reasons": ["none"], "estimates": [], "weights": {}}
+    selection["claim"] |= {"weighted": refused, "value": -1.5}
+    (only,) = report_content(judged / "runs", selection=selection)["weights"]["policies"]
+    assert (only["name"], only["fit"]["value"]) == ("good", -1.5)
+
+
 def test_estimates_are_compared_with_returns_where_runs_were_evaluated(judged: Path, tmp_path: Path) -> None:
     policy = estimates_of(judged)["policies"][0]
     runs = [make_run(tmp_path / "runs", seed, returns(-50.0, -10.0 * seed)) for seed in range(4)]

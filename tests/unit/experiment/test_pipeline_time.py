@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,9 +73,17 @@ def test_where_time_is_short_there_are_fewer_members_then_fewer_seeds(
 def test_where_time_is_very_short_values_look_less_far_ahead_unless_gamma_was_asked_for(
     tmp_path: Path, parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    plan = planned(tmp_path, replace(parts, gamma=0.98), monkeypatch, speed=15)
+    assert (plan.gamma, plan.shortened_from) == (0.96, 0.98)
+    assert "values look 25 steps ahead (discount 0.96): the time is too short to look 50 steps ahead" in plan.describe()
+
+
+def test_values_never_look_less_than_twenty_steps_ahead_because_time_is_short(
+    tmp_path: Path, parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plan = planned(tmp_path, parts, monkeypatch, speed=10)
-    assert (plan.gamma, plan.shortened_from) == (0.92, 0.96)
-    assert "values look 13 steps ahead (discount 0.92): the time is too short to look 25 steps ahead" in plan.describe()
+    assert (plan.gamma, plan.shortened_from) == (parts.gamma, None)
+    assert len(plan.judged) == 1
 
 
 def test_a_discount_that_was_asked_for_stays_and_one_run_is_always_judged(
