@@ -174,7 +174,7 @@ def _row(each: dict[str, Any], result: PipelineResult, *, with_env: bool) -> lis
     updates = f"{run['updates']:,}" if "updates" in run else ""
     score = run["metrics"].get("return_mean")
     in_env = ([] if not with_env else ["-" if score is None else number_text(score)]) if "updates" in run else [""]
-    return ["*" * each.get("is_among_the_best", False), each["name"], updates, *numbers, verdict, *in_env[:with_env]]
+    return [each.get("mark", ""), each["name"], updates, *numbers, verdict, *in_env[:with_env]]
 
 
 def _preference(selection: dict[str, Any]) -> str:

@@ -40,6 +40,9 @@ def train_or_resume(
 def _refuse_other_options(run_dir: Path, stored: TrainConfig, given: TrainConfig) -> None:
     """Refuse to go on with a run that has other options than the command; say which."""
     before, now = _flat(stored), _flat(given)
+    if now.get("dataset_columns") is None:
+        # Data in the mapped form says itself what its columns are, and the run has written that down.
+        now.pop("dataset_columns", None)
     others = [
         f"{name}: {before[name]}, not {now[name]}" for name in now if name in before and before[name] != now[name]
     ]

@@ -14,10 +14,14 @@ from steering import steering_log
 from rl_training import run_pipeline
 from rl_training.data import load_transition_dataset
 from rl_training.experiment import ExperimentManager, SeedProgress
+from rl_training.experiment.candidates import Candidate
 from rl_training.experiment.pipeline import STAGES, Watcher
-from rl_training.experiment.pipeline_config import PipelineConfig, Workspace
+from rl_training.experiment.pipeline_config import PipelineConfig, Workspace, read_pipeline
 from rl_training.experiment.pipeline_data import Parts, prepare_data
+from rl_training.experiment.pipeline_plan import Plan, run_config
 from rl_training.experiment.pipeline_verdict import conclude
+from rl_training.runtime import train
+from rl_training.runtime.callbacks import TimeBudgetCallback
 from rl_training.runtime.named_runs import train_or_resume
 from rl_training.types import ConfigError, DatasetError
 
@@ -161,6 +165,25 @@ def test_a_pipeline_that_is_stopped_before_any_stage_ends_as_if_it_had_not_been(
     assert plain(stopped, out) == plain(straight, tmp_path / "straight")
     kept = [path for path, moment in made.items() if path.stat().st_mtime_ns == moment]
     assert {"selection.json", "plan.json", "split.json"} <= {path.name for path in kept}
+
+
+def test_a_run_on_a_table_that_was_stopped_in_the_middle_is_gone_on_with(
+    log: Callable[..., str], tmp_path: Path
+) -> None:
+    table = tmp_path / "log.csv"
+    rows = steering_log(20)
+    cells = zip(np.repeat(np.arange(20), 25), rows["observations"][:, 0], rows["actions"][:, 0], strict=True)
+    table.write_text("run,x,u,r\n" + "".join(f"{run},{x},{u},{-abs(x)}\n" for run, x, u in cells))
+    columns = {"obs": ["x"], "actions": ["u"], "reward": "r", "episode": "run"}
+    config = {"data": str(table), "columns": columns, **QUICK, "updates": 40, "fit_updates": 40}
+    with pytest.raises(KeyboardInterrupt):
+        run_pipeline(config, tmp_path / "out", watcher=Stop("training"))
+    space = Workspace(tmp_path / "out", read_pipeline(config))
+    parts = prepare_data(space)[1]
+    plan = Plan(("bc_seed0",), (), (), 0.8, members=4, fits=3, fit_updates=40, updates=40)
+    begun = run_config(space, parts, Candidate("bc", "bc", ""), 0, plan)
+    train(begun, callbacks=[TimeBudgetCallback(seconds=1e-9)])
+    assert run_pipeline(config, tmp_path / "out").runs["bc_seed0"]["updates"] == 40
 
 
 def plain(result: dict[str, Any], out: Path) -> dict[str, Any]:
