@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 from rich.console import Console
 
 from rl_training.cli import console as consoles
 from rl_training.cli import pipeline_display
+from rl_training.cli.pipeline import print_result
 from rl_training.cli.pipeline_display import PipelineDisplay, bar_text
 from rl_training.experiment import SeedProgress
+from rl_training.experiment.pipeline import PipelineResult
 from rl_training.experiment.pipeline_plan import Plan
 
 RUNS = ("bc_seed0", "iql_seed0")
@@ -77,3 +82,30 @@ def test_a_terminal_shows_all_runs_at_once() -> None:
     assert second.split()[:2] == ["bc_seed0", "running"]
     assert "25 of 100 updates" in second
     assert third.split() == ["iql_seed0", "waiting"]
+
+
+def candidate(name: str, rank: int, *, is_best: bool) -> dict[str, Any]:
+    about = {"name": name, "rank": rank, "value": -float(rank), "interval": [-9.0, 1.0], "reasons": []}
+    return {**about, "verdict": "better than the data", "is_among_the_best": is_best}
+
+
+def test_the_result_marks_those_as_good_as_the_best_and_says_which_was_taken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ranked = [candidate("iql_seed0", 1, is_best=True), candidate("bc_seed0", 2, is_best=True)]
+    weighted = {"recommended": None, "reasons": ["one episode has it all"]}
+    claim = {**ranked[0], "weighted": weighted}
+    run = {"updates": 1234, "metrics": {"return_mean": -7.5}, "error": None}
+    selection = {"candidates": ranked, "best": ["iql_seed0", "bc_seed0"], "chosen": "iql_seed0", "pulls": []}
+    selection |= {"estimates": {"logged_return": -8.0, "logged_value": -4.0, "gamma": 0.9}}
+    result = PipelineResult(
+        tmp_path, "It is.", "iql_seed0", False, True, "claim episodes", {}, (), {"iql_seed0": run, "bc_seed0": run},
+        selection, claim, {"training": 50.0, "report": 0.1}, 1.0,
+    )  # fmt: skip
+    print_result(result, "out")
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "* iql_seed0 1,234 -1 -9 to 1 better than the data -7.5" in lines
+    assert "iql_seed0, on claim episodes -1 -9 to 1 better than the data" in lines
+    assert "* not distinguishable from each other; iql_seed0 was chosen: the highest value" in lines
+    assert "iql_seed0: By weights: refused, one episode has it all." in lines
+    assert "time 50 seconds of 60 seconds: training 50 seconds" in lines

@@ -141,10 +141,10 @@ def _print_selection(result: PipelineResult, selection: dict[str, Any]) -> None:
     with_env = any("return_mean" in run["metrics"] for run in result.runs.values())
     head = ["", "policy", "updates", "value", "95 % interval", "verdict", *(["return in env"] if with_env else [])]
     is_one = sum(each["rank"] is not None for each in selection["candidates"]) <= 1
-    shown = [
-        {**each, "is_among_the_best": each["is_among_the_best"] and not is_one} for each in selection["candidates"]
+    rows = [
+        _row({**each, "mark": "*" * (each["is_among_the_best"] and not is_one)}, result, with_env=with_env)
+        for each in selection["candidates"]
     ]
-    rows = [_row(each, result, with_env=with_env) for each in shown]
     if claim is not None:
         basis = "on claim episodes" if result.claim_on == "claim episodes" else "lowered for being chosen"
         rows.append(_row({**claim, "name": f"{claim['name']}, {basis}"}, result, with_env=with_env))
@@ -173,8 +173,9 @@ def _row(each: dict[str, Any], result: PipelineResult, *, with_env: bool) -> lis
     verdict = "outside the shortlist" if each["verdict"] is None else verdict_text(each["verdict"])
     updates = f"{run['updates']:,}" if "updates" in run else ""
     score = run["metrics"].get("return_mean")
-    in_env = ([] if not with_env else ["-" if score is None else number_text(score)]) if "updates" in run else [""]
-    return [each.get("mark", ""), each["name"], updates, *numbers, verdict, *in_env[:with_env]]
+    # The claim is about a run that has a row of its own.
+    in_env = "" if "updates" not in run else "-" if score is None else number_text(score)
+    return [each.get("mark", ""), each["name"], updates, *numbers, verdict, *([in_env] if with_env else [])]
 
 
 def _preference(selection: dict[str, Any]) -> str:
