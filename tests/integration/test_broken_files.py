@@ -191,9 +191,9 @@ def test_a_number_of_rows_that_is_none_is_one_sentence(tmp_path: Path, rows: Any
 
 @pytest.mark.parametrize("name", ["", "a:b", "²", "seeds"])
 def test_an_option_that_is_no_word_is_named(name: str) -> None:
+    options: dict[str, Any] = {"algo": "bc", name: 1}
     with pytest.raises(ConfigError, match=f"unknown option {name!r}"):
-        options: dict[str, Any] = {name: 1}
-        TrainConfig(algo="bc", **options)
+        TrainConfig(**options)
 
 
 LINES = ["5", "[]", '"text"', "{}", '{"kind": "eval"}', '{"kind": "eval", "global_step": "many"}', "[" * 100_000]

@@ -10,6 +10,7 @@ from typing import Any
 from rl_training.config import TrainConfig
 from rl_training.data.audit.finding import count_verdicts
 from rl_training.experiment.candidates import Candidate, choose_candidates, is_clone, named_candidates
+from rl_training.experiment.handing_over import export_with_report
 from rl_training.experiment.manager import ExperimentManager, SeedProgress
 from rl_training.experiment.page import write_report
 from rl_training.experiment.pipeline_clock import Clock
@@ -20,7 +21,6 @@ from rl_training.experiment.pipeline_plan import Plan, make_plan, run_config, tr
 from rl_training.experiment.pipeline_verdict import Ending, conclude
 from rl_training.experiment.spending import Pull
 from rl_training.runtime.artifacts import read_json
-from rl_training.runtime.export import export_policy
 from rl_training.runtime.export_graph import require_onnx
 from rl_training.runtime.finding import is_finished
 from rl_training.runtime.saved_policy import load_policy
@@ -140,8 +140,9 @@ def run_pipeline(
     clone = str(_clone(runs))
     claim, claimed = work.claim(found)
     ending = conclude(parts, found, claim, clone=clone)
-    work.export(ending, found, claimed)
-    work.report([name for name, run in runs.items() if run["status"] == "done"], ending, found, claim)
+    page = work.page([name for name, run in runs.items() if run["status"] == "done"], ending, found, claim)
+    work.export(ending, found, claimed, page)
+    work.report(page)
     result = PipelineResult(
         space.out,
         **asdict(ending),
@@ -275,8 +276,28 @@ class _Work:
     def _judge(self) -> Judge:
         return Judge(self.space, self.parts, self.plan, self.clock, self.watcher)
 
-    def export(self, ending: Ending, found: Mapping[str, Any] | None, claimed: Mapping[str, Any] | None) -> None:
-        """Hand over the chosen policy, with what may be said of it."""
+    def page(
+        self, names: Sequence[str], ending: Ending, found: Mapping[str, Any] | None, claim: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
+        """What the report is about, as options of `write_report`."""
+        runs = self.space.out / "runs"
+        return {
+            "runs": [runs / name for name in names],
+            "title": f"Policies from {Path(self.space.config.data).name}",
+            "selection": None if found is None else {**found, "claim": claim},
+            "dataset": str(self.parts.path("selection")),
+            "chosen": runs / ending.chosen,
+            "sentence": ending.sentence,
+        }
+
+    def export(
+        self,
+        ending: Ending,
+        found: Mapping[str, Any] | None,
+        claimed: Mapping[str, Any] | None,
+        page: Mapping[str, Any],
+    ) -> None:
+        """Hand over the chosen policy, with what may be said of it and the report."""
         self.begin("export")
         if (self.space.out / EXPORT).exists():
             return
@@ -289,24 +310,15 @@ class _Work:
             if own:
                 remarks["estimates"] = {**judged, "policies": own, "source": Path(judged["source"]).name}
                 break
-        export_policy(load_policy(self.space.out / "runs" / ending.chosen), self.space.out / EXPORT, remarks=remarks)
+        about = {name: value for name, value in page.items() if name != "runs"}
+        policy = load_policy(self.space.out / "runs" / ending.chosen)
+        export_with_report(policy, self.space.out / EXPORT, remarks=remarks, runs=page["runs"], report=about)
 
-    def report(
-        self, names: Sequence[str], ending: Ending, found: Mapping[str, Any] | None, claim: Mapping[str, Any] | None
-    ) -> None:
+    def report(self, page: Mapping[str, Any]) -> None:
         """Write everything that was found as one page."""
         self.begin("report")
-        out, runs = self.space.out, self.space.out / "runs"
+        out = self.space.out
         # The page is written first, so that both are there once its content is.
         if (out / REPORT_CONTENT).exists():
             return
-        write_report(
-            [runs / name for name in names],
-            out / REPORT,
-            title=f"Policies from {Path(self.space.config.data).name}",
-            selection=None if found is None else {**found, "claim": claim},
-            bundle=out / EXPORT,
-            dataset=str(self.parts.path("selection")),
-            chosen=runs / ending.chosen,
-            sentence=ending.sentence,
-        )
+        write_report(out=out / REPORT, bundle=out / EXPORT, **page)

@@ -104,7 +104,9 @@ def test_a_claim_is_made_on_episodes_that_chose_nothing(log: Callable[..., str],
     assert policy["policy"]["run"] == result.chosen
     assert policy["claim"] == {"sentence": result.sentence, "beats_the_data": True, "on": "claim episodes"}
     assert [each["name"] for each in policy["estimates"]["policies"]] == [result.chosen]
-    assert str(tmp_path) not in (out / "export" / "policy.json").read_text()
+    assert policy["report"]["available"]
+    for name in ("policy.json", "report.html"):
+        assert str(tmp_path) not in (out / "export" / name).read_text()
 
 
 def test_few_episodes_mark_the_claim_as_made_on_selection_data(log: Callable[..., str], tmp_path: Path) -> None:
