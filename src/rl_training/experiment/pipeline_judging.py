@@ -22,7 +22,7 @@ from rl_training.runtime.fitting import FitOptions, OutOfTimeError
 CLAIM_FITS = 2
 """A claim fits the logged behaviour and the chosen policy."""
 PLENTY = 1.3
-OVERTIME = 0.1
+OVERTIME = 0.05
 """The share of the time by which it may be exceeded, so that at least one policy is judged."""
 
 
