@@ -53,6 +53,8 @@ def pipeline(
     columns: list[str],
 ) -> None:
     """From a log to an exported policy and a statement about it, in one command that can be stopped at any point."""
+    # What is imported from here on takes seconds, and they are the user's.
+    began = time.monotonic()
     named: dict[str, Any] = {
         "data": data,
         "env_id": env,
@@ -67,7 +69,7 @@ def pipeline(
     options = _options(config, named, set_ or [])
     if out is None:
         raise ConfigError("--out is required: the folder for everything that the pipeline makes")
-    result = _run(options, out, workers, quiet=quiet, as_json=as_json)
+    result = _run(options, out, workers, began=began, quiet=quiet, as_json=as_json)
     if as_json:
         print_json({"out": str(out), **result.to_plain(), "seconds": result.seconds})
     else:
@@ -96,9 +98,9 @@ def _options(config: str | None, named: dict[str, Any], overrides: list[str]) ->
     return with_overrides(values, overrides)
 
 
-def _run(options: dict[str, Any], out: str, workers: str, *, quiet: bool, as_json: bool) -> PipelineResult:
-    # What is imported here takes seconds, and they are the user's.
-    began = time.monotonic()
+def _run(
+    options: dict[str, Any], out: str, workers: str, *, began: float, quiet: bool, as_json: bool
+) -> PipelineResult:
     from rl_training.cli.pipeline_display import PipelineDisplay
     from rl_training.experiment.manager import default_workers
     from rl_training.experiment.pipeline import run_pipeline
