@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from command_line import TINY, Command, call_main
 
-from rl_training.runtime.checkpointing import load_checkpoint
+from rl_training.runtime import read_options, train
+from rl_training.runtime.checkpointing import link_checkpoint, load_checkpoint
+from rl_training.runtime.named_runs import find_same, train_or_resume
 from rl_training.types import ConfigError
 
 
@@ -81,7 +83,50 @@ def test_mistakes_are_answered_in_a_sentence(command: Command, arguments: list[s
 
 
 def test_a_name_is_needed_in_python_too() -> None:
-    from rl_training.runtime.named_runs import train_or_resume
-
     with pytest.raises(ConfigError, match="run_name is required"):
         train_or_resume("bc/pendulum")
+
+
+def test_seeds_given_again_run_what_is_missing_and_go_on_with_what_is_half_done(
+    command: Command, tmp_path: Path
+) -> None:
+    arguments = ["train", "bc/pendulum", *TINY, "--out", str(tmp_path)]
+    first = command(*arguments, "--seeds", "0,1", "--json")
+    done, half = (Path(result["run_dir"]) for result in json.loads(first.out))
+    files = {path: path.stat().st_mtime_ns for path in done.rglob("*")}
+    # As a kill after the first half would have left it.
+    (half / "result.json").unlink()
+    link_checkpoint(half / "checkpoints" / "update_000000010.pt", "latest.pt")
+
+    again = command(*arguments, "--seeds", "0-2", "--json")
+
+    results = json.loads(again.out)
+    assert (first.code, again.code) == (0, 0)
+    assert [Path(result["run_dir"]) for result in results[:2]] == [done, half]
+    assert [(result["status"], result["global_step"]) for result in results] == [("done", 20)] * 3
+    assert results[0] == json.loads(first.out)[0]
+    assert {path: path.stat().st_mtime_ns for path in done.rglob("*")} == files
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_seeds_with_other_options_are_runs_of_their_own(tmp_path: Path) -> None:
+    config, options = read_options("bc/pendulum", overrides=[*TINY, f"output_dir={tmp_path}"])
+    run = train((config, options)).run_dir
+
+    assert find_same(config, options) == run
+    for other in ("seed=1", "total_timesteps=30", "algo_kwargs.batch_size=8", "run_name=a"):
+        assert find_same(*read_options("bc/pendulum", overrides=[*TINY, f"output_dir={tmp_path}", other])) is None
+
+
+def test_a_run_on_a_table_is_known_again_by_the_patterns_of_its_columns(command: Command, tmp_path: Path) -> None:
+    rows = [f"{run},{step / 10},{step % 3},{step % 5},1" for run in range(10) for step in range(12)]
+    (tmp_path / "log.csv").write_text("\n".join(["run,x_0,x_1,a_0,r", *rows]))
+    columns = ["--obs-columns", "x_*", "--action-columns", "a_*", "--reward-column", "r", "--episode-column", "run"]
+    arguments = ["train", "bc", "--data", tmp_path / "log.csv", *columns, "--out", tmp_path / "runs", "--quiet"]
+    more = ["total_timesteps=5", "algo_kwargs.hidden_sizes=[8]", "--accept-audit", "--run-name", "a"]
+
+    answers = [command(*arguments, *more, "--resume", "auto") for _ in range(2)]
+    other = command(*("x_0" if each == "x_*" else each for each in arguments), *more, "--resume", "auto")
+
+    assert [answer.code for answer in answers] == [0, 0]
+    assert "has other options (dataset_columns: " in other.err

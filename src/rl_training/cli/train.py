@@ -64,7 +64,9 @@ def train(
     from_: Annotated[
         str | None, typer.Option("--from", help="Begin with the policy of this checkpoint or run, and go online.")
     ] = None,
-    seeds: Annotated[str | None, typer.Option(help="Several seeds: 0-4, or 0,3,7.")] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="Several seeds: 0-4, or 0,3,7; given again, those that are missing.")
+    ] = None,
     workers: Annotated[str, typer.Option(help="Seeds trained side by side: a number, or auto.")] = "1",
     import_: ImportOption = None,
     accept_audit: Annotated[
@@ -103,7 +105,7 @@ def train(
             raise ConfigError("--workers goes with --seeds")
         _train_one(bound, goes_on=goes_on, quiet=quiet, as_json=as_json)
     else:
-        _train_seeds(bound, parse_seeds(seeds), workers, goes_on=goes_on, quiet=quiet, as_json=as_json)
+        _train_seeds(bound, parse_seeds(seeds), workers, quiet=quiet, as_json=as_json)
 
 
 def resume(
@@ -175,9 +177,7 @@ def _train_one(config: BoundConfig, *, goes_on: bool, quiet: bool, as_json: bool
     _report_result(train_run(config, callbacks=callbacks), as_json=as_json)
 
 
-def _train_seeds(
-    config: BoundConfig, seeds: list[int], workers: str, *, goes_on: bool, quiet: bool, as_json: bool
-) -> None:
+def _train_seeds(config: BoundConfig, seeds: list[int], workers: str, *, quiet: bool, as_json: bool) -> None:
     from rl_training.experiment import ExperimentManager
     from rl_training.experiment.manager import default_workers
 
@@ -187,9 +187,8 @@ def _train_seeds(
     display = SweepDisplay(seeds, quiet=quiet, to_stderr=as_json)
     try:
         with display:
-            results = ExperimentManager().sweep(
-                config, seeds, workers=count, resume=goes_on, on_progress=display.update
-            )
+            # Given again, the command does what is missing.
+            results = ExperimentManager().sweep(config, seeds, workers=count, resume=True, on_progress=display.update)
     except KeyboardInterrupt:
         _report_interrupt(display)
     if as_json:

@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -22,9 +23,11 @@ from typing_extensions import Self
 from rl_training.config import TrainConfig
 from rl_training.importing import IMPORTED, import_modules, resume_command
 from rl_training.runtime import TrainerState, TrainResult, read_options, resume, train
+from rl_training.runtime.artifacts import read_json
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.named_runs import train_or_resume
-from rl_training.runtime.options import BoundConfig, ConfigSource
+from rl_training.runtime.finding import is_finished
+from rl_training.runtime.named_runs import find_same, train_missing
+from rl_training.runtime.options import BoundConfig, ConfigSource, RunOptions
 from rl_training.types import ConfigError, Metrics, UserError
 
 
@@ -83,7 +86,8 @@ class ExperimentManager:
         """Train several seeds in processes, `workers` at a time; a seed that fails does not stop the others.
 
         Side by side, each process uses one thread; a single worker uses the whole machine. A `run_name` gets the seed
-        added to it; with `resume`, runs of these names that exist are gone on with.
+        added to it. With `resume`, seeds whose runs have ended are not run again, and those that were stopped go on:
+        runs with these names, or without a name those in `output_dir` with the same options.
         """
         bound = read_options(config)
         if workers < 1 or not seeds:
@@ -109,9 +113,10 @@ class ExperimentManager:
         # A new process knows neither what --import named nor what the calling program imported.
         modules = list(dict.fromkeys([*IMPORTED, *(options.algorithm.__module__ for _, options in bound)]))
         results = {}
-        for progress in _side_by_side(
-            [config for config, _ in bound], modules, workers, resume=resume, seconds=seconds
-        ):
+        ended = [_ended(*each) for each in bound] if resume else [None] * len(bound)
+        waiting = [config for (config, _), each in zip(bound, ended, strict=True) if each is None]
+        done = (each for each in ended if each is not None)
+        for progress in chain(done, _side_by_side(waiting, modules, workers, resume=resume, seconds=seconds)):
             results[progress.name, progress.seed] = progress
             if on_progress is not None:
                 on_progress(progress)
@@ -189,7 +194,7 @@ def _work(
     with suppress(BrokenPipeError):
         try:
             import_modules(modules)
-            result = (train_or_resume if resume else train)(config, callbacks=[reporter, *limits], threads=threads)
+            result = (train_missing if resume else train)(config, callbacks=[reporter, *limits], threads=threads)
         except UserError as error:
             reporter.report(status="failed", error=str(error))
         except Exception:
@@ -197,6 +202,16 @@ def _work(
         else:
             status = "interrupted" if result.interrupted else "done"
             reporter.report(status=status, metrics=result.metrics or None)
+
+
+def _ended(config: TrainConfig, options: RunOptions) -> SeedProgress | None:
+    """The outcome of a run that has ended already; None where something is left to do."""
+    run = find_same(config, options)
+    if run is None or not is_finished(run):
+        return None
+    result = read_json(run / "result.json")
+    step, metrics = result.get("global_step", 0), result.get("metrics") or None
+    return SeedProgress(config.seed, "done", config.run_name, step, step, metrics, run_dir=str(run))
 
 
 def _with_seed(config: TrainConfig, seed: int) -> TrainConfig:

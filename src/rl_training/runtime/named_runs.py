@@ -1,16 +1,17 @@
-"""Runs by name: the same command starts a run, and in a restarted job goes on with it."""
+"""Runs by name or by their options: the same command starts a run, and in a restarted job goes on with it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from rl_training.binding import options_with
-from rl_training.config import TrainConfig
+from rl_training.config import TrainConfig, load_config
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.finding import is_run
-from rl_training.runtime.options import BoundConfig, ConfigSource, read_options
+from rl_training.runtime.finding import is_finished, is_run
+from rl_training.runtime.options import BoundConfig, ConfigSource, RunOptions, read_options
 from rl_training.runtime.recovery import saved_config
 from rl_training.runtime.trainer import TrainResult
 from rl_training.runtime.workflows import resume, train
@@ -37,16 +38,67 @@ def train_or_resume(
     return resume(run_dir, callbacks=callbacks, threads=threads, **overrides)
 
 
+def train_missing(
+    config: ConfigSource | BoundConfig, *, callbacks: Sequence[Callback] = (), threads: int | None = None
+) -> TrainResult:
+    """As `train_or_resume`; without a name, go on with the run in `output_dir` that has the same options."""
+    config, options = read_options(config)
+    if config.run_name is not None:
+        return train_or_resume((config, options), callbacks=callbacks, threads=threads)
+    run_dir = find_same(config, options)
+    if run_dir is None:
+        return train((config, options), callbacks=callbacks, threads=threads)
+    return resume(run_dir, callbacks=callbacks, threads=threads)
+
+
+def find_same(config: TrainConfig, options: RunOptions) -> Path | None:
+    """The run in `output_dir` with the same options, seed and length, and the same name or none.
+
+    Of several, one that has ended is taken, or else the newest.
+    """
+    given, parent = options.resolve(config), Path(config.output_dir)
+    found = sorted(parent.glob(f"{config.run_name or config.algo}*")) if parent.is_dir() else []
+    same = [path for path in found if is_run(path) and _is_same(path, given)]
+    return next((path for path in reversed(same) if is_finished(path)), same[-1] if same else None)
+
+
+def _is_same(run_dir: Path, given: TrainConfig) -> bool:
+    try:
+        stored = load_config(run_dir / "config.yaml")
+    except ConfigError:
+        return False
+    has_name = run_dir.name == given.run_name if given.run_name else stored.run_name is None
+    return has_name and stored.total_timesteps == given.total_timesteps and not _other_options(stored, given)
+
+
+def _other_options(stored: TrainConfig, given: TrainConfig) -> list[str]:
+    """The options in which a run differs from a command, with both values."""
+    before, now = _flat(stored), _flat(given)
+    return [
+        f"{name}: {before[name]}, not {now[name]}"
+        for name in now
+        if name in before and not _agree(name, before[name], now[name])
+    ]
+
+
+def _agree(name: str, before: Any, now: Any) -> bool:
+    """Whether two values of an option are the same; what columns of a table left open was found in the data."""
+    if name != "dataset_columns" or (now and not before):
+        return bool(before == now)
+    return not now or all(_columns_agree(before.get(key), value) for key, value in now.items() if value)
+
+
+def _columns_agree(names: Any, patterns: Any) -> bool:
+    """Whether the names of columns, or a name, are those that patterns stand for."""
+    if isinstance(patterns, str) or isinstance(names, str):
+        return bool(names == patterns)
+    matches = [[fnmatchcase(name, pattern) for pattern in patterns] for name in names or ()]
+    return bool(matches) and all(map(any, matches)) and all(map(any, zip(*matches, strict=True)))
+
+
 def _refuse_other_options(run_dir: Path, stored: TrainConfig, given: TrainConfig) -> None:
     """Refuse to go on with a run that has other options than the command; say which."""
-    before, now = _flat(stored), _flat(given)
-    if now.get("dataset_columns") is None:
-        # Data in the mapped form says itself what its columns are, and the run has written that down.
-        now.pop("dataset_columns", None)
-    others = [
-        f"{name}: {before[name]}, not {now[name]}" for name in now if name in before and before[name] != now[name]
-    ]
-    if others:
+    if others := _other_options(stored, given):
         shown = "; ".join(others[:5])
         raise ConfigError(f"the run {str(run_dir)!r} has other options ({shown}): choose another run_name")
 
