@@ -312,7 +312,8 @@ def test_a_replay_file_that_cannot_be_used_is_named(
 ) -> None:
     run = tmp_path / "copy"
     shutil.copytree(straight("her"), run)
-    path = min((run / "replay").iterdir())
+    start, stop = load_checkpoint(run / "checkpoints" / "latest.pt")["replay"][0]
+    path = run / "replay" / f"rows_{start:010d}_{stop:010d}.pt"
     contents = path.read_bytes()
     if damage == "missing":
         path.unlink()
