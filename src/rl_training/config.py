@@ -51,10 +51,11 @@ class TrainConfig:
         None,
         "environments side by side; default for evaluation: 10",
         ge=1,
+        le=10_000,
         resume="fixed_while_acting",
         incidental=True,
     )
-    eval_episodes: int = option(10, "episodes in an evaluation", ge=1)
+    eval_episodes: int = option(10, "episodes in an evaluation", ge=1, le=100_000)
     log_interval: int = option(1000, "timesteps between two lines of metrics", ge=1, incidental=True)
     checkpoint_interval: int = option(10_000, "timesteps between two checkpoints", ge=1, incidental=True)
     keep_checkpoints: Annotated[int, Field(ge=1)] | Literal["all"] = option(

@@ -158,6 +158,15 @@ def truncated_parquet(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-2000])
 
 
+def repeating_parquet(path: Path) -> None:
+    """A few kilobytes that really are fifty million equal numbers."""
+    schema = pa.schema([("x_0", pa.float64()), ("a", pa.float64()), ("r", pa.float64()), ("run", pa.int64())])
+    part = pa.table({field.name: np.zeros(1 << 22, dtype=field.type.to_pandas_dtype()) for field in schema})
+    with pq.ParquetWriter(path, schema) as writer:
+        for _ in range(3):
+            writer.write_table(part, row_group_size=1 << 22)
+
+
 def text_cell(path: Path) -> None:
     rows = [f"{run},{step / 10},{step},1" for run in range(3) for step in range(20)]
     rows[17] = "0,broken,17,1"
@@ -196,6 +205,7 @@ HOSTILE: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "mapped that claims": ("log.rlt", claiming_mapped, "1000 bytes, expected 4000000000000"),
     "mapped that is empty": ("log.rlt", Path.mkdir, "has no index.json"),
     "parquet that is cut": ("log.parquet", truncated_parquet, "it may be truncated"),
+    "parquet that repeats": ("log.parquet", repeating_parquet, "GiB of arrays"),
     "parquet that is empty": ("log.parquet", Path.touch, "it may be truncated"),
     "parquet that is a pipe": ("log.parquet", os.mkfifo, "is neither a file nor a folder"),
     "csv with text": ("log.csv", text_cell, "column 'x_0' must hold numbers, got 'broken' in row 18"),

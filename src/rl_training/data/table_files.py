@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from rl_training.data.archives import CONVERT_HINT
 from rl_training.data.columns import natural
 from rl_training.data.readers import refuse_what_is_no_file
 from rl_training.data.tables import (
@@ -21,8 +22,11 @@ from rl_training.data.tables import (
     stored_mapping,
     table_kind,
 )
+from rl_training.memory import check_memory
 from rl_training.types import DatasetError, import_extra
 
+_CELL = 8
+"""Bytes of a number in memory."""
 _BLOCK = 1 << 24
 """Bytes of a CSV file read at a time. The first block must hold the header, which may have thousands of columns."""
 _ROWS = 1 << 16
@@ -124,7 +128,10 @@ class TableFiles:
         with explained(self._arrow, path):
             if self.kind == "parquet":
                 # Not by read_table, which would take folders such as `year=2024` for columns.
-                return self._parquet().ParquetFile(path, page_checksum_verification=True).read(columns=names)
+                file = self._parquet().ParquetFile(path, page_checksum_verification=True)
+                # What the file says of itself: numbers that repeat take next to no room in it.
+                check_memory(path, file.metadata.num_rows * len(names) * _CELL, hint=CONVERT_HINT)
+                return file.read(columns=names)
             csv = self._csv()
             convert = csv.ConvertOptions(include_columns=names, strings_can_be_null=True)
             return csv.read_csv(path, parse_options=self._parsing(path), convert_options=convert)

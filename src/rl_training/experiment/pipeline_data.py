@@ -18,6 +18,7 @@ from rl_training.experiment.candidates import Facts
 from rl_training.experiment.pipeline_config import PipelineConfig, Workspace
 from rl_training.runtime.artifacts import read_json
 from rl_training.runtime.auditing import Audit, audit_data
+from rl_training.runtime.checkpoint_schema import refusing_broken_state
 from rl_training.runtime.datasets import with_spaces_of_data
 from rl_training.runtime.fitting import default_gamma
 from rl_training.spaces import BoxActions, DiscreteActions
@@ -77,7 +78,8 @@ def prepare_data(space: Workspace) -> tuple[dict[str, Any], Parts]:
         if audit is not None and split is not None:
             space.begin()
             _refuse(audit, config)
-            return audit, Parts.from_plain(folder, split)
+            with refusing_broken_state(f"{folder / SPLIT}"):
+                return audit, Parts.from_plain(folder, split)
     report, dataset = _read(config)
     space.fingerprint = "" if dataset is None else dataset.fingerprint()
     if stored and stored["fingerprint"] != space.fingerprint:

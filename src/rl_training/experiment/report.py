@@ -13,6 +13,7 @@ from rl_training.binding import options_with
 from rl_training.config import TrainConfig, load_config
 from rl_training.experiment.statistics import bootstrap_interval, interquartile_mean
 from rl_training.runtime.artifacts import read_json, read_metrics
+from rl_training.runtime.checkpoint_schema import refusing_broken_state
 from rl_training.runtime.finding import find_runs
 from rl_training.types import CheckpointError, ConfigError, nearest
 
@@ -103,10 +104,13 @@ def _read_run(run: Path) -> RunRecord:
 def estimated_value(run: Path) -> float | None:
     """What `estimate` or `select` found for the latest policy of a run; None where they have not judged it."""
     own, beside = read_json(run / "estimate.json"), read_json(run.parent / "selection.json")
-    judged = [*own.get("policies", []), *beside.get("candidates", [])]
     latest = (run / "checkpoints" / "latest.pt").resolve()
-    values = [each["value"] for each in judged if each["path"] is not None and Path(each["path"]).resolve() == latest]
-    return next((float(value) for value in values if value is not None), None)
+    with refusing_broken_state(f"estimate.json or selection.json of {run}"):
+        judged = [*own.get("policies", []), *beside.get("candidates", [])]
+        values = [
+            each["value"] for each in judged if each["path"] is not None and Path(each["path"]).resolve() == latest
+        ]
+        return next((float(value) for value in values if value is not None), None)
 
 
 def summarize(records: Sequence[RunRecord], *, metrics: Sequence[str] = ()) -> list[dict[str, Any]]:

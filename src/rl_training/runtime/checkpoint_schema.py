@@ -200,11 +200,11 @@ def check_rows(path: Path, tree: Mapping[str, Any], count: int) -> dict[str, Ten
 
 @contextmanager
 def refusing_broken_state(what: str) -> Iterator[None]:
-    """Say in one sentence that a part of a run's state is not what this version of the package writes."""
+    """Say in one sentence that something a run has kept is not what this version of the package writes."""
     try:
         yield
     except UserError:
         raise
     except (TypeError, ValueError, LookupError, AttributeError, RuntimeError, OverflowError) as error:
         reason = str(error).splitlines()[0] if str(error) else "no reason given"
-        raise CheckpointError(f"{what} cannot be restored: {type(error).__name__}: {reason}") from None
+        raise CheckpointError(f"{what} cannot be used: {type(error).__name__}: {reason}") from None
