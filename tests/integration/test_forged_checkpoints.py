@@ -90,6 +90,12 @@ RESUMED: dict[str, dict[str, Any]] = {
     "a window of text": {"trainer/window": [["a"]]},
     "a collector without episodes": {"collector/episodes": DELETED},
     "an environment in no state": {"collector/stepper/snapshots": ["x"]},
+    "observations of nothing": {"collector/stepper/obs": torch.zeros(0, 3)},
+    "observations of another shape": {"collector/stepper/obs": torch.zeros(1, 1, 3)},
+    "returns of integers": {"collector/returns": torch.zeros(1, dtype=torch.int64)},
+    "a task of another shape": {
+        "collector/stepper/snapshots": [{"task": {"state": torch.zeros(1, 2)}, "steps": [0], "random": {}}]
+    },
     "counters of text": {"trainer/state": {"update_count": "many"}},
 }
 

@@ -60,6 +60,9 @@ def _load_task_state(env: Any, state: dict[str, Any]) -> None:
     elif _is_mujoco(env):
         _load_mujoco(env, values)
     else:
+        own = getattr(env, "state", None)
+        if own is not None and np.shape(values["state"]) != np.shape(own):
+            raise ValueError(f"expected a state of shape {np.shape(own)}, got {np.shape(values['state'])}")
         env.state = values["state"]
 
 

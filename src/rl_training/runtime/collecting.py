@@ -104,8 +104,16 @@ class Stepper:
             return False
         self.seed = state["seed"]
         self.envs.set_attr("snapshot", state["snapshots"])
-        self.obs, self.was_over = state["obs"].numpy().copy(), state["was_over"].numpy().copy()
+        self.obs, self.was_over = _like(state["obs"], self.obs), _like(state["was_over"], self.was_over)
         return True
+
+
+def _like(saved: torch.Tensor, own: NDArray[Any]) -> NDArray[Any]:
+    """A copy of saved values, which must be as many as there are, and of their type."""
+    found: NDArray[Any] = saved.numpy().copy()
+    if (found.shape, found.dtype) != (own.shape, own.dtype):
+        raise ValueError(f"expected {own.dtype} of shape {own.shape}, got {found.dtype} of shape {found.shape}")
+    return found
 
 
 def _refuse_broken(result: StepResult) -> None:
@@ -291,7 +299,7 @@ class LocalCollector:
         if not self.stepper.load_state_dict(state["stepper"]):
             self.buffer.break_streams()
             return False
-        self.returns, self.lengths = state["returns"].numpy().copy(), state["lengths"].numpy().copy()
+        self.returns, self.lengths = _like(state["returns"], self.returns), _like(state["lengths"], self.lengths)
         return True
 
     def close(self) -> None:
