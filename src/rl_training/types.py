@@ -66,6 +66,10 @@ class TrainingError(UserError, RuntimeError):
     """Training that cannot go on, such as a loss that is no longer a number."""
 
 
+class DivergedError(TrainingError):
+    """Training whose networks, and not its data or its environment, give something other than finite numbers."""
+
+
 class MissingExtraError(UserError, ImportError):
     """An optional dependency that is not installed."""
 

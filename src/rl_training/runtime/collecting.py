@@ -15,7 +15,7 @@ from rl_training.data import ReplayBuffer
 from rl_training.envs import AutoresetMode
 from rl_training.runtime.evaluation import read_successes
 from rl_training.runtime.policy import Policy
-from rl_training.types import Acted, TrainingError
+from rl_training.types import Acted, DivergedError, TrainingError
 
 SCALED_REWARDS = "scaled_rewards"
 """The column of a buffer that the collector fills, and not the model."""
@@ -116,12 +116,17 @@ def _like(saved: torch.Tensor, own: NDArray[Any]) -> NDArray[Any]:
     return found
 
 
-def _refuse_broken(result: StepResult) -> None:
-    """Refuse a step that gave something other than finite numbers, before it is learned from."""
-    for name, values in (("a reward", result.rewards), ("an observation", result.next_obs)):
-        if not np.isfinite(values).all():
-            wrong = values[~np.isfinite(values)][0]
-            raise TrainingError(f"the environment gave {name} that is {wrong}: look at its step(), not at the training")
+def _refuse_broken(name: str, values: NDArray[Any], lengths: NDArray[Any]) -> None:
+    """Refuse what environments gave if it is not all finite numbers; `lengths` are those of the running episodes."""
+    # What is stored are 32 bits, which hold less.
+    with np.errstate(over="ignore"):
+        wrong = ~np.isfinite(values.astype(np.float32, copy=False))
+    if wrong.any():
+        slot, *column = np.argwhere(wrong)[0].tolist()
+        place = f"environment {slot}, after {lengths[slot]} steps of an episode"
+        place += f", column {column[0]}" if column else ""
+        advice = "look at its step() and reset(), not at the training"
+        raise TrainingError(f"the environment gave {name} that is {values[wrong][0]} ({place}): {advice}")
 
 
 class RunningStatistics:
@@ -219,9 +224,14 @@ class LocalCollector:
     def collect(self, *, random: bool, noise: float = 0.0) -> int:
         """Step every environment once, by uniform actions or by the policy's, and count the steps of the task."""
         obs = self.stepper.obs
+        _refuse_broken("an observation", obs, self.lengths)
         acted = self.policy.sample(self.num_envs) if random else self._explore(obs, noise)
-        result = self.last_step = self.stepper.step(acted.actions.numpy(force=True))
-        _refuse_broken(result)
+        actions = acted.actions.numpy(force=True)
+        if not np.isfinite(actions).all():
+            raise DivergedError(f"the policy gave an action that is {actions[~np.isfinite(actions)][0]}")
+        result = self.last_step = self.stepper.step(actions)
+        _refuse_broken("a reward", result.rewards, self.lengths)
+        _refuse_broken("an observation", result.next_obs, self.lengths)
         extras: dict[str, Any] = dict(acted.extras)
         if self.scaler is not None:
             rewards = self.buffer.transformed(torch.as_tensor(result.rewards, dtype=torch.float32)).numpy(force=True)
@@ -245,7 +255,13 @@ class LocalCollector:
     def _explore(self, obs: NDArray[Any], noise: float) -> Acted:
         # In a task with goals, an observation ends with the goal achieved, which the policy does not see.
         seen = torch.as_tensor(obs[:, : self.obs_dim], dtype=torch.float32, device=self.policy.obs_mean.device)
-        return self.policy.explore(seen, noise=noise)
+        try:
+            return self.policy.explore(seen, noise=noise)
+        except RuntimeError:
+            # Probabilities that are not numbers cannot be drawn from.
+            if all(bool(each.isfinite().all()) for each in self.policy.model.parameters()):
+                raise
+            raise DivergedError("the policy's weights are not numbers, and it cannot act") from None
 
     def _networks_see(self, rows: NDArray[Any]) -> NDArray[Any]:
         """Observations as updates show them: with goals, each a second time with the achieved goal as the desired."""

@@ -346,21 +346,41 @@ def test_random_actions_are_uniform_and_the_policys_otherwise(probed: MakeCollec
     assert actions.std() == pytest.approx(3**-0.5, abs=0.03)
 
 
-@pytest.mark.parametrize(("place", "words"), [(0, "an observation that is nan"), (1, "a reward that is nan")])
-def test_a_step_that_is_not_finite_is_not_learned_from(probed: MakeCollector, place: int, words: str) -> None:
+@pytest.mark.parametrize(
+    ("place", "wrong", "words"),
+    [
+        (0, np.nan, r"an observation that is nan \(environment 1, after 0 steps of an episode, column 0\)"),
+        (1, np.nan, r"a reward that is nan \(environment 1, after 0 steps of an episode\)"),
+        (1, 1e300, r"a reward that is 1e\+300"),
+    ],
+)
+def test_a_step_that_is_not_finite_is_not_learned_from(
+    probed: MakeCollector, place: int, wrong: float, words: str
+) -> None:
     collector = probed(2, AutoresetMode.DISABLED)
     step = collector.stepper.envs.step
 
     def broken(actions: Any) -> Any:
         results = list(step(actions))
-        results[place] = results[place].copy()
-        results[place][1] = np.nan
+        results[place] = results[place].astype(np.float64)
+        results[place][1] = wrong
         return tuple(results)
 
     collector.stepper.envs.step = broken
 
     with pytest.raises(TrainingError, match=words):
         collector.collect(random=True)
+    assert collector.buffer.added == 0
+
+
+def test_a_first_observation_that_is_not_finite_is_not_acted_on(probed: MakeCollector) -> None:
+    collector = probed(2, AutoresetMode.DISABLED)
+    collector.stepper.obs[1] = np.inf
+
+    with pytest.raises(
+        TrainingError, match=r"an observation that is inf \(environment 1, .*look at its step\(\) and reset"
+    ):
+        collector.collect(random=False)
     assert collector.buffer.added == 0
 
 
