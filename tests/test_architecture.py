@@ -16,8 +16,8 @@ SOURCE = Path(__file__).parents[1] / "src" / "rl_training"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 BASE = {
-    *("types", "files", "memory", "torch_files", "importing", "binding", "rewards", "config", "spaces", "reading"),
-    "returns",
+    *("types", "files", "memory", "torch_files", "signals", "importing", "binding", "rewards", "config", "spaces"),
+    *("reading", "returns"),
 }
 """What all layers may import: plain values, files, code by its path, options, spaces, returns."""
 
@@ -25,6 +25,7 @@ ALLOWED = {
     "types": set(),
     "importing": {"types"},
     "files": {"types"},
+    "signals": set(),
     "memory": {"types"},
     "torch_files": {"types", "memory"},
     "binding": {"types"},

@@ -46,8 +46,8 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         temporary.mkdir()
         try:
             yield temporary
-            for file in temporary.iterdir():
-                _sync(file)
+            for inside in temporary.rglob("*"):
+                _sync(inside)
             temporary.rename(path)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)

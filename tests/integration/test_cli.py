@@ -415,18 +415,19 @@ def test_resume_refuses_what_the_run_cannot_become(command: Command, run_dir: Pa
     assert {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()} == before
 
 
-def test_an_interrupted_run_ends_with_status_130_and_can_be_resumed(
-    train_tiny: Command, command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(("name", "status"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
+def test_an_interrupted_run_ends_with_the_status_of_the_signal_and_can_be_resumed(
+    name: str, status: int, train_tiny: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "log", lambda session: signal.raise_signal(signal.SIGINT))
+        patch.setattr(loop, "log", lambda session: signal.raise_signal(getattr(signal, name)))
         answer = train_tiny("bc", "--quiet")
 
     (run,) = (tmp_path / "runs").iterdir()
-    assert answer.code == 130
+    assert answer.code == status
     assert answer.err == f"resume with: rl-training resume {run}\n"
-    assert json.loads((run / "result.json").read_text())["stop_reason"] == "interrupted by SIGINT"
-    assert command("resume", run).code == 0
+    assert json.loads((run / "result.json").read_text())["stop_reason"] == f"interrupted by {name}"
+    assert resume(run).stop_reason is None
     result = json.loads((run / "result.json").read_text())
     assert (result["update_count"], result["stop_reason"]) == (20, None)
 

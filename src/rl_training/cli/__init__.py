@@ -9,6 +9,8 @@ import os
 import sys
 import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -24,6 +26,7 @@ from rl_training.cli.estimate import estimate
 from rl_training.cli.pipeline import pipeline
 from rl_training.cli.select import select
 from rl_training.importing import ASK
+from rl_training.signals import exit_status, raised
 from rl_training.types import UserError
 
 SPINS = "2000"
@@ -85,7 +88,16 @@ def main() -> None:
     if "OMP_WAIT_POLICY" not in os.environ:
         # Read when torch is loaded, which is why it cannot be an option of a run.
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
-    as_json = "--json" in sys.argv
+    with _quiet_without_reader(), raised() as received:
+        try:
+            _answer(as_json="--json" in sys.argv)
+        except (SystemExit, KeyboardInterrupt):
+            if received:
+                sys.exit(exit_status(received[0]))
+            raise
+
+
+def _answer(*, as_json: bool) -> NoReturn:
     if sys.stdin.isatty() and sys.stderr.isatty() and not as_json:
         ASK[:] = [_ask]
     try:
@@ -108,6 +120,20 @@ def _ask(question: str) -> bool:
     """Ask whoever sits at the terminal; only a clear yes is one."""
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+@contextmanager
+def _quiet_without_reader() -> Iterator[None]:
+    """End without a word where nobody reads the output to its end, as in `rl-training list | head -1`."""
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # What is still in Python's buffer goes nowhere, instead of into a complaint when the process ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
 
 
 def _refuse(message: str, *, as_json: bool) -> NoReturn:

@@ -12,8 +12,9 @@ import typer
 from rl_training.cli.columns import column_mapping, takes_columns
 from rl_training.cli.console import number_text, print_json, print_table
 from rl_training.cli.options import ImportOption, JsonOption, QuietOption, SetOption
-from rl_training.cli.train import INTERRUPTED, is_number, parse_seeds
+from rl_training.cli.train import is_number, parse_seeds
 from rl_training.cli.weighted_table import weights_text
+from rl_training.signals import INTERRUPTED
 from rl_training.types import ConfigError
 
 if TYPE_CHECKING:

@@ -23,14 +23,13 @@ from rl_training.cli.options import (
     SetOption,
 )
 from rl_training.importing import resume_command
+from rl_training.signals import INTERRUPTED, exit_status
 from rl_training.types import ConfigError, UserError
 
 if TYPE_CHECKING:
     from rl_training.runtime import TrainResult
     from rl_training.runtime.options import BoundConfig
 
-INTERRUPTED = 130
-"""The status of a process that Ctrl-C ended."""
 MOST_DIGITS = 20
 """Digits of a number in an option; more than any seed has."""
 MOST_SEEDS = 10_000
@@ -210,6 +209,8 @@ def _report_interrupt(display: SweepDisplay) -> NoReturn:
     for seed, progress in display.rows.items():
         if progress is None:
             print(f"seed {seed} was not started", file=sys.stderr)
+        elif progress.status == "failed":
+            print(f"seed {seed}: {progress.error}", file=sys.stderr)
         elif progress.status in ("running", "interrupted") and progress.run_dir:
             print(f"resume seed {seed} with: {resume_command(progress.run_dir)}", file=sys.stderr)
     raise typer.Exit(INTERRUPTED)
@@ -227,7 +228,7 @@ def _report_result(result: TrainResult, *, as_json: bool) -> None:
             print(f"Next: {next_command(result)}")
     if result.interrupted:
         print(f"resume with: {resume_command(result.run_dir)}", file=sys.stderr)
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(INTERRUPTED if result.signal is None else exit_status(result.signal))
 
 
 def _progress(*, quiet: bool, as_json: bool) -> list[Any]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -21,10 +23,12 @@ from rl_training.data.hdf5_files import CHECKSUMS, checksums_text
 from rl_training.data.mapped import write_mapped
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.tables import write_parquet
-from rl_training.files import atomic_write
+from rl_training.files import atomic_folder, atomic_write
 from rl_training.reading import TRANSITION
 from rl_training.types import ConfigError, DatasetError, import_extra, nearest
 
+MINARI_ROOT = "MINARI_DATASETS_PATH"
+"""The variable that tells Minari where its datasets are."""
 D4RL = {"obs": "observations", "next_obs": "next_observations", "dones": "terminals", "truncations": "timeouts"}
 """D4RL's names of the fields that have another name here."""
 
@@ -171,22 +175,40 @@ def _write_minari(dataset: TransitionDataset, dataset_id: str, env: Any, policy:
         buffers.append(minari.data_collector.EpisodeBuffer(id=number, **arrays, infos=infos))
     name = "an unknown environment" if env is None else env.spec.id
     spaces = _spaces(dataset) if env is None else (env.observation_space, env.action_space)
-    try:
-        with warnings.catch_warnings():
-            # Minari asks for an author and other facts that only a published dataset needs.
-            warnings.filterwarnings("ignore", module=r"minari\.")
-            minari.create_dataset_from_buffers(
-                dataset_id,
-                buffers,
-                env=None if env is None else env.spec.id,
-                observation_space=spaces[0],
-                action_space=spaces[1],
-                algorithm_name=policy,
-                description=f"{len(dataset)} transitions of {name}",
-            )
-    except BaseException:
-        shutil.rmtree(minari.storage.get_dataset_path(dataset_id), ignore_errors=True)
-        raise
+    with _minari_draft(minari, dataset_id), warnings.catch_warnings():
+        # Minari asks for an author and other facts that only a published dataset needs.
+        warnings.filterwarnings("ignore", module=r"minari\.")
+        minari.create_dataset_from_buffers(
+            dataset_id,
+            buffers,
+            env=None if env is None else env.spec.id,
+            observation_space=spaces[0],
+            action_space=spaces[1],
+            algorithm_name=policy,
+            description=f"{len(dataset)} transitions of {name}",
+        )
+
+
+@contextmanager
+def _minari_draft(minari: Any, dataset_id: str) -> Iterator[None]:
+    """Let Minari write to a hidden folder, and give the dataset its place when it is whole.
+
+    Minari itself writes into the final place, where a process that is killed leaves half a dataset.
+    """
+    place, namespace = minari.storage.get_dataset_path(dataset_id), dataset_id.rpartition("/")[0]
+    if namespace and namespace not in minari.namespace.list_local_namespaces():
+        minari.namespace.create_namespace(namespace)
+    before = os.environ.get(MINARI_ROOT)
+    with atomic_folder(place) as draft:
+        os.environ[MINARI_ROOT] = str(draft)
+        try:
+            yield
+        finally:
+            os.environ.pop(MINARI_ROOT)
+            if before is not None:
+                os.environ[MINARI_ROOT] = before
+        (draft / dataset_id / "data").rename(draft / "data")
+        shutil.rmtree(draft / dataset_id.partition("/")[0])
 
 
 def _blank(column: NDArray[Any]) -> NDArray[Any]:

@@ -177,8 +177,10 @@ def make_vector_env(
 
 
 def _make_apart(make: Callable[[], gym.Env[Any, Any]], leader: int) -> gym.Env[Any, Any]:
-    """An environment for a process of its own. Ctrl-C reaches all processes, but only the leading one obeys it."""
-    if os.getpid() != leader:
+    """An environment for a process of its own, out of the reach of signals to the group: only the leader obeys them."""
+    if os.getpid() != leader and hasattr(os, "setpgid"):
+        os.setpgid(0, 0)
+    elif os.getpid() != leader:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     return make()
 

@@ -28,6 +28,7 @@ from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.finding import is_finished
 from rl_training.runtime.named_runs import find_same, train_missing
 from rl_training.runtime.options import BoundConfig, ConfigSource, RunOptions
+from rl_training.signals import name_of
 from rl_training.types import ConfigError, Metrics, UserError
 
 
@@ -170,7 +171,11 @@ class _Reporter(Callback):
         self.send(state)
 
     def send(self, state: TrainerState, **changes: Any) -> None:
-        self.report(global_step=state.global_step, total=state.total, run_dir=str(state.run_dir), **changes)
+        try:
+            self.report(global_step=state.global_step, total=state.total, run_dir=str(state.run_dir), **changes)
+        except BrokenPipeError:
+            # The process that started this one was killed. Whoever starts it again goes on with the run.
+            state.interrupt("the process that started the run is gone")
 
     def report(self, **changes: Any) -> None:
         self.progress = replace(self.progress, **changes)
@@ -190,7 +195,6 @@ def _work(
     """The body of a worker process, which imports these modules first."""
     reporter = _Reporter(config, connection, seconds)
     limits = [] if until is None or seconds is None else [_TimeLimit(until, seconds)]
-    # Nobody listens if the process that started this one was killed. Whoever starts it again goes on with the run.
     with suppress(BrokenPipeError):
         try:
             import_modules(modules)
@@ -243,11 +247,22 @@ def _side_by_side(
                 running[receiver] = (process, SeedProgress(config.seed, "running", config.run_name))
             yield from _collect(running)
     finally:
-        # Workers that are still running save their runs and end.
-        for worker, _ in running.values():
+        _end([process for process, _ in running.values()])
+
+
+def _end(workers: Sequence[BaseProcess]) -> None:
+    """Let workers save their runs and end; if this is interrupted again, end them at once."""
+    try:
+        for worker in workers:
             worker.terminate()
-        for worker, _ in running.values():
+        for worker in workers:
             worker.join()
+    except KeyboardInterrupt:
+        for worker in workers:
+            worker.kill()
+        for worker in workers:
+            worker.join()
+        raise
 
 
 @contextmanager
@@ -275,11 +290,18 @@ def _collect(running: dict[Connection, tuple[BaseProcess, SeedProgress]]) -> Ite
             del running[receiver]
             if last.status == "running":
                 where = f"; resume it with: {resume_command(last.run_dir)}" if last.run_dir else ""
-                error = f"the process ended with status {process.exitcode}{where}"
-                yield replace(last, status="failed", error=error)
+                yield replace(last, status="failed", error=f"{_death(process.exitcode)}{where}")
             continue
         running[receiver] = (process, last)
         yield last
+
+
+def _death(status: int | None) -> str:
+    """How a worker ended that told nothing; a negative status is a signal."""
+    name = "" if status is None or status >= 0 else name_of(-status)
+    if name == "SIGKILL":
+        return "the process was killed (SIGKILL), as systems do when memory runs out: try fewer workers, or less data"
+    return f"the process was ended by {name}" if name else f"the process ended with status {status}"
 
 
 def default_workers() -> int:

@@ -168,6 +168,7 @@ def finish(session: Session) -> TrainResult:
         metrics=session.last_metrics,
         stop_reason=state.stop_reason,
         interrupted=state.interrupted,
+        signal=state.signal,
         best_metrics=session.best_metrics,
         data_return=session.data_return,
         fine_tuning={} if session.fine_tuning is None else session.fine_tuning.summary(),

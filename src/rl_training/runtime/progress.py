@@ -22,6 +22,15 @@ LOSSES = ("critic_loss", "actor_loss", "value_loss", "q_mean")
 SCORES = ("success_rate", "normalized_score", "return_mean", "td_error", "action_mse")
 
 
+class _Output(Console):
+    """A console that reports when nobody reads it any more, where rich would end the process."""
+
+    def on_broken_pipe(self) -> None:
+        """Say nothing from here on."""
+        self.quiet = True
+        raise BrokenPipeError
+
+
 class ProgressCallback(Callback):
     """Updates done, speed, time left, last losses, last and best evaluation.
 
@@ -31,7 +40,7 @@ class ProgressCallback(Callback):
 
     def __init__(self, console: Console | None = None, *, every: float = 10.0, to_stderr: bool = False) -> None:
         file = sys.stderr if to_stderr else sys.stdout
-        self.console = console or Console(file=file, highlight=False, soft_wrap=True)
+        self.console = console or _Output(file=file, highlight=False, soft_wrap=True)
         self.every, self.next_line = every, 0.0
         self.live: Live | None = None
         self.losses = ""
@@ -44,13 +53,13 @@ class ProgressCallback(Callback):
         self.started, self.started_at = time.monotonic(), state.global_step
         self.next_line = self.started + self.every
         for line in (f"{'run':<12}{state.run_dir}", *state.introduction):
-            self.console.print(line, markup=False)
+            self.say(state, line)
         if state.global_step >= state.total:
-            self.console.print(f"all {state.total} {self.unit(state)} are done; a larger total_timesteps would go on")
+            self.say(state, f"all {state.total} {self.unit(state)} are done; a larger total_timesteps would go on")
         for note in state.notes:
-            self.console.print(f"note: {note}", markup=False)
+            self.say(state, f"note: {note}")
         if state.compiled:
-            self.console.print("compiling the update; the first one takes a while")
+            self.say(state, "compiling the update; the first one takes a while")
         if self.console.is_terminal:
             self.live = Live(get_renderable=lambda: self.table(state), console=self.console, refresh_per_second=4)
             self.live.start()
@@ -72,7 +81,7 @@ class ProgressCallback(Callback):
         if self.live is None and time.monotonic() >= self.next_line:
             self.next_line = time.monotonic() + self.every
             pace = f"{self.speed(state):.0f} {self.unit(state)}/s, {self.time_left(state)} left"
-            self.console.print(f"{self.count(state)}  {pace}  {self.losses}".rstrip(), markup=False)
+            self.say(state, f"{self.count(state)}  {pace}  {self.losses}".rstrip())
 
     def on_eval_end(self, state: TrainerState, metrics: Mapping[str, float]) -> None:
         """Keep the evaluation; without a terminal, print a line."""
@@ -80,14 +89,21 @@ class ProgressCallback(Callback):
         if state.best_score is not None:
             self.evaluation += f"  best {state.best_score:.4g} at {state.best_step}"
         if self.live is None:
-            self.console.print(f"{self.count(state)}  evaluation  {self.evaluation}", markup=False)
+            self.say(state, f"{self.count(state)}  evaluation  {self.evaluation}")
 
     def on_train_end(self, state: TrainerState) -> None:
         """Leave the last picture standing and say why it ended."""
         self.close()
         if state.stop_reason is not None:
             done = f"{state.global_step} {self.unit(state)}"
-            self.console.print(f"stopped after {done}: {state.stop_reason}", markup=False)
+            self.say(state, f"stopped after {done}: {state.stop_reason}")
+
+    def say(self, state: TrainerState, line: str) -> None:
+        """Print a line; a run whose output nobody reads any more is saved and ends, as at a closed terminal."""
+        try:
+            self.console.print(line, markup=False)
+        except BrokenPipeError:
+            state.interrupt("nobody reads its output any more")
 
     def close(self) -> None:
         """Give the terminal back."""

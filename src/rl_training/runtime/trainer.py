@@ -29,7 +29,7 @@ from rl_training.spaces import SpaceSpec
 from rl_training.types import ConfigError
 
 PARTS = ("algorithm", "policy", "config", "run_dir", "total", "last_step", "introduction", "notes", "compiled")
-NOT_SAVED = (*PARTS, "interrupted", "own_metrics", "write")
+NOT_SAVED = (*PARTS, "interrupted", "signal", "own_metrics", "write")
 """Fields of the state that a resumed run gets from its own options and parts."""
 
 
@@ -66,6 +66,8 @@ class TrainerState:
     stop_reason: str | None = None
     interrupted: bool = False
     """Stopped from outside: a resumed run goes on, where one that stopped itself has ended."""
+    signal: int | None = None
+    """The signal that interrupted the run, if one did."""
     last_step: StepResult | None = None
     """The last step of all environments: observations, native actions, rewards and what came of them; None offline."""
     introduction: tuple[str, ...] = ()
@@ -109,10 +111,11 @@ class TrainerState:
         if not self.should_stop:
             self.should_stop, self.stop_reason = True, reason
 
-    def interrupt(self, reason: str) -> None:
-        """Ask the loop to end after the current update, for now."""
-        self.interrupted = not self.should_stop
-        self.request_stop(reason)
+    def interrupt(self, reason: str, *, signal: int | None = None) -> None:
+        """Ask the loop to end after the current update, for now; `signal` is the one that asks."""
+        if not self.should_stop:
+            self.interrupted, self.signal = True, signal
+            self.request_stop(reason)
 
     def state_dict(self) -> dict[str, Any]:
         """The counters as plain values; an interrupted run is saved as one that goes on."""
@@ -133,6 +136,8 @@ class TrainResult:
     metrics: dict[str, float]
     stop_reason: str | None = None
     interrupted: bool = False
+    signal: int | None = None
+    """The signal that interrupted the run, if one did."""
     best_metrics: dict[str, float] = field(default_factory=dict)
     data_return: float | None = None
     """Mean return of the logged episodes, to compare the policy's with."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import signal
-import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,6 +43,7 @@ from rl_training.runtime.recovery import Saved, newest_state, read_state, settle
 from rl_training.runtime.saved_policy import check_algo, load_policy
 from rl_training.runtime.trainer import Session, TrainResult
 from rl_training.runtime.trust import judge_names, remember_run
+from rl_training.signals import ENDING, answered
 from rl_training.spaces import SpaceSpec
 from rl_training.types import CheckpointError, ConfigError, StorageError
 
@@ -191,26 +191,19 @@ def _run(session: Session) -> TrainResult:
         raise StorageError(f"{error}; then go on with: {resume_command(str(session.run.path))}") from None
 
 
-@contextmanager
-def _stop_on_signals(session: Session) -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM end the run after the current update, with a checkpoint; a second one ends it at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+def _stop_on_signals(session: Session) -> AbstractContextManager[None]:
+    """Let Ctrl-C, SIGTERM and SIGHUP end the run after the current update, with a checkpoint.
+
+    A Ctrl-C after that ends it at once. Another SIGTERM does not: supervisors send it to the workers of a sweep, whose
+    leader passes it on to them.
+    """
 
     def stop(number: int, _frame: object) -> None:
-        session.state.interrupt(f"interrupted by {signal.Signals(number).name}")
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        session.state.interrupt(f"interrupted by {signal.Signals(number).name}", signal=number)
+        if signal.getsignal(signal.SIGINT) is stop:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    # An ignored signal stays ignored: the workers of a sweep leave Ctrl-C to the process that started them.
-    heeded = [each for each in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(each) is not signal.SIG_IGN]
-    before = {each: signal.signal(each, stop) for each in heeded}
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+    return answered(ENDING, stop)
 
 
 def evaluate(
