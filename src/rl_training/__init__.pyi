@@ -89,6 +89,7 @@ class _OnlineOptions(TypedDict, total=False):
 
 class _ControlOptions(TypedDict, total=False):
     eval_interval: int | None
+    eval_max_steps: int | None
     eval_fqe: bool
     max_updates: int | None
     max_epochs: int | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable, Iterable
 from functools import reduce
@@ -13,7 +14,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
-from rl_training.types import ConfigError, UserError, nearest
+from rl_training.types import ConfigError, OwnCodeError, UserError, nearest
 
 IMPORTED: list[str] = []
 """Modules that were imported, files by their whole path. A process that this one starts has to import them too."""
@@ -107,6 +108,28 @@ def failure(error: BaseException, name: str | None) -> str:
     if isinstance(error, UserError):
         what = str(error)
     return f" failed{f' in line {lines[-1]}' if lines else ''}: {what}"
+
+
+def own_code_failed(what: str, error: BaseException) -> OwnCodeError:
+    """The error for code of the user's own that raised another: what was called, and the line that raised."""
+    how = f"called sys.exit({error.code!r})" if isinstance(error, SystemExit) else f"raised {type(error).__name__}"
+    reason = "" if isinstance(error, SystemExit) or not str(error) else f": {error}"
+    trace = "".join(traceback.format_exception(error))
+    return OwnCodeError(f"{what} {how}{reason}{error_place(error)}", trace)
+
+
+def error_place(error: BaseException) -> str:
+    """The line of the user's own code that an error comes from: the last that belongs to no installed package."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames:
+        return ""
+    installed = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
+    own = [each for each in frames if not each.filename.startswith((*installed, _PACKAGE, "<"))]
+    frame = (own or frames)[-1]
+    return f" ({Path(frame.filename).name}, line {frame.lineno})"
+
+
+_PACKAGE = str(Path(__file__).parent)
 
 
 def find_class(path: str, *, what: str) -> type[Any]:

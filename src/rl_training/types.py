@@ -34,6 +34,14 @@ class Acted(NamedTuple):
 class UserError(Exception):
     """An error that the user can mend: the command line prints its text and ends with status 2."""
 
+    trace: str = ""
+    """The traceback of code of the user's own that failed, for a log."""
+    remarks: tuple[str, ...] = ()
+    """What became known after the error: where the log is, how to go on."""
+
+    def __str__(self) -> str:
+        return "; ".join([super().__str__(), *self.remarks])
+
 
 class ConfigError(UserError, ValueError):
     """One or several problems with options, all found before anything was started."""
@@ -68,6 +76,15 @@ class TrainingError(UserError, RuntimeError):
 
 class DivergedError(TrainingError):
     """Training whose networks, and not its data or its environment, give something other than finite numbers."""
+
+
+class OwnCodeError(UserError, RuntimeError):
+    """Code of the user's own that failed, or gave what it must not give: an environment, a callback."""
+
+    def __init__(self, message: object, trace: str = "") -> None:
+        super().__init__(str(message))
+        # An error in the process of an environment is raised again in this one, around itself.
+        self.trace = trace or getattr(message, "trace", "")
 
 
 class MissingExtraError(UserError, ImportError):

@@ -104,6 +104,10 @@ def _answer(*, as_json: bool) -> NoReturn:
         # Typer prints mistakes in the arguments itself, unless they are wanted as JSON.
         sys.exit(app(standalone_mode=not as_json))
     except (UserError, OSError) as error:
+        if isinstance(error, UserError) and error.trace:
+            from rl_training.runtime.faults import log_trace
+
+            log_trace(error)
         # OSError: a traceback would not explain a missing folder or a full disk.
         _refuse(str(error), as_json=as_json)
     except ArgumentError as error:

@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 
 from rl_training.data.offline_dataset import TransitionDataset
-from rl_training.types import ConfigError
+from rl_training.types import ConfigError, OwnCodeError
+
+LONGEST_EPISODE = 100_000
+"""Steps after which an episode is taken for one that never ends, where nothing else is said."""
+
+
+def endless_episode(env_id: str, episode: str, steps: int, *, or_else: str) -> OwnCodeError:
+    """The error for an episode that does not end, with another way out than a time limit."""
+    limit = "give it a time limit (max_episode_steps in gym.register, or env_kwargs.max_episode_steps=1000)"
+    return OwnCodeError(f"{episode} of {env_id} has not ended after {steps} steps: {limit}, or {or_else}")
 
 
 def collect_dataset(
@@ -33,7 +42,7 @@ def collect_dataset(
         obs = np.array(instance.reset(seed=seed)[0])
         # Hindsight on logged data needs what each step achieved, in a task with goals.
         has_goals = hasattr(instance, "has_wrapper_attr") and instance.has_wrapper_attr("achieved_goal")
-        ended = 0
+        ended, length = 0, 0
         while len(rows.get("obs", ())) != size and ended != episodes:
             action = np.array(instance.action_space.sample() if act is None else act(obs))
             seen, reward, terminated, truncated, _ = instance.step(action)
@@ -44,5 +53,10 @@ def collect_dataset(
                 rows.setdefault(name, []).append(value)
             over = terminated or truncated
             ended += over
+            length = 0 if over else length + 1
+            if episodes is not None and length >= LONGEST_EPISODE:
+                raise endless_episode(
+                    instance.spec.id, f"episode {ended + 1}", length, or_else="ask for steps instead of episodes"
+                )
             obs = np.array(instance.reset()[0]) if over else next_obs
     return TransitionDataset.from_dict({name: np.asarray(values) for name, values in rows.items()}, copy=False)

@@ -98,7 +98,9 @@ def try_out(env_id: str, env_kwargs: Mapping[str, Any]) -> Task:
             trial.run(BRIEF_STEPS, episodes=BRIEF_STEPS)
         problems = [text for kind, text in trial.mistakes.items() if kind in trial.fatal]
         if problems or spaces is None:
-            raise ConfigError(*problems, where=_described(env_id, env_kwargs))
+            refusal = ConfigError(*problems, where=_described(env_id, env_kwargs))
+            refusal.trace = trial.trace
+            raise refusal
         return Task(spaces, describe_env(bare), limit)
 
 
@@ -121,7 +123,7 @@ def _notes(env: gym.Env[Any, Any], trial: Trial) -> Iterator[str]:
     if trial.has_run and trial.steps and not trial.lengths and trial.time_limit is None:
         yield (
             f"no episode ended within {trial.steps} steps and there is no time limit: register the environment with "
-            "max_episode_steps, since an evaluation waits for the end of its episodes"
+            "max_episode_steps, since an evaluation waits for the end of its episodes and gives up after 100,000 steps"
         )
     if "rgb_array" not in (env.metadata.get("render_modes") or ()):
         yield "there is no render mode 'rgb_array': `record` cannot make a video of it"

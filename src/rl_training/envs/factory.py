@@ -17,15 +17,15 @@ from typing import Any, Literal
 import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FlattenObservation, RescaleAction, TransformAction, TransformObservation
 
 from rl_training.config import RewardTransformConfig
 from rl_training.envs.goals import FlattenGoal, has_goal
+from rl_training.envs.guarding import Apart, Guarded
 from rl_training.envs.rewards import apply_reward_wrappers, as_reward_transform
 from rl_training.envs.snapshots import Snapshot
-from rl_training.envs.trial import error_place
-from rl_training.importing import FILES, check_permitted
+from rl_training.importing import FILES, check_permitted, own_code_failed
 from rl_training.spaces import BoxActions, Column, DiscreteActions, SpaceSpec
 from rl_training.types import ConfigError, MissingExtraError, UserError, import_extra, nearest
 
@@ -44,7 +44,7 @@ def make_native_env(
     `with_achieved`, then the goal achieved.
     """
     transform = reward_transform(env_kwargs or {})
-    env = make_bare_env(env_id, env_kwargs)
+    env: gym.Env[Any, Any] = Guarded(make_bare_env(env_id, env_kwargs), env_id)
     check_spaces(env_id, env)
     env = env if raw_rewards else apply_reward_wrappers(env, transform)
     if with_achieved and not has_goal(env):
@@ -165,7 +165,7 @@ def make_vector_env(
     num_envs: int,
     kind: Literal["sync", "async"] = "sync",
     **options: bool,
-) -> SyncVectorEnv | AsyncVectorEnv:
+) -> SyncVectorEnv | Apart:
     """Several such environments stepped together, `async` ones in processes of their own.
 
     They never reset themselves: the code that steps them does.
@@ -173,7 +173,7 @@ def make_vector_env(
     make = partial(make_env, env_id, env_kwargs, **options)
     if kind == "sync":
         return SyncVectorEnv([make] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
-    return AsyncVectorEnv([partial(_make_apart, make, os.getpid())] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
+    return Apart([partial(_make_apart, make, os.getpid())] * num_envs)
 
 
 def _make_apart(make: Callable[[], gym.Env[Any, Any]], leader: int) -> gym.Env[Any, Any]:
@@ -246,14 +246,16 @@ def _explained(env_id: str) -> Iterator[None]:
     except gym.error.Error as error:
         known = [name for name in gym.registry if "/" not in name]
         raise ConfigError(f"unknown env_id {env_id!r}{nearest(env_id, known) or f' ({error})'}") from None
-    except TypeError as error:
-        if "gymnasium.Env" in str(error):
-            raise ConfigError(f"{env_id} is no Gymnasium environment: derive its class from gymnasium.Env") from None
-        raise ConfigError(f"env_kwargs: {error}") from None
     # Whatever the environment's own code raises.
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}{error_place(error)}"
-        raise ConfigError(f"{env_id} cannot be made: {reason}") from None
+    except (Exception, SystemExit) as error:
+        if isinstance(error, TypeError) and "gymnasium.Env" in str(error):
+            raise ConfigError(f"{env_id} is no Gymnasium environment: derive its class from gymnasium.Env") from None
+        if isinstance(error, TypeError) and "argument" in str(error):
+            raise ConfigError(f"env_kwargs: {error}") from None
+        failed = own_code_failed(f"{env_id} cannot be made: it", error)
+        refusal = ConfigError(str(failed))
+        refusal.trace = failed.trace
+        raise refusal from error
 
 
 def check_spaces(env_id: str, env: gym.Env[Any, Any]) -> None:

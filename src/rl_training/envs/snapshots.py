@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from gymnasium.wrappers import TimeLimit
 
+from rl_training.importing import own_code_failed
+
 
 class Snapshot(gym.Wrapper[Any, Any, Any, Any]):
     """Gives an environment the attribute `snapshot`, which can be read and set.
@@ -21,7 +23,10 @@ class Snapshot(gym.Wrapper[Any, Any, Any, Any]):
     @property
     def snapshot(self) -> dict[str, Any] | None:
         """Task, time limits and random numbers."""
-        state = _task_state(self.unwrapped)
+        try:
+            state = _task_state(self.unwrapped)
+        except (Exception, SystemExit) as error:
+            raise own_code_failed(f"{type(self.unwrapped).__name__}: state_dict", error) from error
         if state is None:
             return None
         steps = [limit._elapsed_steps for limit in self._limits()]
@@ -32,7 +37,10 @@ class Snapshot(gym.Wrapper[Any, Any, Any, Any]):
         for limit, steps in zip(self._limits(), state["steps"], strict=True):
             limit._elapsed_steps = steps
         self.unwrapped.np_random.bit_generator.state = state["random"]
-        _load_task_state(self.unwrapped, state["task"])
+        try:
+            _load_task_state(self.unwrapped, state["task"])
+        except (Exception, SystemExit) as error:
+            raise own_code_failed(f"{type(self.unwrapped).__name__}: load_state_dict", error) from error
 
     def _limits(self) -> list[Any]:
         found, env = [], self.env

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import inspect
-import traceback
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Dict
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
+
+from rl_training.importing import own_code_failed
 
 SIGNATURE = "def reset(self, *, seed=None, options=None)"
 OLD_STEP = "step returns 4 values, as in the old Gym: return observation, reward, terminated, truncated, info"
@@ -43,6 +44,8 @@ class Trial:
         self.returns: list[float] = []
         self.lengths: list[int] = []
         self.has_run = False
+        self.trace = ""
+        """The traceback of the first call that failed."""
 
     @property
     def has_spaces(self) -> bool:
@@ -110,7 +113,9 @@ class Trial:
             self.mistake("signature", f"reset does not take {names}: write {SIGNATURE}, then super().reset(seed=seed)")
             # A wrapper would hand on what the environment does not take.
             reset, arguments = base, {name: value for name, value in arguments.items() if name not in missing}
-        result = self._call("reset", reset, **arguments)
+        return self._read_reset(self._call("reset", reset, **arguments))
+
+    def _read_reset(self, result: Any) -> Any:
         if not isinstance(result, tuple) or len(result) != 2:
             found = f"{len(result)} values" if isinstance(result, tuple) else "only the observation"
             self.mistake("reset", f"reset returns {found}: return observation, info; info may be {{}}")
@@ -125,6 +130,9 @@ class Trial:
         """The reward of a random action, and whether the episode is over."""
         result = self._call("step", self.env.step, self.env.action_space.sample())
         self.steps += 1
+        return self._read_step(result)
+
+    def _read_step(self, result: Any) -> tuple[float, bool]:
         if isinstance(result, tuple) and len(result) == 4:
             self.mistake("step", OLD_STEP)
             obs, reward, terminated, info = result
@@ -140,12 +148,27 @@ class Trial:
         over = [self._flag(name, value) for name, value in (("terminated", terminated), ("truncated", truncated))]
         return self._reward(reward), any(over)
 
+    def examine_reset(self, result: Any) -> list[str]:
+        """What would stop a run in something that `reset` gave."""
+        return self._examine(self._read_reset, result)
+
+    def examine_step(self, result: Any) -> list[str]:
+        """What would stop a run in something that `step` gave."""
+        return self._examine(self._read_step, result)
+
+    def _examine(self, read: Callable[[Any], object], result: Any) -> list[str]:
+        with suppress(_Stopped):
+            read(result)
+        return [self.mistakes[kind] for kind in self.fatal]
+
     def _call(self, name: str, function: Callable[..., Any], *values: Any, **named: Any) -> Any:
         try:
             return function(*values, **named)
         # Whatever the environment's own code raises.
-        except Exception as error:
-            self.mistake(name, f"{name} raises {type(error).__name__}: {error}{error_place(error)}")
+        except (Exception, SystemExit) as error:
+            failed = own_code_failed(name, error)
+            self.mistake(name, str(failed))
+            self.trace = self.trace or failed.trace
             raise _Stopped from None
 
     def _check_info(self, info: Any, where: str) -> None:
@@ -249,9 +272,3 @@ def _equal(first: Any, second: Any) -> bool:
     if isinstance(first, Mapping):
         return first.keys() == second.keys() and all(_equal(first[name], second[name]) for name in first)
     return first.shape == second.shape and bool(np.array_equal(first, second, equal_nan=first.dtype.kind == "f"))
-
-
-def error_place(error: Exception) -> str:
-    """The line of the environment's own code that an error comes from: the last frame of it."""
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f" ({Path(frame.filename).name}, line {frame.lineno})"

@@ -124,7 +124,9 @@ def open_session(
             compiled=compiled,
         ),
         run=run,
-        evaluate=partial(_evaluate, algorithm, policy, config, held_out, value),
+        evaluate=partial(
+            _evaluate, algorithm, policy, config, held_out, value, max_steps=options.controls.eval_max_steps
+        ),
         rewards=rewards,
         fingerprint=fingerprint,
         data_return=None if data is None else data.mean_return,
@@ -268,12 +270,15 @@ def _evaluate(
     config: TrainConfig,
     held_out: TransitionDataset | None,
     value: PolicyValue | None,
+    *,
+    max_steps: int | None,
 ) -> dict[str, dict[str, float]]:
     """One evaluation: in the environment, on held-out episodes, and by the value from the log, as far as there are."""
     rows: dict[str, dict[str, float]] = {}
     if config.env_id is not None:
         task, episodes = (config.env_id, config.env_kwargs), config.eval_episodes
-        rows["eval"] = evaluate_policy(policy, *task, episodes=episodes, num_envs=config.num_envs).metrics()
+        found = evaluate_policy(policy, *task, episodes=episodes, num_envs=config.num_envs, max_steps=max_steps)
+        rows["eval"] = found.metrics()
     if held_out is not None:
         rows["validation"] = diagnose(algorithm, held_out)
     if value is not None:

@@ -15,7 +15,7 @@ from rl_training.data import ReplayBuffer
 from rl_training.envs import AutoresetMode
 from rl_training.runtime.evaluation import read_successes
 from rl_training.runtime.policy import Policy
-from rl_training.types import Acted, DivergedError, TrainingError
+from rl_training.types import Acted, DivergedError, OwnCodeError, TrainingError
 
 SCALED_REWARDS = "scaled_rewards"
 """The column of a buffer that the collector fills, and not the model."""
@@ -52,6 +52,8 @@ class Stepper:
     def __init__(self, envs: Any, *, seed: int) -> None:
         self.envs = envs
         self.mode = AutoresetMode(envs.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
+        self.is_broken = False
+        """Whether an environment has failed: it is asked for nothing more, and a resumed run begins new episodes."""
         self.restart(seed)
 
     def restart(self, seed: int) -> None:
@@ -63,6 +65,13 @@ class Stepper:
 
     def step(self, actions: NDArray[Any]) -> StepResult:
         """All environments, by one step."""
+        try:
+            return self._step(actions)
+        except OwnCodeError:
+            self.is_broken = True
+            raise
+
+    def _step(self, actions: NDArray[Any]) -> StepResult:
         before = self.obs
         obs, rewards, terminations, truncations, infos = self.envs.step(actions)
         over, valid = terminations | truncations, np.ones_like(terminations)
@@ -88,7 +97,8 @@ class Stepper:
 
     def state_dict(self) -> dict[str, Any]:
         """The state of every environment, or none where one of them has a state that cannot be saved."""
-        snapshots = list(self.envs.get_attr("snapshot")) if self.mode == AutoresetMode.DISABLED else [None]
+        knows = self.mode == AutoresetMode.DISABLED and not self.is_broken
+        snapshots = list(self.envs.get_attr("snapshot")) if knows else [None]
         return {
             "seed": self.seed,
             "obs": torch.from_numpy(self.obs),

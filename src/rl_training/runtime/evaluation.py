@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rl_training.data.collection import LONGEST_EPISODE, endless_episode
 from rl_training.envs import make_vector_env, space_spec
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.randomness import forked
@@ -66,6 +67,7 @@ def evaluate_policy(
     seed: int = EVAL_SEED,
     device: torch.device | str = "cpu",
     deterministic: bool = True,
+    max_steps: int | None = LONGEST_EPISODE,
     watch: Callable[[Any], None] = lambda envs: None,
 ) -> EvaluationResult:
     """Run episodes with fixed seeds in a vector environment, on raw reward; draws nothing from training's generator.
@@ -73,6 +75,7 @@ def evaluate_policy(
     A function in place of a policy gives actions as networks do: in [-1, 1], or choices from 0 on. It gets observations
     on `device`, while a policy has a device of its own. A policy that is not to be `deterministic` samples its actions.
     `watch` is called with the vector environment before every step, and when an episode has ended.
+    An episode of more than `max_steps` is an error.
     """
     count, is_native = min(num_envs or 10, episodes), isinstance(policy, Policy)
     device = policy.obs_mean.device if isinstance(policy, Policy) else device
@@ -94,6 +97,10 @@ def evaluate_policy(
                 active, over = running >= 0, terminated | truncated
                 returns[running[active]] += rewards[active]
                 lengths[running[active]] += 1
+                if max_steps is not None and (endless := active & ~over & (lengths[running] >= max_steps)).any():
+                    which = int(running[endless][0])
+                    episode = f"episode {which + 1} (seed {seed + which})"
+                    raise endless_episode(env_id, episode, max_steps, or_else="raise eval_max_steps")
                 if over.any():
                     watch(envs)
                     successes[running[active & over]] = read_successes(infos, count)[active & over]

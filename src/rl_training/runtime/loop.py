@@ -8,6 +8,7 @@ import time
 from rl_training.runtime.artifacts import write_json
 from rl_training.runtime.checkpointing import raise_if_diverged, save, save_latest
 from rl_training.runtime.disk_use import introduce_disk_use
+from rl_training.runtime.faults import faults_recorded, made_again_if_they_fail
 from rl_training.runtime.fine_tuning import FineTuning
 from rl_training.runtime.trainer import Session, TrainResult
 
@@ -15,8 +16,9 @@ from rl_training.runtime.trainer import Session, TrainResult
 def train_session(session: Session) -> TrainResult:
     """Train one run to its end; whatever ends it, display and log files are closed."""
     try:
-        run_loop(session)
-        return finish(session)
+        with faults_recorded(session):
+            run_loop(session)
+            return finish(session)
     finally:
         for callback in session.callbacks:
             callback.close()
@@ -32,6 +34,9 @@ def run_loop(session: Session) -> None:
     for callback in session.callbacks:
         callback.on_train_start(state)
     evaluate_initial_policy(session)
+    if state.events_due:
+        state.events_due = False
+        finish_block(session)
     session.mark_time()
     while not state.should_stop and not plan.is_over(state):
         updates = session.next_updates()
@@ -39,9 +44,15 @@ def run_loop(session: Session) -> None:
             session.collect()
             updates = session.next_updates()
         session.learn(updates)
-        after_block(session)
+        finish_block(session)
     if state.interrupted and session.saved != (state.update_count, state.env_steps):
         save_latest(session)
+
+
+def finish_block(session: Session) -> None:
+    """What comes after a block, all of it; if something in it fails, all of it comes again in a resumed run."""
+    with made_again_if_they_fail(session):
+        after_block(session)
 
 
 def after_block(session: Session) -> None:

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field
 from rl_training.algorithms.base import Mode
 from rl_training.binding import MODES, option, options, refuse_unused
 from rl_training.config import PathText
+from rl_training.data.collection import LONGEST_EPISODE
 from rl_training.runtime.performance import CompileOption
 from rl_training.runtime.schedules import ScheduleSpec, as_schedule
 from rl_training.types import ConfigError
@@ -112,6 +113,9 @@ class ControlOptions:
     """Budgets, cadences and schedules of a run."""
 
     eval_interval: int | None = option(5000, "timesteps between evaluations; null: at the end only", ge=1)
+    eval_max_steps: int | None = option(
+        LONGEST_EPISODE, "steps after which an evaluation gives up an episode that does not end; null: never", ge=1
+    )
     eval_fqe: bool = option(
         False,
         "estimate the policy's value from logged episodes at every evaluation: fqe_value",

@@ -14,12 +14,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from rl_training.algorithms import ALGORITHMS
 from rl_training.config import TrainConfig
+from rl_training.data.collection import LONGEST_EPISODE
 from rl_training.envs import named_env
 from rl_training.importing import permit
 from rl_training.runtime.checkpoint_schema import open_checkpoint, refusing_broken_state
 from rl_training.runtime.checkpointing import refusing_other_networks, save_checkpoint, saved_spaces
 from rl_training.runtime.evaluation import EVAL_SEED, EvaluationResult, evaluate_policy
-from rl_training.runtime.finding import find_checkpoint
+from rl_training.runtime.faults import traces_logged
+from rl_training.runtime.finding import find_checkpoint, is_run
 from rl_training.runtime.options import bind_hyper, find_algorithm, merge, read_saved_config
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.policy_files import POLICY_ONLY
@@ -78,7 +80,20 @@ class SavedPolicy:
                 num_envs=num_envs or self.config.num_envs,
                 seed=seed,
                 deterministic=deterministic,
+                max_steps=self._max_steps,
             )
+
+    @property
+    def _max_steps(self) -> int | None:
+        """Steps after which an episode is given up, as in the evaluations of the run."""
+        found: int | None = self.config.algo_kwargs.get("eval_max_steps", LONGEST_EPISODE)
+        return found
+
+    @property
+    def run_dir(self) -> Path | None:
+        """The directory of the run that the checkpoint is in; None where it is elsewhere."""
+        folder = None if self.path is None else self.path.parent.parent
+        return folder if folder is not None and is_run(folder) else None
 
     def record(
         self,
@@ -93,7 +108,13 @@ class SavedPolicy:
         """Write a video (.mp4 or .gif) of the episodes that `evaluate` has, one after the other."""
         with self._environment(env, env_kwargs, episodes) as place:
             return record_policy(
-                Path(path), self.policy, *place, episodes=episodes, seed=seed, deterministic=deterministic
+                Path(path),
+                self.policy,
+                *place,
+                episodes=episodes,
+                seed=seed,
+                deterministic=deterministic,
+                max_steps=self._max_steps,
             )
 
     def play(
@@ -107,7 +128,14 @@ class SavedPolicy:
     ) -> EvaluationResult:
         """Show the episodes that `evaluate` has in a window, one after the other."""
         with self._environment(env, env_kwargs, episodes) as place:
-            return play_policy(self.policy, *place, episodes=episodes, seed=seed, deterministic=deterministic)
+            return play_policy(
+                self.policy,
+                *place,
+                episodes=episodes,
+                seed=seed,
+                deterministic=deterministic,
+                max_steps=self._max_steps,
+            )
 
     @contextmanager
     def _environment(
@@ -123,7 +151,7 @@ class SavedPolicy:
         if env is None:
             raise ConfigError("the run has no env_id: name an environment, with --env or as env=")
         is_own = isinstance(env, str) and env == config.env_id
-        with named_env(env) as env_id:
+        with named_env(env) as env_id, traces_logged(self.run_dir):
             yield env_id, merge(dict(config.env_kwargs) if is_own else {}, env_kwargs or {})
 
     def predict(

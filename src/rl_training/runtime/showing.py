@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_training.data.collection import LONGEST_EPISODE
 from rl_training.envs import rendering_kwargs
 from rl_training.files import atomic_write
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
@@ -42,6 +43,7 @@ def record_policy(
     episodes: int,
     seed: int,
     deterministic: bool = True,
+    max_steps: int | None = LONGEST_EPISODE,
 ) -> EvaluationResult:
     """Write a video of episodes, one after the other, at the speed of the task; evaluation has the same episodes."""
     check_video(path)
@@ -64,6 +66,7 @@ def record_policy(
             num_envs=1,
             seed=seed,
             deterministic=deterministic,
+            max_steps=max_steps,
             watch=watch,
         )
 
@@ -76,11 +79,19 @@ def play_policy(
     episodes: int,
     seed: int,
     deterministic: bool = True,
+    max_steps: int | None = LONGEST_EPISODE,
 ) -> EvaluationResult:
     """Show episodes in a window, one after the other; the environment draws by itself."""
     kwargs, _ = rendering_kwargs(env_id, env_kwargs, "human")
     return evaluate_policy(
-        policy, env_id, kwargs, episodes=episodes, num_envs=1, seed=seed, deterministic=deterministic
+        policy,
+        env_id,
+        kwargs,
+        episodes=episodes,
+        num_envs=1,
+        seed=seed,
+        deterministic=deterministic,
+        max_steps=max_steps,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -27,6 +27,9 @@ from rl_training.runtime.replay_store import ReplayStore
 from rl_training.runtime.schedules import resolve_schedule_value
 from rl_training.spaces import SpaceSpec
 from rl_training.types import ConfigError
+
+if TYPE_CHECKING:
+    from rl_training.runtime.faults import BeforeEvents
 
 PARTS = ("algorithm", "policy", "config", "run_dir", "total", "last_step", "introduction", "notes", "compiled")
 NOT_SAVED = (*PARTS, "interrupted", "signal", "own_metrics", "write")
@@ -62,6 +65,8 @@ class TrainerState:
     online_updates: int = 0
     event_step: int = 0
     """The timestep at which events were last looked for."""
+    events_due: bool = False
+    """Whether the events at this timestep failed, and are made when the run goes on."""
     should_stop: bool = False
     stop_reason: str | None = None
     interrupted: bool = False
@@ -192,6 +197,8 @@ class Session:
         # Callbacks that do not watch single steps and updates cost nothing there.
         self.step_watchers = overriding(self.callbacks, "on_collect_end")
         self.update_watchers = overriding(self.callbacks, "on_each_update")
+        self.before_events: BeforeEvents | None = None
+        """What events change, while they are made."""
         self.saved: tuple[int, int] | None = None
         """Updates and steps of the environments in the last checkpoint."""
         self.checkpoint_bytes = 0
@@ -246,16 +253,15 @@ class Session:
         while done < updates and not state.should_stop:
             algorithm.set_learning_rate_multiplier(**self.learning_rate_multipliers(state.update_count))
             if is_online:
-                algorithm.set_online_share(self.online_share(state.online_updates + done + 1))
+                algorithm.set_online_share(self.online_share(state.online_updates + 1))
             metrics = algorithm.update(source.sample(batch_size)).metrics
             window.add(metrics)
             state.update_count += 1
+            state.online_updates += is_online
             state.global_step += not is_online
             done += 1
             for callback in self.update_watchers:
                 callback.on_each_update(state, metrics)
-        if is_online:
-            state.online_updates += done
 
     def online_share(self, updates: int) -> float:
         """The share of the online phase that this many online updates are."""

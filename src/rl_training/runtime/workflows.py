@@ -23,6 +23,7 @@ from rl_training.runtime.assembly import open_session
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpointing import LATEST, refusing_other_networks, save_latest, saved_spaces
 from rl_training.runtime.evaluation import EVAL_SEED, EvaluationResult
+from rl_training.runtime.faults import traces_logged
 from rl_training.runtime.finding import find_unfinished
 from rl_training.runtime.loop import train_session
 from rl_training.runtime.options import (
@@ -252,7 +253,7 @@ def collect(
     if saved is not None:
         saved.spaces.check_env(spaces, env_id)
     act = None if saved is None else partial(_act, saved.policy, spaces, deterministic=not stochastic)
-    with forked(seed), torch.no_grad():
+    with forked(seed), torch.no_grad(), traces_logged(None if saved is None else saved.run_dir):
         dataset = collect_dataset(make, act=act, size=steps, episodes=episodes, seed=seed)
     policy = "random" if saved is None else saved.config.algo
     write_dataset(dataset, out, env=env, policy=policy)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from rl_training.envs import make_env, make_native_env, make_vector_env, space_spec
 from rl_training.envs.factory import describe_env
+from rl_training.envs.guarding import Guarded
 from rl_training.spaces import BoxActions, Column, DiscreteActions, SpaceSpec
 from rl_training.types import ConfigError, MissingExtraError
 
@@ -131,8 +132,8 @@ def test_observations_come_out_flat_and_float32(register: Callable[..., str], sp
         np.testing.assert_array_equal(seen, obs.reshape(-1))
 
 
-def test_an_environment_that_needs_nothing_gets_no_wrapper() -> None:
-    assert _stack(make_native_env("Pendulum-v1")) == _stack(gym.make("Pendulum-v1"))
+def test_an_environment_that_needs_nothing_gets_only_the_guard() -> None:
+    assert _stack(make_native_env("Pendulum-v1")) == [Guarded, *_stack(gym.make("Pendulum-v1"))]
 
 
 def test_arguments_reach_the_environment() -> None:

@@ -1,0 +1,143 @@
+"""Code of the user's own that fails: its traceback goes to a log, and the run is saved where that is possible."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rl_training.importing import own_code_failed, resume_command
+from rl_training.runtime.checkpointing import save_latest
+from rl_training.types import OwnCodeError, UserError
+
+if TYPE_CHECKING:
+    from rl_training.runtime.callbacks import Callback
+    from rl_training.runtime.trainer import Session
+
+LOG = "error.log"
+
+
+@contextmanager
+def traces_logged(folder: Path | None) -> Iterator[None]:
+    """Write the traceback of the user's own code to a log in this folder, and name the log in the error."""
+    try:
+        yield
+    except UserError as error:
+        log_trace(error, None if folder is None else folder / LOG)
+        raise
+
+
+def log_trace(error: UserError, path: Path | None = None) -> None:
+    """Add the traceback that an error carries to a log, by default a new one among the temporary files, once."""
+    if not error.trace:
+        return
+    if path is not None and not os.access(path.parent, os.W_OK):
+        path = None
+    text = f"{datetime.now().astimezone().isoformat(timespec='seconds')} {error}\n{error.trace}\n"
+    if path is None:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="rl-training-", suffix=".log", delete=False, encoding="utf-8"
+        ) as file:
+            file.write(text)
+            path = Path(file.name)
+    else:
+        with path.open("a", encoding="utf-8") as log:
+            log.write(text)
+    error.trace, error.remarks = "", (*error.remarks, f"the traceback is in {path}")
+
+
+@contextmanager
+def faults_recorded(session: Session) -> Iterator[None]:
+    """Log what fails in environments and callbacks of a run, save the run, and say how to go on with it.
+
+    What a callback raises is raised on as it is: the program that the callback belongs to may wait for it.
+    """
+    try:
+        yield
+    except OwnCodeError as error:
+        log_trace(error, session.run.path / LOG)
+        error.remarks = (*error.remarks, *_saved(session))
+        raise
+    except (Exception, SystemExit) as error:
+        fault = _fault_of_callback(session, error)
+        if fault is not None:
+            log_trace(fault, session.run.path / LOG)
+            fault.remarks = (*fault.remarks, *_saved(session))
+            _add_note(error, str(fault))
+        raise
+
+
+def _fault_of_callback(session: Session, error: BaseException) -> OwnCodeError | None:
+    """The words for a callback of the user's own that raised; None if something else did."""
+    own = [each for each in session.callbacks if not type(each).__module__.startswith("rl_training.")]
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        first = frame.f_locals.get(next(iter(frame.f_code.co_varnames), ""))
+        if any(first is each for each in own):
+            place = f"timestep {session.state.global_step}"
+            return own_code_failed(f"the callback {type(first).__name__}, {frame.f_code.co_name} at {place},", error)
+    return None
+
+
+def _add_note(error: BaseException, note: str) -> None:
+    """Let the traceback of an error end with a note. Python 3.10 knows no notes, and prints it as a warning."""
+    if hasattr(error, "add_note"):
+        error.add_note(note)
+    else:
+        warnings.warn(note, stacklevel=2)
+
+
+def _saved(session: Session) -> tuple[str, str]:
+    """Save a run in which code of the user's own has failed; what was saved, and how to go on."""
+    return _save(session), f"go on with: {resume_command(session.run.path)}"
+
+
+def _save(session: Session) -> str:
+    """Save a run in which code of the user's own has failed; what was saved, in words."""
+    if session.before_events is not None:
+        session.before_events.restore(session)
+        session.state.events_due = True
+    try:
+        save_latest(session)
+    except (UserError, OSError) as error:
+        return f"the last checkpoint stays, since the state cannot be saved ({error})"
+    return f"the run is saved at timestep {session.state.global_step}"
+
+
+class BeforeEvents:
+    """What log lines, evaluations and callbacks change in a run, as it was before they began."""
+
+    def __init__(self, session: Session) -> None:
+        self.state, self.window = session.state.state_dict(), session.window.state_dict()
+        self.metrics = session.last_metrics, session.best_metrics
+        self.tuning = None if session.fine_tuning is None else session.fine_tuning.state_dict()
+        self.callbacks: list[tuple[Callback, dict[str, Any]]] = [
+            (each, each.state_dict()) for each in session.callbacks
+        ]
+
+    def restore(self, session: Session) -> None:
+        """Undo the events that have begun: a resumed run makes them again."""
+        session.state.load_state_dict(self.state)
+        session.window.load_state_dict(self.window)
+        session.last_metrics, session.best_metrics = self.metrics
+        if session.fine_tuning is not None and self.tuning is not None:
+            session.fine_tuning.load_state_dict(self.tuning)
+        for callback, state in self.callbacks:
+            callback.load_state_dict(state)
+
+
+@contextmanager
+def made_again_if_they_fail(session: Session) -> Iterator[None]:
+    """Around the events after a block: if one of them fails, a resumed run makes all of them again."""
+    state, config = session.state, session.config
+    intervals = (config.log_interval, config.checkpoint_interval, session.options.controls.eval_interval)
+    passed = [each for each in intervals if each is not None and state.global_step // each > state.event_step // each]
+    if passed or session.plan.is_over(state) or state.should_stop:
+        session.before_events = BeforeEvents(session)
+    yield
+    session.before_events = None
