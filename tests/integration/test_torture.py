@@ -1,0 +1,35 @@
+"""The harness that kills runs at everything they do to their files: a part of it, see `make torture`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HARNESS = Path(__file__).parents[1] / "torture.py"
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it forks, and reads /proc")
+
+
+def torture(*options: str, out: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(HARNESS), *options, "--out", str(out)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_runs_killed_at_operations_on_their_files_end_as_if_they_had_not_been(tmp_path: Path) -> None:
+    out = tmp_path / "results.jsonl"
+
+    answer = torture("--cases", "bc,sac", "--kills", "40", "--random", "0", out=out)
+
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert sum(row["killed"] for row in rows) == 40
+    assert {row["moment"] for row in rows} == {"before", "middle", "after"}
+    assert not [row for row in rows if row["lost"] or row["different"]]
+    # What is in the file is not done again.
+    again = torture("--cases", "bc", "--kills", "20", "--random", "0", out=out)
+    assert again.stdout.splitlines()[0] == answer.stdout.splitlines()[0]
+    assert len(out.read_text().splitlines()) == 40
