@@ -21,6 +21,7 @@ from small_runs import differences, online_config
 
 from rl_training.callbacks import Callback
 from rl_training.config import TrainConfig, load_config
+from rl_training.data import collection
 from rl_training.envs import make_vector_env
 from rl_training.runtime import TrainerState, resume, train
 from rl_training.runtime.artifacts import read_metrics
@@ -203,6 +204,34 @@ def test_commands_that_use_a_policy_name_the_fault(
             log = run / "error.log" if "--random" not in words else next(tmp_path.glob("rl-training-*.log"))
             assert f"the traceback is in {log}\n" in answer.err
             assert 'raise ValueError("the arm is stuck")' in log.read_text()
+
+
+def test_a_video_of_an_environment_that_fails_is_not_there(
+    command: Command, fault: Callable[..., None], tmp_path: Path
+) -> None:
+    pytest.importorskip("imageio_ffmpeg")
+    run = train(offline_config(tmp_path, "total_timesteps=1")).run_dir
+    fault("exit", episode=4)
+
+    answer = command("record", run, "--out", "video.gif", "--episodes", "6")
+
+    refused(answer, "exit")
+    assert f"the traceback is in {run / 'error.log'}\n" in answer.err
+    assert not list(tmp_path.glob("*video*"))
+
+
+def test_collecting_gives_up_an_episode_that_does_not_end(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(collection, "LONGEST_EPISODE", 50)
+    where = ("--env", "Endless-v0", "--out", "log.npz")
+
+    answer = command("data", "collect", "--random", "--episodes", "2", *where)
+
+    assert answer.code == 2
+    assert answer.err.startswith("error: episode 1 of Endless-v0 has not ended after 50 steps: give it a time limit")
+    assert not list(tmp_path.glob("*.npz"))
+    assert command("data", "collect", "--random", "--steps", "60", *where).code == 0
 
 
 def test_an_environment_that_does_not_start_is_named_with_its_traceback(
