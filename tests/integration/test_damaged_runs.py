@@ -27,6 +27,7 @@ def small(output: Path, *overrides: str) -> TrainConfig:
     options = [
         "total_timesteps=40",
         "eval_episodes=1",
+        "env_kwargs.max_episode_steps=20",
         "log_interval=10",
         "checkpoint_interval=10",
         f"output_dir={output}",

@@ -68,7 +68,7 @@ def everything(run: Path) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("stride", [6, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stride", [9, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_kill_at_any_operation_of_resume_leaves_one_of_two_runs(stride: int, ended: Path, tmp_path: Path) -> None:
     before, asked = everything(ended), tmp_path / "asked"
     shutil.copytree(ended, asked)
