@@ -112,6 +112,7 @@ class _Counters(_Part):
     stored: Count
     online_updates: Count
     event_step: Count
+    events_due: bool = False
     should_stop: bool
     stop_reason: str | None
     best_score: float | None

@@ -51,10 +51,11 @@ def test_without_a_terminal_progress_is_plain_lines(tiny_config: MakeConfig) -> 
         "actions     continuous actions in 1 dimension within [-2, 2], as Pendulum-v1 has them",
         "evaluation  1 episode in Pendulum-v1, every 10 updates, and at the end",
     ]
-    assert re.fullmatch(r" 1/15  \d+ updates/s, \S+ left", lines[6])
-    assert re.fullmatch(r"10/15  evaluation  return_mean \S+  best \S+ at 10", lines[16])
+    assert re.fullmatch(r"disk        a checkpoint takes \S+ kB, the run about \S+ kB; .* are free", lines[6])
+    assert re.fullmatch(r" 1/15  \d+ updates/s, \S+ left", lines[7])
+    assert re.fullmatch(r"10/15  evaluation  return_mean \S+  best \S+ at 10", lines[17])
     assert re.fullmatch(
-        r"11/15  \d+ updates/s, \d:\d\d:\d\d left  critic_loss \S+  actor_loss \S+  q_mean \S+", lines[17]
+        r"11/15  \d+ updates/s, \d:\d\d:\d\d left  critic_loss \S+  actor_loss \S+  q_mean \S+", lines[18]
     )
     assert lines[-1] == "stopped after 15 updates: reached max_updates (15)"
 
@@ -80,7 +81,7 @@ def test_remarks_on_the_data_are_shown_first(tiny_config: MakeConfig) -> None:
 
     train(tiny_config("bc"), callbacks=[ProgressCallback(console)])
 
-    assert "note: kept the best 1 of 2 episodes" in file.getvalue().splitlines()[1:7]
+    assert "note: kept the best 1 of 2 episodes" in file.getvalue().splitlines()[1:8]
 
 
 def test_on_a_terminal_one_picture_shows_how_far_the_run_has_come(clock: list[float]) -> None:
