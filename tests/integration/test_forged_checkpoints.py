@@ -59,7 +59,7 @@ EVERYWHERE: dict[str, tuple[dict[str, Any], str]] = {
     "no statistics": ({"algorithm/obs_mean": DELETED}, "obs_mean"),
     "options of text": ({"config/algo_kwargs": "none"}, "config.algo_kwargs is wrong"),
     "a number as algorithm": ({"config/algo": 5}, "config.algo is wrong"),
-    "an unknown algorithm": ({"config/algo": "gone"}, "'gone'"),
+    "an unknown algorithm": ({"config/algo": "gone"}, "gone"),
     "no counters": ({"trainer/state": DELETED}, "trainer.state is missing"),
     "no window": ({"trainer/window": DELETED}, "trainer.window is missing"),
     "no generators": ({"random": None}, "random is wrong"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -45,11 +46,13 @@ class Canary:
         (folder / f"{MODULE}.py").write_text(CODE.format(marker=str(self.marker)))
 
     def name(self, **changes: Any) -> Path:
-        """Write names of code into the config of the run's checkpoint."""
+        """Write names of code into the configs of the run and of its checkpoint."""
         path = self.run / "checkpoints" / "latest.pt"
         tree = load_checkpoint(path)
         kwargs = tree["config"]["algo_kwargs"] | changes.pop("algo_kwargs", {})
-        save_checkpoint(path, {**tree, "config": {**tree["config"], "algo_kwargs": kwargs, **changes}})
+        config = {**tree["config"], "algo_kwargs": kwargs, **changes}
+        save_checkpoint(path, {**tree, "config": config})
+        (self.run / "config.yaml").write_text(json.dumps(config))
         return self.run
 
     @property
