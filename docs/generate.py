@@ -15,7 +15,7 @@ from rl_training.data import DataOptions
 from rl_training.experiment import list_algorithms
 from rl_training.experiment.pipeline_config import PipelineConfig
 from rl_training.experiment.registry import build_index
-from rl_training.runtime.option_groups import ControlOptions, LoopOptions, OnlineOptions
+from rl_training.runtime.option_groups import ControlOptions, GuardOptions, LoopOptions, OnlineOptions
 from rl_training.runtime.options import mode_defaults
 
 ROOT = Path(__file__).parents[1]
@@ -58,7 +58,7 @@ def options() -> str:
         option_table(describe(TrainConfig)),
     ]
     parts += ["## In `algo_kwargs`, for every algorithm"]
-    for group in (DataOptions, LoopOptions, OnlineOptions, ControlOptions):
+    for group in (DataOptions, LoopOptions, OnlineOptions, ControlOptions, GuardOptions):
         parts += [f"### {group.__name__}", option_table(describe(group))]
     parts += ["## In `algo_kwargs`, by algorithm"]
     for spec in list_algorithms():

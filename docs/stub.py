@@ -12,9 +12,9 @@ from pydantic import BeforeValidator
 from rl_training.config import TrainConfig
 from rl_training.data import DataOptions
 from rl_training.experiment import AlgorithmSpec, list_algorithms
-from rl_training.runtime.option_groups import ControlOptions, LoopOptions, OnlineOptions
+from rl_training.runtime.option_groups import ControlOptions, GuardOptions, LoopOptions, OnlineOptions
 
-SHARED = (TrainConfig, DataOptions, LoopOptions, OnlineOptions, ControlOptions)
+SHARED = (TrainConfig, DataOptions, LoopOptions, OnlineOptions, ControlOptions, GuardOptions)
 GIVEN_OTHERWISE = {"algo", "env_id"}
 """Options of a run that a class has an argument for, or is itself."""
 NOTHING = "    pass\n"

@@ -98,7 +98,17 @@ class _ControlOptions(TypedDict, total=False):
     warmup_steps: int | None
     early_stopping: Mapping[str, Any] | None
 
-class _Options(_TrainConfig, _DataOptions, _LoopOptions, _OnlineOptions, _ControlOptions, total=False):
+class _GuardOptions(TypedDict, total=False):
+    on_divergence: Literal['stop', 'warn', 'rollback']
+    guard_value_slack: float | None
+    guard_saturation: float | None
+    guard_action_spread: float | None
+    guard_weight_growth: float | None
+    guard_ensemble_spread: float | None
+    guard_clone_error: float | None
+    guard_clone_after: int
+
+class _Options(_TrainConfig, _DataOptions, _LoopOptions, _OnlineOptions, _ControlOptions, _GuardOptions, total=False):
     pass
 
 class _Hyper(_Options, total=False):

@@ -469,6 +469,7 @@ def test_config_explain_describes_the_outer_record_and_an_algorithms_groups(comm
         "LoopOptions",
         "OnlineOptions",
         "ControlOptions",
+        "GuardOptions",
     ]
     assert "TD3BCHyper (in algo_kwargs)" in text
     assert re.search(r"^policy_delay +integer +>= 1 +2 +critic updates per actor update", text, re.MULTILINE)

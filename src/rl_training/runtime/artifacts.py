@@ -13,7 +13,7 @@ import sys
 import time
 import uuid
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -185,10 +185,11 @@ class RunDirectory:
                     if isinstance(value, (int, float)) and math.isfinite(value):
                         writer.add_scalar(f"{kind}/{name}", value, metrics["global_step"])
 
-    def rewind_metrics(self, global_step: int) -> None:
+    def rewind_metrics(self, global_step: int, lasting: Sequence[Mapping[str, Any]] = ()) -> None:
         """Forget rows written after a checkpoint, which a resumed run writes again.
 
-        Damaged lines go to a file of their own, but for a last line that is torn.
+        `lasting` rows stay, or are added if a crash came before they were written. Damaged lines go to a file of their
+        own, but for a last line that is torn.
         """
         lines = [line if _has_step(line) else line.without_row("has no global_step") for line in self.read_lines()]
         bad = b"".join(line.text for line in lines if line.row is None and line.text.endswith(b"\n"))
@@ -196,8 +197,15 @@ class RunDirectory:
             warnings.warn(f"{damage}: set aside{', in metrics.damaged' if bad else ''}", stacklevel=2)
         if bad:
             _append(self.path / "metrics.damaged", bad)
-        kept = [line.text for line in lines if line.row is not None and line.row["global_step"] <= global_step]
-        if len(kept) < len(lines):
+        rows = [line.row for line in lines]
+        kept = [
+            line.text
+            for line in lines
+            if line.row is not None and (line.row["global_step"] <= global_step or line.row in lasting)
+        ]
+        missing = [encode_row(row["kind"], row, self.run_id) for row in lasting if row not in rows]
+        if missing or len(kept) < len(lines):
+            kept += missing
             with atomic_write(self._metrics_path, needs=sum(map(len, kept))) as temporary:
                 temporary.write_bytes(b"".join(kept))
 

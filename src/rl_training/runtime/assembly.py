@@ -34,6 +34,7 @@ from rl_training.runtime.diagnostics import diagnose
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
 from rl_training.runtime.evaluation_data import data_of_run
 from rl_training.runtime.fine_tuning import FineTuning, begin_with_checkpoint
+from rl_training.runtime.guards import Guards
 from rl_training.runtime.introduction import introduce
 from rl_training.runtime.options import RunOptions, check_action_kind
 from rl_training.runtime.performance import can_compile, default_device, should_compile
@@ -124,6 +125,7 @@ def open_session(
             compiled=compiled,
         ),
         run=run,
+        guards=Guards(options.guards, algorithm, source, log=None if data is None else data.dataset, buffer=buffer),
         evaluate=partial(
             _evaluate, algorithm, policy, config, held_out, value, max_steps=options.controls.eval_max_steps
         ),

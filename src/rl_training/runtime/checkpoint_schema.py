@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, InstanceOf, TypeAdapter, Vali
 from torch import Tensor
 from typing_extensions import Self
 
-from rl_training.runtime.checkpointing import load_checkpoint
+from rl_training.runtime.checkpointing import NUMBERED, load_checkpoint
+from rl_training.runtime.guards import MOST_ROLLBACKS
 from rl_training.runtime.policy_files import POLICY_ONLY
 from rl_training.runtime.trust import judge_names
 from rl_training.types import CheckpointError, UserError
@@ -121,6 +122,33 @@ class _Counters(_Part):
     own_metrics: tuple[str, ...] = ()
 
 
+class _Rollback(_Part):
+    """The row of metrics about one time that a run went back."""
+
+    kind: Literal["guard"]
+    global_step: Count
+
+
+class _Rewards(_Part):
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=True)
+    low: float
+    high: float
+    goes_on: bool
+    seen: Count
+
+
+class _Guards(_Part):
+    """What guards remember. It becomes attributes of `Guards`, so that no other name may be among it."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=True)
+    initial: dict[str, Annotated[float, Field(gt=0)]]
+    raised: list[str]
+    looked: Count
+    rollbacks: Annotated[list[_Rollback], Field(max_length=MOST_ROLLBACKS)]
+    good: Annotated[str, Field(pattern=f"^{NUMBERED.pattern}$")] | None
+    rewards: _Rewards
+
+
 class _Trainer(_Part):
     state: _Counters
     rewards: list[Any]
@@ -131,6 +159,7 @@ class _Trainer(_Part):
     best_metrics: Values
     fine_tuning: Values | None
     horizon: int | None
+    guards: _Guards | None = None
 
 
 class _Random(_Part):

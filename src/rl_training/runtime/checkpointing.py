@@ -25,6 +25,7 @@ from rl_training.types import CheckpointError, DamagedError, TrainingError, User
 
 if TYPE_CHECKING:
     from rl_training.runtime.callbacks import Callback
+    from rl_training.runtime.guards import Alarm
     from rl_training.runtime.trainer import Session
 
 LATEST = "latest.pt"
@@ -33,25 +34,30 @@ FORMAT = 2
 """The format that is written. Every format from 1 on can be read for its policy; a run goes on from this one only."""
 
 
-def save_latest(session: Session) -> None:
+def save_latest(session: Session, *, good: bool = False) -> None:
     """Write the state of the run under its number and make it the latest; its policy gets a file of its own.
 
     The policy comes first: a run that is killed after it goes back to the state before, and drops it. Then comes the
-    latest checkpoint, which everything else in the directory follows.
+    latest checkpoint, which everything else in the directory follows. A `good` checkpoint is one to which guards may go
+    back.
     """
-    raise_if_diverged(session, session.window.find_broken())
+    if (broken := session.find_broken()) is not None:
+        raise diverged(session, broken)
     session.run.check_place()
+    guards, unit = session.guards, "update" if session.collector is None else "step"
+    name = f"{unit}_{session.state.global_step:09d}.pt"
+    if guards.goes_back and (good or guards.good is None):
+        guards.good = name
     path = policy_path(session.run.path, session.state.global_step)
     with writing(path.parent):
         path.parent.mkdir(exist_ok=True)
     save_checkpoint(path, policy_tree(session))
-    unit = "update" if session.collector is None else "step"
-    name = f"{unit}_{session.state.global_step:09d}.pt"
     link_checkpoint(save(session, LATEST), name)
     session.saved = session.state.update_count, session.state.env_steps
     if session.config.keep_checkpoints != "all":
         for older in list(numbered_checkpoints(session.run.checkpoints).values())[session.config.keep_checkpoints :]:
-            older.unlink(missing_ok=True)
+            if older.name != guards.good:
+                older.unlink(missing_ok=True)
     if session.store is not None:
         session.store.keep(name)
         session.store.prune()
@@ -77,13 +83,10 @@ def numbered_checkpoints(folder: Path) -> dict[int, Path]:
     return dict(sorted(found.items(), reverse=True))
 
 
-def raise_if_diverged(session: Session, broken: str | None) -> None:
-    """End a run before a state with a metric that is not a number is evaluated or saved."""
-    if broken is not None:
-        raise TrainingError(
-            f"{broken} is not a number after {session.state.update_count} updates: training has diverged; try a lower "
-            f"learning_rate or max_grad_norm; the last checkpoint is {session.run.checkpoints / LATEST}"
-        )
+def diverged(session: Session, alarm: Alarm, *more: str) -> TrainingError:
+    """The error with which a run ends in which something has gone wrong."""
+    last = f"the last checkpoint is {session.run.checkpoints / LATEST}"
+    return TrainingError("; ".join([f"timestep {session.state.global_step}: {alarm}", *more, last]))
 
 
 def _named_callbacks(session: Session) -> list[tuple[str, Callback]]:
@@ -116,6 +119,7 @@ def session_tree(session: Session) -> dict[str, Any]:
             "fingerprint": session.fingerprint,
             "rewards": session.rewards,
             "branches": session.branches,
+            "guards": session.guards.state_dict(),
         },
         "random": {
             "torch": torch.get_rng_state(),
@@ -143,6 +147,9 @@ def load_session(session: Session, tree: Mapping[str, Any]) -> None:
     if session.fine_tuning is not None:
         session.fine_tuning.load_state_dict(trainer["fine_tuning"])
     session.window.load_state_dict(trainer["window"])
+    # Runs of earlier versions have none.
+    if trainer.get("guards") is not None:
+        session.guards.load_state_dict(trainer["guards"])
     for name, callback in _named_callbacks(session):
         # A callback may be new to the run; then there is nothing to restore.
         if name in trainer["callbacks"]:

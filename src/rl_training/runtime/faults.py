@@ -99,6 +99,8 @@ def _saved(session: Session) -> tuple[str, str]:
 
 def _save(session: Session) -> str:
     """Save a run in which code of the user's own has failed; what was saved, in words."""
+    if session.is_going_back:
+        return "the last checkpoint stays, since the run was going back to an earlier one"
     if session.before_events is not None:
         session.before_events.restore(session)
         session.state.events_due = True
@@ -114,7 +116,7 @@ class BeforeEvents:
 
     def __init__(self, session: Session) -> None:
         self.state, self.window = session.state.state_dict(), session.window.state_dict()
-        self.metrics = session.last_metrics, session.best_metrics
+        self.metrics, self.guards = (session.last_metrics, session.best_metrics), session.guards.state_dict()
         self.tuning = None if session.fine_tuning is None else session.fine_tuning.state_dict()
         self.callbacks: list[tuple[Callback, dict[str, Any]]] = [
             (each, each.state_dict()) for each in session.callbacks
@@ -125,6 +127,7 @@ class BeforeEvents:
         session.state.load_state_dict(self.state)
         session.window.load_state_dict(self.window)
         session.last_metrics, session.best_metrics = self.metrics
+        session.guards.load_state_dict(self.guards)
         if session.fine_tuning is not None and self.tuning is not None:
             session.fine_tuning.load_state_dict(self.tuning)
         for callback, state in self.callbacks:

@@ -6,11 +6,14 @@ import math
 import time
 
 from rl_training.runtime.artifacts import write_json
-from rl_training.runtime.checkpointing import raise_if_diverged, save, save_latest
+from rl_training.runtime.checkpointing import save, save_latest
 from rl_training.runtime.disk_use import introduce_disk_use
+from rl_training.runtime.divergence import answer, went_back
 from rl_training.runtime.faults import faults_recorded, made_again_if_they_fail
 from rl_training.runtime.fine_tuning import FineTuning
+from rl_training.runtime.guards import LOWER, Alarm
 from rl_training.runtime.trainer import Session, TrainResult
+from rl_training.types import DivergedError
 
 
 def train_session(session: Session) -> TrainResult:
@@ -41,12 +44,24 @@ def run_loop(session: Session) -> None:
     while not state.should_stop and not plan.is_over(state):
         updates = session.next_updates()
         if not updates:
-            session.collect()
+            if not _collect(session):
+                continue
             updates = session.next_updates()
         session.learn(updates)
         finish_block(session)
     if state.interrupted and session.saved != (state.update_count, state.env_steps):
         save_latest(session)
+
+
+def _collect(session: Session) -> bool:
+    """Step all environments once; false if networks that have diverged could not act, and the run went back."""
+    try:
+        session.collect()
+    except DivergedError as error:
+        answer(session, Alarm("actions", math.nan, 0.0, str(error), "training has diverged", LOWER))
+        evaluate_initial_policy(session)
+        return False
+    return True
 
 
 def finish_block(session: Session) -> None:
@@ -72,14 +87,30 @@ def after_block(session: Session) -> None:
     evaluates = evaluates or (state.should_stop and not state.interrupted)
     if plan.limit_reason is not None and plan.is_used_up(state):
         state.request_stop(plan.limit_reason)
-    if logs or ended:
-        log(session)
-    if evaluates or ended:
+    if _log_and_evaluate(session, logs=logs or ended, evaluates=evaluates or ended):
+        # The run is at an earlier timestep, perhaps before its first one.
+        evaluate_initial_policy(session)
+        return
+    # When a run is interrupted is chance: what it saves then is no checkpoint to go back to.
+    is_due = saves or ended or (state.should_stop and not state.interrupted)
+    if is_due and went_back(session, session.find_broken()):
+        evaluate_initial_policy(session)
+    elif is_due or state.should_stop:
+        save_latest(session, good=is_due)
+
+
+def _log_and_evaluate(session: Session, *, logs: bool, evaluates: bool) -> bool:
+    """What is due of the two; whether a guard took the run back to an earlier checkpoint."""
+    state = session.state
+    if logs and log(session):
+        return True
+    if evaluates:
+        if (broken := session.find_broken()) is not None:
+            return went_back(session, broken)
         evaluate_now(session)
-    if state.should_stop and not state.interrupted and state.update_count > session.logged_updates:
-        log(session)
-    if saves or ended or state.should_stop:
-        save_latest(session)
+    # A callback may have ended the run.
+    is_late = state.should_stop and not state.interrupted and state.update_count > session.logged_updates
+    return is_late and log(session)
 
 
 def _passed(session: Session, interval: int | None) -> bool:
@@ -94,10 +125,13 @@ def _goes_online(session: Session) -> bool:
     return session.fine_tuning is not None and state.event_step < session.plan.pretrain <= state.global_step
 
 
-def log(session: Session) -> None:
-    """Write the averages of the updates since the last line, and how the episodes since then went."""
+def log(session: Session) -> bool:
+    """Write the averages of the updates since the last line, and how the episodes since then went.
+
+    Guards look at them; whether one took the run back to an earlier checkpoint.
+    """
     state, passed = session.state, max(time.perf_counter() - session.clock, 1e-9)
-    broken = session.window.find_broken()
+    broken = session.find_broken()
     metrics = {**session.counters(), **session.window.drain(), **session.source.metrics()}
     metrics["updates_per_second"] = (state.update_count - session.logged_updates) / passed
     if session.collector is not None:
@@ -110,15 +144,16 @@ def log(session: Session) -> None:
     metrics |= state.drain_log(metrics)
     session.mark_time()
     session.run.write_metrics("train", metrics)
-    raise_if_diverged(session, broken)
+    if went_back(session, broken, metrics):
+        return True
     for callback in session.callbacks:
         callback.on_update_end(state, metrics)
+    return False
 
 
 def evaluate_now(session: Session) -> None:
     """Evaluate, tell the callbacks, and save the checkpoint if it is the best so far."""
     state, started = session.state, time.perf_counter()
-    raise_if_diverged(session, session.window.find_broken())
     rows = session.evaluate()
     if not rows:
         return

@@ -14,7 +14,7 @@ from rl_training.config import TrainConfig, parse_overrides, read_config
 from rl_training.data import DataOptions
 from rl_training.envs import reward_transform
 from rl_training.reading import Rollout
-from rl_training.runtime.option_groups import ControlOptions, LoopOptions, OnlineOptions
+from rl_training.runtime.option_groups import ControlOptions, GuardOptions, LoopOptions, OnlineOptions
 from rl_training.spaces import SpaceSpec
 from rl_training.types import ConfigError, nearest
 
@@ -32,6 +32,7 @@ class RunOptions:
     loop: LoopOptions
     online: OnlineOptions
     controls: ControlOptions
+    guards: GuardOptions
 
     @property
     def mode(self) -> Mode:
@@ -45,7 +46,7 @@ class RunOptions:
     def resolve(self, config: TrainConfig) -> TrainConfig:
         """The config with every option written out, and with paths that do not depend on the working directory."""
         kwargs: dict[str, Any] = {}
-        for group in (self.hyper, self.data, self.loop, self.online, self.controls):
+        for group in (self.hyper, self.data, self.loop, self.online, self.controls, self.guards):
             kwargs |= asdict(group)
         datasets = [(spec, "dataset_path") for spec in (kwargs, *kwargs["dataset_mix"])]
         for spec, name in [*datasets, (kwargs, "initial_checkpoint")]:
@@ -77,7 +78,7 @@ def check_action_kind(algorithm: type[Algorithm], spaces: SpaceSpec, subject: st
 
 def option_groups(algorithm: type[Algorithm]) -> tuple[type[Any], ...]:
     """The groups over which an algorithm's `algo_kwargs` are shared out; no two have a field of the same name."""
-    return algorithm.hyper_class, DataOptions, LoopOptions, OnlineOptions, ControlOptions
+    return algorithm.hyper_class, DataOptions, LoopOptions, OnlineOptions, ControlOptions, GuardOptions
 
 
 def bind_options(config: TrainConfig) -> RunOptions:

@@ -88,13 +88,13 @@ def settle(session: Session, saved: Saved | None, *, is_named: bool, is_changed:
         state.best_score, state.best_step, session.best_metrics = None, None, {}
     if saved is None:
         run.set_metrics_aside()
-    if is_changed or saved is None or saved.path.name != LATEST:
+    if _lacks_good(session) or is_changed or saved is None or saved.path.name != LATEST:
         # It says how the run ended, which it has not any more.
         (run.path / "result.json").unlink(missing_ok=True)
         save_latest(session)
     session.checkpoint_bytes = (run.checkpoints / LATEST).stat().st_size
     # Before the first timestep there is only the evaluation of an initial policy, which is made again.
-    run.rewind_metrics(state.event_step if state.global_step else -1)
+    run.rewind_metrics(state.event_step if state.global_step else -1, session.guards.rollbacks)
     run.write_config(session.config)
     if is_stale and restored is not None:
         link_checkpoint(restored, BEST)
@@ -106,6 +106,17 @@ def settle(session: Session, saved: Saved | None, *, is_named: bool, is_changed:
     drop_policies(run.path, after=state.global_step)
     if session.store is not None:
         session.store.prune()
+
+
+def _lacks_good(session: Session) -> bool:
+    """Whether guards have no checkpoint to go back to, so that the state that the run goes on from must be one.
+
+    A kill may have come before the last good one got its number, or the file is gone.
+    """
+    guards, folder = session.guards, session.run.checkpoints
+    if guards.good is not None and not (folder / guards.good).exists():
+        guards.good = None
+    return guards.goes_back and guards.good is None
 
 
 def _keep_rows(session: Session) -> None:

@@ -18,6 +18,7 @@ from rl_training.runtime.artifacts import MetricWindow, RunDirectory
 from rl_training.runtime.callbacks import Callback, overriding
 from rl_training.runtime.collecting import Collector, StepResult
 from rl_training.runtime.fine_tuning import FineTuning
+from rl_training.runtime.guards import Alarm, Guards
 from rl_training.runtime.option_groups import LoopOptions as LoopOptions
 from rl_training.runtime.options import RunOptions
 from rl_training.runtime.plan import Plan
@@ -170,6 +171,7 @@ class Session:
     plan: Plan
     state: TrainerState
     run: RunDirectory
+    guards: Guards
     evaluate: Callable[[], dict[str, dict[str, float]]]
     """One evaluation: metrics by the kind of row they belong to."""
     rewards: list[dict[str, Any]]
@@ -199,6 +201,8 @@ class Session:
         self.update_watchers = overriding(self.callbacks, "on_each_update")
         self.before_events: BeforeEvents | None = None
         """What events change, while they are made."""
+        self.is_going_back = False
+        """Whether the run is between two states: it has left one, and the other is not complete."""
         self.saved: tuple[int, int] | None = None
         """Updates and steps of the environments in the last checkpoint."""
         self.checkpoint_bytes = 0
@@ -263,14 +267,22 @@ class Session:
             for callback in self.update_watchers:
                 callback.on_each_update(state, metrics)
 
+    def find_broken(self) -> Alarm | None:
+        """A metric since the last log line that is not a number, and why."""
+        return self.guards.find_broken(self.window, self.state.update_count)
+
     def online_share(self, updates: int) -> float:
         """The share of the online phase that this many online updates are."""
         return updates / max(self.horizon - self.plan.pretrain, 1)
 
     def learning_rate_multipliers(self, step: int) -> dict[str, float]:
-        """The schedules' values for an update: `multiplier` for all networks, and those with their own schedule."""
+        """The factors of an update's learning rates: `multiplier` for all networks, and those with their own schedule.
+
+        They are the schedules' values, times what is left after guards have gone back.
+        """
+        factor = self.guards.learning_rate_factor
         return {
-            name: resolve_schedule_value(schedule, step=step, total_steps=self.horizon)
+            name: factor * resolve_schedule_value(schedule, step=step, total_steps=self.horizon)
             for name, schedule in self.schedules.items()
         }
 

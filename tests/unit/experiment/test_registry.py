@@ -36,7 +36,7 @@ def test_a_row_follows_from_the_class(name: str) -> None:
 def test_every_option_of_an_algorithm_says_what_it_means(name: str) -> None:
     groups = get_algorithm_spec(name).options()
 
-    assert list(groups)[1:] == ["DataOptions", "LoopOptions", "OnlineOptions", "ControlOptions"]
+    assert list(groups)[1:] == ["DataOptions", "LoopOptions", "OnlineOptions", "ControlOptions", "GuardOptions"]
     assert not [row["name"] for rows in groups.values() for row in rows if not row["meaning"]]
 
 

@@ -76,6 +76,7 @@ def test_wrong_wrappers_and_wrong_options_are_reported_together(tiny_config: Mak
     assert len(caught.value.problems) == 2
 
 
+@pytest.mark.filterwarnings("ignore:timestep 1. the weights")
 @pytest.mark.parametrize("interval", ["log_interval=1000", "log_interval=1"])
 def test_a_run_that_diverges_stops_and_keeps_its_last_whole_checkpoint(
     interval: str, tiny_config: MakeConfig, tmp_path: Path

@@ -1,0 +1,167 @@
+"""Going back: the last good checkpoint, half the learning rate, and the same end whenever the process is killed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_runs import differences, online_config
+
+from rl_training.config import TrainConfig
+from rl_training.runtime import Callback, TrainerState, checkpointing, divergence, recovery, resume, train
+from rl_training.runtime.artifacts import RunDirectory, read_metrics
+from rl_training.runtime.checkpointing import load_checkpoint
+from rl_training.runtime.replay_store import ReplayStore
+from rl_training.types import TrainingError
+
+pytestmark = pytest.mark.filterwarnings("ignore:timestep")
+
+MakeConfig = Callable[..., TrainConfig]
+
+TOO_FAST = (
+    "algo_kwargs.on_divergence=rollback",
+    "algo_kwargs.learning_rate=16",
+    "algo_kwargs.guard_weight_growth=200",
+    "algo_kwargs.guard_saturation=null",
+    "algo_kwargs.guard_action_spread=null",
+    "algo_kwargs.guard_value_slack=null",
+)
+"""Overrides with which weights grow too fast at first, but not with half the learning rate."""
+
+
+def _rows(run_dir: Path, *kinds: str) -> list[dict[str, Any]]:
+    """The metrics of a run, of some kinds, without what depends on the clock."""
+    return [
+        {name: value for name, value in row.items() if not name.endswith("_per_second")}
+        for row in read_metrics(run_dir)
+        if not kinds or row["kind"] in kinds
+    ]
+
+
+def test_going_back_halves_the_learning_rate_and_is_in_the_metrics(tiny_config: MakeConfig) -> None:
+    result = train(tiny_config("td3_bc", *TOO_FAST))
+
+    (row,) = _rows(result.run_dir, "guard")
+    assert (row["guard"], row["action"], row["rollbacks"]) == ("weights", "rollback", 1)
+    assert (row["noticed_at"], row["global_step"], row["learning_rate"]) == (10, 0, 8.0)
+    lines = _rows(result.run_dir, "train")
+    assert [(line["global_step"], line["learning_rate"]) for line in lines] == [(10, 8.0), (20, 8.0)]
+    assert load_checkpoint(result.checkpoint_path)["trainer"]["guards"]["rollbacks"] == [row]
+
+
+def test_a_run_goes_back_three_times_and_then_ends(tiny_config: MakeConfig) -> None:
+    config = tiny_config("td3_bc", *TOO_FAST, "algo_kwargs.learning_rate=1e30")
+
+    with pytest.raises(TrainingError, match=r"is not a number after .* training has diverged.*went back 3 times"):
+        train(config)
+
+    (run,) = Path(config.output_dir).iterdir()
+    assert [row["learning_rate_multiplier"] for row in _rows(run, "guard")] == [0.5, 0.25, 0.125]
+
+
+class KilledError(Exception):
+    """Stands for the end of a process."""
+
+
+PLACES: dict[str, tuple[Any, str]] = {
+    "before the checkpoint is read": (divergence, "load_session"),
+    "before anything is written": (recovery, "save_latest"),
+    "before the checkpoint is the latest": (checkpointing, "save"),
+    "before the checkpoint has its number": (checkpointing, "link_checkpoint"),
+    "before rows are deleted": (ReplayStore, "prune"),
+    "before the metrics are rewound": (RunDirectory, "rewind_metrics"),
+    "before policies are dropped": (recovery, "drop_policies"),
+}
+
+
+def _train_until_killed(config: TrainConfig, place: str) -> Path:
+    """The directory of a run whose process ended, so to speak, at some place while it went back."""
+    owner, name = PLACES[place]
+    before, go_back = set(Path(config.output_dir).iterdir()), divergence._go_back
+
+    def end(*_: Any, **__: Any) -> None:
+        raise KilledError
+
+    def go_back_and_die(*arguments: Any) -> None:
+        patch.setattr(owner, name, end)
+        go_back(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(divergence, "_go_back", go_back_and_die)
+        with pytest.raises(KilledError):
+            train(config)
+    (killed,) = set(Path(config.output_dir).iterdir()) - before
+    return killed
+
+
+def _same_end(straight: Path, other: Path) -> None:
+    ours, theirs = (load_checkpoint(run / "checkpoints" / "latest.pt") for run in (straight, other))
+    for part in ("algorithm", "source", "collector", "random", "trainer"):
+        assert not differences(ours[part], theirs[part], part)
+    assert _rows(straight) == _rows(other)
+
+
+def test_a_run_that_is_killed_while_it_goes_back_ends_as_if_it_had_not_been(tiny_config: MakeConfig) -> None:
+    config = tiny_config("td3_bc", *TOO_FAST, "algo_kwargs.eval_interval=20")
+    straight = train(config).run_dir
+    for place in PLACES.keys() - {"before rows are deleted"}:
+        killed = _train_until_killed(config, place)
+
+        resume(killed)
+
+        _same_end(straight, killed)
+
+
+def test_a_run_that_acts_goes_back_with_its_environments_and_its_buffer(tmp_path: Path) -> None:
+    # The ring is so small that no row of the good checkpoint is left in it when the run goes back.
+    small = ("algo_kwargs.buffer_capacity=4", "checkpoint_interval=6")
+    slower = ("algo_kwargs.learning_rate=1", "algo_kwargs.guard_weight_growth=12")
+    config = online_config(tmp_path / "runs", "td3", *TOO_FAST, *slower, *small)
+    straight = train(config).run_dir
+    first = _rows(straight, "guard")[0]
+    assert (first["action"], first["noticed_at"], first["global_step"]) == ("rollback", 30, 24)
+    for place in ("before rows are deleted", "before the metrics are rewound"):
+        killed = _train_until_killed(config, place)
+
+        resume(killed)
+
+        _same_end(straight, killed)
+
+
+class InterruptAt(Callback):
+    """Interrupts a run after some updates, as Ctrl-C does."""
+
+    def __init__(self, update: int) -> None:
+        self.update = update
+
+    def on_each_update(self, state: TrainerState, metrics: Any) -> None:
+        if state.update_count == self.update:
+            state.interrupt("test")
+
+
+def test_what_an_interrupted_run_saves_is_no_checkpoint_to_go_back_to(tiny_config: MakeConfig) -> None:
+    config = tiny_config("td3_bc", *TOO_FAST, "algo_kwargs.eval_interval=20")
+    straight = train(config, callbacks=[InterruptAt(-1)]).run_dir
+    for update in (3, 10):
+        stopped = train(config, callbacks=[InterruptAt(update)])
+        assert stopped.interrupted
+
+        resume(stopped.run_dir, callbacks=[InterruptAt(-1)])
+
+        _same_end(straight, stopped.run_dir)
+
+
+def test_a_policy_that_gives_no_numbers_is_called_divergence_and_not_the_environments_fault(tmp_path: Path) -> None:
+    class Ruin(Callback):
+        def on_each_update(self, state: TrainerState, metrics: Any) -> None:
+            if state.env_steps == 25 and state.config.algo_kwargs["on_divergence"] == "warn":
+                with torch.no_grad():
+                    next(state.algorithm.model.actor.parameters()).fill_(torch.nan)
+
+    with pytest.raises(
+        TrainingError, match=r"timestep 25: the policy gave an action that is nan: training has diverged"
+    ):
+        train(online_config(tmp_path / "runs"), callbacks=[Ruin()])
