@@ -19,6 +19,7 @@ from rl_training.binding import bind
 from rl_training.config import TrainConfig
 from rl_training.experiment import get_algorithm_spec, list_algorithms
 from rl_training.reading import Rollout
+from rl_training.runtime.artifacts import read_metrics
 from rl_training.runtime.checkpointing import load_checkpoint
 from rl_training.runtime.options import bind_options, option_groups
 from rl_training.runtime.policy_files import policy_files
@@ -197,6 +198,7 @@ def _tensors(algorithm: Algorithm) -> list[Tensor]:
 def test_train_evaluate_predict_and_resume_through_the_registry(name: str, tiny_config: MakeConfig) -> None:
     spec = get_algorithm_spec(name)
     result = spec.train(tiny_config(name))
+    assert "guard" not in [row["kind"] for row in read_metrics(result.run_dir)]
     evaluation = spec.evaluate(result.checkpoint_path, episodes=2)
     assert len(evaluation["returns"]) == len(evaluation["lengths"]) == 2
     spaces = SpaceSpec.from_plain(load_checkpoint(result.checkpoint_path)["spaces"])
@@ -257,8 +259,6 @@ def test_each_class_has_its_alias(name: str) -> None:
 
 def _rows(run_dir: Path) -> list[dict[str, Any]]:
     """The metrics of a run, without what depends on the clock."""
-    from rl_training.runtime.artifacts import read_metrics
-
     return [
         {key: value for key, value in row.items() if not key.endswith("_per_second")} for row in read_metrics(run_dir)
     ]

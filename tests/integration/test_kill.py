@@ -6,11 +6,15 @@ import random
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from small_runs import differences
 
+from rl_training.config import TrainConfig
+from rl_training.runtime import resume, train
 from rl_training.runtime.artifacts import read_metrics
 from rl_training.runtime.checkpointing import load_checkpoint
 
@@ -93,6 +97,36 @@ def test_a_run_killed_five_times_ends_as_if_it_had_never_stopped(
             if isinstance(value, torch.Tensor)
             else ours["algorithm"][key] == value
         ), key
+
+
+KILLED_WHILE_GOING_BACK = """
+import os, signal, sys
+from rl_training.runtime import recovery, train
+
+recovery.drop_policies = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+train(sys.argv[1])
+"""
+
+
+@pytest.mark.filterwarnings("ignore:timestep")
+def test_a_run_killed_while_it_goes_back_to_a_checkpoint_ends_as_if_it_had_not_been(
+    tiny_config: Callable[..., TrainConfig], tmp_path: Path
+) -> None:
+    growing = ("algo_kwargs.learning_rate=16", "algo_kwargs.guard_weight_growth=200")
+    off = [f"algo_kwargs.guard_{name}=null" for name in ("saturation", "action_spread", "value_slack")]
+    config = tiny_config("td3_bc", "algo_kwargs.on_divergence=rollback", *growing, *off)
+    straight = train(config).run_dir
+    (tmp_path / "config.yaml").write_text(config.to_yaml())
+    killed = subprocess.run([sys.executable, "-c", KILLED_WHILE_GOING_BACK, tmp_path / "config.yaml"], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    (other,) = set(Path(config.output_dir).iterdir()) - {straight}
+
+    resume(other)
+
+    ours, theirs = (load_checkpoint(run / "checkpoints" / "latest.pt") for run in (straight, other))
+    assert len(ours["trainer"]["guards"]["rollbacks"]) == 1
+    assert not differences(ours["algorithm"], theirs["algorithm"])
+    assert not differences(ours["trainer"], theirs["trainer"])
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_over(tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ class Guards:
                 "saturated_actor",
                 found["saturation"],
                 most,
-                f"{found['saturation']:.0%} of the policy's actions are on their bounds",
+                f"{found['saturation']:.0%} of the policy's actions are on the same bound",
                 f"likely cause: {blame} to where tanh has no gradient",
                 self._advise("lower", "actor_learning_rate", "learning_rate") + ", or set normalize_obs: true",
             )

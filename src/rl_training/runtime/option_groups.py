@@ -182,7 +182,7 @@ class GuardOptions:
         1.0, "how far values may lie beyond the range that the rewards allow, in widths of that range", ge=0
     )
     guard_saturation: float | None = option(
-        0.99, "share of the policy's actions on their bounds from which the actor counts as saturated", gt=0, le=1
+        0.99, "share of the policy's actions on the same bound from which the actor counts as saturated", gt=0, le=1
     )
     guard_action_spread: float | None = option(
         1e-6, "largest spread of the policy's actions over observations at which the actor counts as dead", ge=0

@@ -76,7 +76,7 @@ def _measure_networks(algorithm: Algorithm, rows: Batch) -> Metrics:
     if (raw != raw[:1]).any():
         report["action_spread"] = _action_spread(algorithm, obs, actions)
     if isinstance(algorithm.action_space, BoxActions):
-        report["saturation"] = (actions.abs() > ON_BOUND).float().mean()
+        report["saturation"] = _saturation(actions)
     if hasattr(model, "critic"):
         report["policy_value"] = model.values(obs, actions).mean()
     if isinstance(getattr(model, "critic", None), Critic):
@@ -88,6 +88,15 @@ def _measure_networks(algorithm: Algorithm, rows: Batch) -> Metrics:
     elif isinstance(getattr(model, "vae", None), BehaviorVAE):
         report["clone_error"] = _clone_error(algorithm, model.vae(obs, logged)[0], logged)
     return report
+
+
+def _saturation(actions: Tensor) -> Tensor:
+    """The share of actions on their bound, by the bound on which most are.
+
+    A policy that goes from one bound to the other, as the best one may do, answers to what it observes.
+    """
+    sides = torch.stack([actions > ON_BOUND, actions < -ON_BOUND]).float().mean(1)
+    return sides.amax(0).mean()
 
 
 def _action_spread(algorithm: Algorithm, obs: Tensor, actions: Tensor) -> Tensor:

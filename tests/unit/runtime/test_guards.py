@@ -21,7 +21,7 @@ from rl_training.models import Model
 from rl_training.runtime import train
 from rl_training.runtime.artifacts import read_metrics
 from rl_training.runtime.checkpointing import load_checkpoint
-from rl_training.runtime.probing import RewardRange
+from rl_training.runtime.probing import RewardRange, _saturation
 from rl_training.types import TrainingError
 
 MakeConfig = Callable[..., TrainConfig]
@@ -47,7 +47,7 @@ PROVOKED: dict[str, tuple[str, tuple[str, ...], str]] = {
     "saturated_actor": (
         "td3_bc",
         ("algo_kwargs.learning_rate=1", "algo_kwargs.guard_action_spread=null", "algo_kwargs.guard_value_slack=null"),
-        r"100% of the policy's actions are on their bounds: .* errors of the critics .*; lower actor_learning_rate",
+        r"100% of the policy's actions are on the same bound: .* errors of the critics .*; lower actor_learning_rate",
     ),
     "weights": (
         "td3_bc",
@@ -158,6 +158,18 @@ def test_a_guard_warns_once_and_notes_when_it_is_over(tiny_config: MakeConfig) -
 
     assert [(row["guard"], row["action"]) for row in _alarms(result.run_dir)] == [("clone", "warn"), ("clone", "over")]
     assert len(caught) == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "share"),
+    [
+        ([[1.0, 0.2], [1.0, -1.0], [1.0, 0.0], [1.0, 0.9]], (1 + 0.25) / 2),
+        ([[1.0], [-1.0], [1.0], [-1.0]], 0.5),
+        ([[0.5], [-0.98]], 0.0),
+    ],
+)
+def test_a_policy_that_changes_sides_is_not_saturated(rows: list[list[float]], share: float) -> None:
+    assert float(_saturation(torch.tensor(rows))) == pytest.approx(share)
 
 
 @pytest.mark.parametrize(
