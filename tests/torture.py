@@ -49,6 +49,13 @@ OFFLINE = (
     "algo_kwargs.hidden_sizes=[8, 8]",
 )
 SAVED = ("env_id=SavedProbe-v0", "algo_kwargs.reward_scale=0.001", "algo_kwargs.save_replay=true")
+GOING_BACK = (
+    "algo_kwargs.on_divergence=rollback",
+    "algo_kwargs.guard_saturation=null",
+    "algo_kwargs.guard_action_spread=null",
+    "algo_kwargs.guard_value_slack=null",
+)
+SLOWER = ("algo_kwargs.learning_rate=1", "algo_kwargs.guard_weight_growth=12", "algo_kwargs.buffer_capacity=4")
 CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     "bc": ("bc", OFFLINE),
     "td3_bc": ("td3_bc", OFFLINE),
@@ -58,6 +65,11 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     "td3": ("td3", (*SMALL, *SAVED)),
     "ppo": ("ppo", ("total_timesteps=64", "eval_episodes=1", "log_interval=16", "checkpoint_interval=16")),
     "fine_tuning": ("td3_bc", (*SMALL, *PRIOR)),
+    "going_back": (
+        "td3_bc",
+        (*OFFLINE, *GOING_BACK, "algo_kwargs.learning_rate=16", "algo_kwargs.guard_weight_growth=100"),
+    ),
+    "going_back_online": ("td3", (*SMALL, *GOING_BACK, *SLOWER, "checkpoint_interval=6", "keep_checkpoints=1")),
 }
 """What is tortured, by name: an algorithm and what makes its run small."""
 NAME = "victim"
@@ -288,7 +300,7 @@ def main() -> None:
         own = [row for row in rows if row["case"] == case]
         count = Counter(name for row in own for name in ("killed", "lost", "different", "left") if row[name])
         words = ", ".join(f"{name} {count[name]}" for name in ("lost", "different", "left"))
-        print(f"{case:<14}{len(own)} kills ({len(own) - count['killed']} came too late): {words}")
+        print(f"{case:<18}{len(own)} kills ({len(own) - count['killed']} came too late): {words}")
     for row in (row for row in rows if row["lost"] or row["different"]):
         print(json.dumps(row))
     sys.exit(any(row["lost"] or row["different"] for row in rows))

@@ -58,6 +58,18 @@ def test_a_run_of_the_present_format_goes_on(tmp_path: Path) -> None:
     assert load_checkpoint(result.checkpoint_path)["trainer"]["state"]["env_steps"] == 30
 
 
+@pytest.mark.filterwarnings("ignore:the run was made with torch")
+def test_a_run_from_before_there_were_guards_goes_on_with_them(tmp_path: Path) -> None:
+    shutil.copytree(FORMAT_2, tmp_path / "run")
+    before = load_checkpoint(tmp_path / "run" / "checkpoints" / "latest.pt")["trainer"]
+    assert "guards" not in before
+
+    result = resume(tmp_path / "run", total_timesteps=30, algo_kwargs={"on_divergence": "rollback"})
+
+    guards = load_checkpoint(result.checkpoint_path)["trainer"]["guards"]
+    assert (guards["good"], guards["rollbacks"]) == ("step_000000030.pt", [])
+
+
 def test_a_run_of_an_older_format_does_not_go_on(tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(FORMAT_2, run)

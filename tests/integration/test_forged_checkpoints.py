@@ -46,6 +46,14 @@ def forge(folder: Path, changes: dict[str, Any]) -> Path:
     return run
 
 
+GUARDS: dict[str, Any] = {
+    "initial": {"policy": 1.0},
+    "raised": [],
+    "looked": 0,
+    "rollbacks": [],
+    "good": None,
+    "rewards": {"low": 0.0, "high": 0.0, "goes_on": False, "seen": 0},
+}
 WEIGHT = "algorithm/model.actor.net.0.weight"
 EVERYWHERE: dict[str, tuple[dict[str, Any], str]] = {
     "no spaces": ({"spaces": DELETED}, "spaces is missing"),
@@ -65,6 +73,10 @@ EVERYWHERE: dict[str, tuple[dict[str, Any], str]] = {
     "no generators": ({"random": None}, "random is wrong"),
     "threads of text": ({"machine/threads": "many"}, "machine.threads is wrong"),
     "rows without an end": ({"replay": [[0]]}, "replay.0 is wrong"),
+    "guards of text": ({"trainer/guards": "none"}, "trainer.guards is wrong"),
+    "guards that know more": ({"trainer/guards": {**GUARDS, "look": 1}}, "trainer.guards.look is wrong"),
+    "a way back to another folder": ({"trainer/guards": {**GUARDS, "good": "../update_1.pt"}}, "trainer.guards.good"),
+    "too many ways back": ({"trainer/guards": {**GUARDS, "rollbacks": [{}] * 4}}, "trainer.guards.rollbacks"),
     "wide networks": ({"config/algo_kwargs/hidden_sizes": [1 << 20, 1 << 20]}, "does not fit the options"),
     "impossible networks": ({"config/algo_kwargs/hidden_sizes": [1 << 40, 1 << 40]}, "does not fit the options"),
     "a million networks": ({"config/algo_kwargs/num_critics": 10**9}, "num_critics"),
@@ -96,6 +108,7 @@ RESUMED: dict[str, dict[str, Any]] = {
     "a task of another shape": {
         "collector/stepper/snapshots": [{"task": {"state": torch.zeros(1, 2)}, "steps": [0], "random": {}}]
     },
+    "guards of other networks": {"trainer/guards": GUARDS},
     "counters of text": {"trainer/state": {"update_count": "many"}},
 }
 

@@ -15,7 +15,7 @@ from rl_training.runtime.artifacts import read_metrics
 from rl_training.runtime.options import bind_options
 
 HOPPER = DATA_FOLDER / "d4rl" / "mujoco" / "hopper_medium-v2.hdf5"
-UPDATES = 400
+UPDATES = 200
 
 
 def _shortened(config: str, output: Path) -> list[str]:

@@ -22,6 +22,7 @@ from rl_training.runtime.probing import (
     probe_rows,
     weight_norms,
 )
+from rl_training.types import CheckpointError
 
 MOST_ROLLBACKS = 3
 OUTSIDE = "outside"
@@ -230,5 +231,7 @@ class Guards:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
+        if state["initial"].keys() != self.initial.keys():
+            raise CheckpointError(f"guards watched the networks {sorted(state['initial'])}, not {sorted(self.initial)}")
         vars(self).update({name: value for name, value in state.items() if name != "rewards"})
         self.rewards.load_state_dict(state["rewards"])

@@ -31,6 +31,14 @@ TOO_FAST = (
 )
 """Overrides with which weights grow too fast at first, but not with half the learning rate."""
 
+ONLINE = (
+    "algo_kwargs.learning_rate=1",
+    "algo_kwargs.guard_weight_growth=12",
+    "algo_kwargs.buffer_capacity=4",
+    "checkpoint_interval=6",
+)
+"""The same for a run that acts. No row of the good checkpoint is left in its small ring when the run goes back."""
+
 
 def _rows(run_dir: Path, *kinds: str) -> list[dict[str, Any]]:
     """The metrics of a run, of some kinds, without what depends on the clock."""
@@ -60,6 +68,15 @@ def test_a_run_goes_back_three_times_and_then_ends(tiny_config: MakeConfig) -> N
 
     (run,) = Path(config.output_dir).iterdir()
     assert [row["learning_rate_multiplier"] for row in _rows(run, "guard")] == [0.5, 0.25, 0.125]
+
+
+def test_the_best_checkpoint_is_not_one_that_the_run_went_back_from(tiny_config: MakeConfig) -> None:
+    result = train(tiny_config("td3_bc", *TOO_FAST, "algo_kwargs.eval_interval=5", "total_timesteps=10"))
+
+    assert [row["noticed_at"] for row in _rows(result.run_dir, "guard")] == [10]
+    best = load_checkpoint(result.run_dir / "checkpoints" / "best.pt")["trainer"]
+    assert len(best["guards"]["rollbacks"]) == 1
+    assert best["state"]["best_step"] == load_checkpoint(result.checkpoint_path)["trainer"]["state"]["best_step"]
 
 
 class KilledError(Exception):
@@ -102,12 +119,21 @@ def _same_end(straight: Path, other: Path) -> None:
     for part in ("algorithm", "source", "collector", "random", "trainer"):
         assert not differences(ours[part], theirs[part], part)
     assert _rows(straight) == _rows(other)
+    assert _files(straight) == _files(other)
+
+
+def _files(run_dir: Path) -> list[str]:
+    """The checkpoints and policies of a run."""
+    return sorted(str(path.relative_to(run_dir)) for path in run_dir.glob("*/*.pt") if path.parent.name != "replay")
 
 
 def test_a_run_that_is_killed_while_it_goes_back_ends_as_if_it_had_not_been(tiny_config: MakeConfig) -> None:
     config = tiny_config("td3_bc", *TOO_FAST, "algo_kwargs.eval_interval=20")
     straight = train(config).run_dir
-    for place in PLACES.keys() - {"before rows are deleted"}:
+    for place in PLACES:
+        if place == "before rows are deleted":
+            # It has no buffer.
+            continue
         killed = _train_until_killed(config, place)
 
         resume(killed)
@@ -116,10 +142,7 @@ def test_a_run_that_is_killed_while_it_goes_back_ends_as_if_it_had_not_been(tiny
 
 
 def test_a_run_that_acts_goes_back_with_its_environments_and_its_buffer(tmp_path: Path) -> None:
-    # The ring is so small that no row of the good checkpoint is left in it when the run goes back.
-    small = ("algo_kwargs.buffer_capacity=4", "checkpoint_interval=6")
-    slower = ("algo_kwargs.learning_rate=1", "algo_kwargs.guard_weight_growth=12")
-    config = online_config(tmp_path / "runs", "td3", *TOO_FAST, *slower, *small)
+    config = online_config(tmp_path / "runs", "td3", *TOO_FAST, *ONLINE)
     straight = train(config).run_dir
     first = _rows(straight, "guard")[0]
     assert (first["action"], first["noticed_at"], first["global_step"]) == ("rollback", 30, 24)
@@ -152,6 +175,126 @@ def test_what_an_interrupted_run_saves_is_no_checkpoint_to_go_back_to(tiny_confi
         resume(stopped.run_dir, callbacks=[InterruptAt(-1)])
 
         _same_end(straight, stopped.run_dir)
+
+
+class Explode(Callback):
+    """Makes the weights of the critics a thousand times as large, once."""
+
+    is_new = True
+
+    def on_each_update(self, state: TrainerState, metrics: Any) -> None:
+        if state.update_count == 17 and self.is_new:
+            self.is_new = False
+            with torch.no_grad():
+                for weights in state.algorithm.model.critic.parameters():
+                    weights.mul_(1000)
+
+
+def test_a_run_goes_back_to_where_its_options_had_not_changed_yet(tiny_config: MakeConfig) -> None:
+    often = ("total_timesteps=30", "checkpoint_interval=10", "algo_kwargs.eval_interval=3")
+    config = tiny_config("td3_bc", *TOO_FAST, "algo_kwargs.learning_rate=0.001", *often)
+    stopped = train(config, callbacks=[InterruptAt(13)]).run_dir
+
+    resume(stopped, callbacks=[Explode()], algo_kwargs={"batch_size": 8})
+
+    assert [(row["global_step"], row["noticed_at"]) for row in _rows(stopped, "guard")] == [(10, 20)]
+    trainer, best = (load_checkpoint(stopped / "checkpoints" / f"{name}.pt")["trainer"] for name in ("latest", "best"))
+    assert trainer["branches"] == [10]
+    assert best["branches"] == [10] or best["state"]["global_step"] <= 10
+    assert trainer["state"]["best_step"] == best["state"]["global_step"]
+    assert "checkpoints/update_000000013.pt" not in _files(stopped)
+    assert [row["global_step"] for row in _rows(stopped, "train")] == [10, 20, 30]
+
+
+def test_the_checkpoint_to_go_back_to_stays_with_its_rows_whatever_is_kept(tmp_path: Path) -> None:
+    config = online_config(tmp_path / "runs", "td3", *TOO_FAST, *ONLINE, "keep_checkpoints=1")
+    # Updates begin after 12 steps: this is in step 27, after the good checkpoint and before the alarm.
+    straight = train(config, callbacks=[InterruptAt(-1)]).run_dir
+    stopped = train(config, callbacks=[InterruptAt(15)])
+    checkpoints = stopped.run_dir / "checkpoints"
+    assert {path.name for path in checkpoints.glob("step_*")} == {"step_000000024.pt", "step_000000027.pt"}
+
+    resume(stopped.run_dir, callbacks=[InterruptAt(-1)])
+
+    _same_end(straight, stopped.run_dir)
+
+
+def test_a_good_checkpoint_that_a_kill_left_without_its_number_gets_it_when_the_run_goes_on(
+    tiny_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny_config("td3_bc", *TOO_FAST, "algo_kwargs.eval_interval=20")
+    straight = train(config).run_dir
+
+    def end(*_: Any) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpointing, "link_checkpoint", end)
+        with pytest.raises(KilledError):
+            train(config)
+    (killed,) = set(Path(config.output_dir).iterdir()) - {straight}
+    assert _files(killed) == ["checkpoints/latest.pt", "policies/step_000000000.pt"]
+
+    resume(killed)
+
+    _same_end(straight, killed)
+
+
+def test_a_run_that_cannot_go_back_says_why_and_what_went_wrong(tiny_config: MakeConfig) -> None:
+    class Damage(Callback):
+        def on_each_update(self, state: TrainerState, metrics: Any) -> None:
+            path = state.run_dir / "checkpoints" / "update_000000000.pt"
+            path.write_bytes(path.read_bytes()[:-100])
+
+    with pytest.raises(
+        TrainingError,
+        match=r"the weights of the network critic .*cannot go back: .*update_000000000.pt is not",
+    ):
+        train(tiny_config("td3_bc", *TOO_FAST), callbacks=[Damage()])
+
+
+class FailOnce(Callback):
+    """Code of the user's own that fails at one event, the first time."""
+
+    def __init__(self, event: str) -> None:
+        self.event, self.is_new = event, True
+
+    def _pass(self, event: str) -> None:
+        if event == self.event and self.is_new:
+            self.is_new = False
+            raise RuntimeError(event)
+
+    def load_state_dict(self, state: Any) -> None:
+        self._pass("load")
+
+    def on_update_end(self, state: TrainerState, metrics: Any) -> None:
+        self._pass("log")
+
+
+def test_a_callback_that_fails_while_a_run_goes_back_leaves_the_last_checkpoint(tiny_config: MakeConfig) -> None:
+    config = tiny_config("td3_bc", *TOO_FAST, "algo_kwargs.eval_interval=20")
+    straight, failing = train(config, callbacks=[FailOnce("never")]).run_dir, FailOnce("load")
+    with pytest.raises(RuntimeError, match="load"):
+        train(config, callbacks=[failing])
+    (failed,) = set(Path(config.output_dir).iterdir()) - {straight}
+    assert load_checkpoint(failed / "checkpoints" / "latest.pt")["trainer"]["guards"]["rollbacks"] == []
+
+    resume(failed, callbacks=[failing])
+
+    _same_end(straight, failed)
+
+
+def test_a_warning_of_a_log_line_that_failed_is_made_again_with_it(tiny_config: MakeConfig) -> None:
+    config = tiny_config("td3_bc", *TOO_FAST, "algo_kwargs.on_divergence=warn")
+    straight, failing = train(config, callbacks=[FailOnce("never")]).run_dir, FailOnce("log")
+    assert [row["action"] for row in _rows(straight, "guard")] == ["warn"]
+    with pytest.raises(RuntimeError, match="log"):
+        train(config, callbacks=[failing])
+    (failed,) = set(Path(config.output_dir).iterdir()) - {straight}
+
+    resume(failed, callbacks=[failing])
+
+    assert _rows(straight) == _rows(failed)
 
 
 def test_a_policy_that_gives_no_numbers_is_called_divergence_and_not_the_environments_fault(tmp_path: Path) -> None:
