@@ -272,7 +272,7 @@ def test_a_sweep_goes_on_when_a_seed_fails_and_keeps_what_it_said(
     assert (done.seed, done.status, done.global_step, done.total) == (2, "done", 10, 20)
     assert done.metrics is not None
     assert done.metrics["return_mean"] == 1.0
-    assert [event.status for event in events if event.seed == 2] == ["running"] * 3 + ["done"]
+    assert [event.status for event in events if event.seed == 2] == ["running"] * 4 + ["done"]
 
 
 @pytest.mark.parametrize(("seeds", "workers"), [([], 1), ([0], 0)])

@@ -400,7 +400,7 @@ def test_resume_may_set_options_that_were_null(train_tiny: Command, command: Com
         ("threads=1", "unknown option 'threads'"),
         ("path=elsewhere", "unknown option 'path'"),
         ("algo_kwargs.bc_aplha=1", "algo_kwargs: unknown option 'bc_aplha'; did you mean 'bc_alpha'?"),
-        ("algo_kwargs.hidden_sizes=[4, 4]", "the checkpoint does not fit the options of the networks: size mismatch"),
+        ("algo_kwargs.hidden_sizes=[4, 4]", "latest.pt does not fit the options of the networks: size mismatch"),
         ("algo_kwargs.dataset_seed=9", "the data is not what the run was trained on"),
     ],
 )

@@ -226,7 +226,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(
     spec = get_algorithm_spec(name)
     straight = spec.train(tiny_config(name))
     # An interval of one update leaves a checkpoint after every one of them, as kills at any moment would find it.
-    dense = spec.train(tiny_config(name, "checkpoint_interval=1", "total_timesteps=20"))
+    dense = spec.train(tiny_config(name, "checkpoint_interval=1", "total_timesteps=20", "keep_checkpoints=all"))
     unit = "update" if spec.mode == "offline" else "step"
     resumed = spec.resume(dense.run_dir / "checkpoints" / f"{unit}_{stop_at:09d}.pt")
     ours, theirs = (load_checkpoint(result.checkpoint_path) for result in (straight, resumed))

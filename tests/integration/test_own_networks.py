@@ -32,7 +32,7 @@ OWN = (
 @pytest.mark.parametrize("name", ["td3_bc", "sac", "ppo", "dqn"])
 def test_a_run_resumes_bit_for_bit_and_its_policy_predicts(name: str, tiny_config: MakeConfig) -> None:
     straight = train(tiny_config(name, *OWN))
-    dense = train(tiny_config(name, *OWN, "checkpoint_interval=1"))
+    dense = train(tiny_config(name, *OWN, "checkpoint_interval=1", "keep_checkpoints=all"))
     unit = "update" if ALGORITHMS[name].mode == "offline" else "step"
     resumed = resume(dense.run_dir / "checkpoints" / f"{unit}_{13:09d}.pt")
 
