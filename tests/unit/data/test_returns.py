@@ -467,8 +467,8 @@ def test_a_run_resumed_between_and_at_refreshes_ends_as_an_uninterrupted_one(
     algo: str, stop: int, tiny_config: Callable[..., TrainConfig]
 ) -> None:
     spec = get_algorithm_spec(algo)
-    small = ("algo_kwargs.recompute_interval=3", "algo_kwargs.eval_interval=null", "checkpoint_interval=1")
-    small += ("keep_checkpoints=all",)
+    dense = ("checkpoint_interval=1", "keep_checkpoints=all")
+    small = ("algo_kwargs.recompute_interval=3", "algo_kwargs.eval_interval=null", *dense)
     straight = spec.train(tiny_config(algo, *small))
     ours = load_checkpoint(straight.checkpoint_path)
     # In the same directory, over what the first run had come to.
