@@ -69,7 +69,7 @@ def corrected_claim(
     among: int,
     progress: Progress | None = None,
 ) -> Claim:
-    """What the episodes that chose a policy `among` so many say about it, minus what the choice adds on average."""
+    """What the episodes that chose a policy say about it, minus what choosing it `among` several adds on average."""
     if chosen not in {each.name for each in found.policies}:
         # Real episodes chose one that a first, rough fit had left out.
         found = judge_policies({chosen: named[chosen]}, choosing, options, progress=progress)
@@ -84,7 +84,7 @@ def _plain_claim(each: Estimate, basis: Basis, episodes: int) -> Claim:
 
 
 def _corrected(each: Estimate, found: Estimates, among: int) -> Claim:
-    """The estimate minus what the highest of so many is too high on average."""
+    """The estimate minus the amount by which the highest of `among` estimates is too high on average."""
     assert each.value is not None and each.interval is not None and each.difference is not None  # noqa: PT018, S101
     differences = np.array([each.raw_value, *each.members]) - np.array([found.behavior_value, *found.behavior_members])
     correction = winners_curse(among) * float(differences[1:].std(ddof=1))

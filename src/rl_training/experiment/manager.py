@@ -107,7 +107,7 @@ class ExperimentManager:
     ) -> list[SeedProgress]:
         """Train several runs in processes, as `sweep` does; no two may have both the same name and the same seed.
 
-        All of them together have so many `seconds`, which are shared out among those that have not begun; a run whose
+        All of them together have this number of `seconds`, shared out among those that have not begun; a run whose
         time is over ends with a checkpoint and an evaluation, as at its last timestep.
         """
         bound = [read_options(config) for config in configs]

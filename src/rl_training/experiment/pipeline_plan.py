@@ -26,8 +26,8 @@ LEARNED_UPDATES = 2000
 """Updates of a fit where few would do for its horizon: rewards have to be learned too. Half of them are the least."""
 MOST_UPDATES = 1_000_000
 CLONE_PASSES, CLONE_UPDATES = 50, 5000
-"""Where the time ends runs: a clone has learned all it can after so many passes over the data, and at least so many
-updates. It leaves the rest of its time to the others."""
+"""Passes over the data, and the fewest updates, after which a clone has learned all it can. Where the time ends runs,
+it leaves the rest of its time to the others."""
 BATCH = 256
 MEMBERS, FEW_MEMBERS = 10, 5
 """Fits to resampled episodes, and how many where time is short; intervals are then wider."""
@@ -94,7 +94,7 @@ class Plan:
         if self.left_out:
             names = ", ".join(self.left_out)
             lines.append(
-                f"the time is too short for {names}: a value can be judged only after so many updates; "
+                f"the time is too short for {names}: an estimate needs more updates than fit into it; "
                 f"more --minutes{' or a smaller --gamma' * (self.gamma > LEAST_GAMMA)} would allow more runs"
             )
         return lines
