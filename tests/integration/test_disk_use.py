@@ -57,6 +57,31 @@ def test_a_resumed_run_of_an_earlier_version_keeps_its_checkpoints(tmp_path: Pat
     assert len(names(run / "checkpoints")) == 8
 
 
+def test_a_checkpoint_that_becomes_the_best_again_is_not_deleted_before(tmp_path: Path) -> None:
+    run = train(small(tmp_path, "keep_checkpoints=all")).run_dir
+    checkpoints = run / "checkpoints"
+    # At update 30 the best was that of update 10, and update 40 is better.
+    tree = load_checkpoint(checkpoints / "update_000000030.pt")
+    tree["trainer"]["state"] |= {"best_step": 10, "best_score": 1e9}
+    save_checkpoint(checkpoints / "update_000000030.pt", tree)
+    shutil.copyfile(checkpoints / "update_000000040.pt", checkpoints / "best.pt")
+
+    resume(checkpoints / "update_000000030.pt", keep_checkpoints=1)
+
+    assert load_checkpoint(checkpoints / "best.pt")["trainer"]["state"]["global_step"] == 10
+    assert names(checkpoints) == ["best.pt", "latest.pt", "update_000000040.pt"]
+
+
+def test_a_checkpoint_whose_number_a_kill_prevented_gets_it_from_the_next_start(tmp_path: Path) -> None:
+    run = train(small(tmp_path)).run_dir
+    before = names(run / "checkpoints")
+    (run / "checkpoints" / "update_000000040.pt").unlink()
+
+    resume(run)
+
+    assert names(run / "checkpoints") == before
+
+
 def test_the_rows_of_every_checkpoint_that_is_kept_are_kept(tmp_path: Path) -> None:
     config = online_config(tmp_path, "sac", "total_timesteps=100", "algo_kwargs.buffer_capacity=25")
     run = train(config).run_dir
@@ -113,6 +138,12 @@ def test_a_draft_of_a_killed_run_is_deleted_by_the_next_start_and_breaks_no_repo
     tmp_path: Path, command: Command
 ) -> None:
     draft = make_draft(tmp_path, age=2 * OLD_DRAFT)
+    train(small(tmp_path))
+    assert not draft.exists()
+
+    # A process has signed its lock, and is dead: it does not matter how long.
+    draft = make_draft(tmp_path, age=0)
+    (draft / ".lock").write_text("{}")
     train(small(tmp_path))
     assert not draft.exists()
 

@@ -25,7 +25,7 @@ from torch import Tensor
 from rl_training.config import TrainConfig
 from rl_training.files import atomic_write, is_full, write_text, writing
 from rl_training.importing import resume_command
-from rl_training.runtime.locking import RunLock, is_locked
+from rl_training.runtime.locking import RunLock, is_locked, is_signed
 from rl_training.runtime.metric_rows import FILE as METRICS
 from rl_training.runtime.metric_rows import Line, describe_damage, encode_row, read_lines, refuse_foreign_rows
 from rl_training.types import ConfigError, Metrics, StorageError
@@ -255,12 +255,19 @@ def refuse_taken(config: TrainConfig) -> None:
 
 
 def _drop_drafts(parent: Path) -> None:
-    """Delete directories that a kill left before they got their names; one of a live process is locked, or young."""
+    """Delete directories that a kill left before they got their names.
+
+    One of a live process is locked. It is not yet signed, and young, if the process is about to lock it.
+    """
     for path in parent.glob(".*") if parent.is_dir() else ():
-        if DRAFT.fullmatch(path.name) and path.is_dir() and (path / "checkpoints").is_dir():
+        if DRAFT.fullmatch(path.name) and ((path / "checkpoints").is_dir() or _is_empty(path)):
             is_old = time.time() - path.stat().st_mtime > OLD_DRAFT
-            if is_old and is_locked(path) is False:
+            if (is_old or is_signed(path)) and is_locked(path) is False:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_empty(path: Path) -> bool:
+    return path.is_dir() and not any(path.iterdir())
 
 
 def _claim(draft: Path, name: str, *, numbered: bool = True) -> Path:

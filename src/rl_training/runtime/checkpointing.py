@@ -35,7 +35,14 @@ FORMAT = 2
 
 
 def save_latest(session: Session, *, good: bool = False) -> None:
-    """Write the state of the run under its number and make it the latest; its policy gets a file of its own.
+    """Write the state of the run as the latest checkpoint, and under its number; its policy gets a file of its own."""
+    write_latest(session, good=good)
+    number_latest(session)
+    warn_of_full_disk(session)
+
+
+def write_latest(session: Session, *, good: bool = False) -> None:
+    """Write the state of the run as the latest checkpoint, and its policy.
 
     The policy comes first: a run that is killed after it goes back to the state before, and drops it. Then comes the
     latest checkpoint, which everything else in the directory follows. A `good` checkpoint is one to which guards may go
@@ -44,24 +51,35 @@ def save_latest(session: Session, *, good: bool = False) -> None:
     if (broken := session.find_broken()) is not None:
         raise diverged(session, broken)
     session.run.check_place()
-    guards, unit = session.guards, "update" if session.collector is None else "step"
-    name = f"{unit}_{session.state.global_step:09d}.pt"
+    guards = session.guards
     if guards.goes_back and (good or guards.good is None):
-        guards.good = name
+        guards.good = _number(session)
     path = policy_path(session.run.path, session.state.global_step)
     with writing(path.parent):
         path.parent.mkdir(exist_ok=True)
     save_checkpoint(path, policy_tree(session))
-    link_checkpoint(save(session, LATEST), name)
+    save(session, LATEST)
     session.saved = session.state.update_count, session.state.env_steps
-    if session.config.keep_checkpoints != "all":
-        for older in list(numbered_checkpoints(session.run.checkpoints).values())[session.config.keep_checkpoints :]:
-            if older.name != guards.good:
+
+
+def number_latest(session: Session) -> None:
+    """Give the latest checkpoint its number too, and delete numbered ones and rows that are not to be kept."""
+    folder, name, keep = session.run.checkpoints, _number(session), session.config.keep_checkpoints
+    latest, numbered = folder / LATEST, folder / name
+    if not (numbered.exists() and numbered.samefile(latest)):
+        link_checkpoint(latest, name)
+    if keep != "all":
+        for older in list(numbered_checkpoints(folder).values())[keep:]:
+            if older.name != session.guards.good:
                 older.unlink(missing_ok=True)
     if session.store is not None:
         session.store.keep(name)
         session.store.prune()
-    warn_of_full_disk(session)
+
+
+def _number(session: Session) -> str:
+    """The name of a checkpoint with the timestep of the run."""
+    return f"{'update' if session.collector is None else 'step'}_{session.state.global_step:09d}.pt"
 
 
 def save(session: Session, name: str) -> Path:

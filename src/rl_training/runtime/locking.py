@@ -145,6 +145,12 @@ def is_locked(folder: Path) -> bool | None:
     return False
 
 
+def is_signed(folder: Path) -> bool:
+    """Whether a process has had the lock of a directory and has not given it back; it may have ended."""
+    path = folder / NAME
+    return path.is_file() and path.stat().st_size > 0
+
+
 def _holder(descriptor: int) -> dict[str, Any]:
     try:
         found = json.loads(os.pread(descriptor, 1000, 0))

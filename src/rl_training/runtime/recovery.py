@@ -14,10 +14,11 @@ from rl_training.runtime.checkpoint_schema import open_checkpoint
 from rl_training.runtime.checkpointing import (
     LATEST,
     link_checkpoint,
+    number_latest,
     numbered_checkpoints,
     refuse_foreign,
-    save_latest,
     saved_spans,
+    write_latest,
 )
 from rl_training.runtime.policy_files import drop_policies
 from rl_training.types import CheckpointError, ConfigError, DamagedError
@@ -91,7 +92,7 @@ def settle(session: Session, saved: Saved | None, *, is_named: bool, is_changed:
     if _lacks_good(session) or is_changed or saved is None or saved.path.name != LATEST:
         # It says how the run ended, which it has not any more.
         (run.path / "result.json").unlink(missing_ok=True)
-        save_latest(session)
+        write_latest(session)
     session.checkpoint_bytes = (run.checkpoints / LATEST).stat().st_size
     # Before the first timestep there is only the evaluation of an initial policy, which is made again.
     run.rewind_metrics(state.event_step if state.global_step else -1, session.guards.rollbacks)
@@ -104,8 +105,8 @@ def settle(session: Session, saved: Saved | None, *, is_named: bool, is_changed:
         if step > state.global_step:
             path.unlink(missing_ok=True)
     drop_policies(run.path, after=state.global_step)
-    if session.store is not None:
-        session.store.prune()
+    # The last, since it deletes checkpoints. One of them may have become the best.
+    number_latest(session)
 
 
 def _lacks_good(session: Session) -> bool:

@@ -85,9 +85,9 @@ class KilledError(Exception):
 
 PLACES: dict[str, tuple[Any, str]] = {
     "before the checkpoint is read": (divergence, "load_session"),
-    "before anything is written": (recovery, "save_latest"),
+    "before anything is written": (recovery, "write_latest"),
     "before the checkpoint is the latest": (checkpointing, "save"),
-    "before the checkpoint has its number": (checkpointing, "link_checkpoint"),
+    "before the checkpoint has its number": (recovery, "number_latest"),
     "before rows are deleted": (ReplayStore, "prune"),
     "before the metrics are rewound": (RunDirectory, "rewind_metrics"),
     "before policies are dropped": (recovery, "drop_policies"),
