@@ -120,12 +120,12 @@ def compare(killed: Path, alone: Path) -> dict[str, Any]:
         # A run has an identity of its own.
         places = differences({**ours, "run": None}, {**theirs, "run": None})
         different += [f"{name}: {place}" for place in places]
-    ours, theirs = (
+    our_rows, their_rows = (
         [{name: value for name, value in row.items() if name not in SPEEDS} for row in read_metrics(run)]
         for run in (killed, alone)
     )
-    rows = min(len(ours), len(theirs))
-    different += ["metrics"] * (ours[:rows] != theirs[:rows])
+    rows = min(len(our_rows), len(their_rows))
+    different += ["metrics"] * (our_rows[:rows] != their_rows[:rows])
     return {"run": killed.name, "checkpoints": len(common), "newest": common[-1:], "rows": rows, "different": different}
 
 

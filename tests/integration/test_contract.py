@@ -238,10 +238,13 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(
 
 @pytest.mark.parametrize("config", [config for spec in list_algorithms() for config in spec.configs])
 def test_packaged_configs_bind_and_a_misspelt_key_is_refused(config: str) -> None:
-    from rl_training.config import load_config
+    from rl_training.config import TrainConfig, load_config
 
     record = load_config(config)
-    bind_options(record)
+    resolved = bind_options(record).resolve(record).to_plain()
+    # A run that goes on has the same options, to the type.
+    again = TrainConfig(**resolved)
+    assert repr(bind_options(again).resolve(again).to_plain()) == repr(resolved)
     key = next(iter(record.algo_kwargs))
     misspelt = key[:-2] + key[-1] + key[-2]
     groups = option_groups(ALGORITHMS[record.algo])
