@@ -55,12 +55,16 @@ class Case(NamedTuple):
     """Seeds that are trained side by side; none for a single run."""
     compiled: bool = False
 
-    def config(self) -> TrainConfig:
-        """The configuration; the run has a name, so that the same call starts it and goes on with it."""
-        compile_option = f"algo_kwargs.compile={'always' if self.compiled else 'never'}"
-        names = ["output_dir=runs", f"run_name={NAME}"]
+    def arguments(self) -> list[str]:
+        """The run as `train` takes it; it has a name, so that the same command starts it and goes on with it."""
         name = self.algo if "/" in self.algo else packaged(self.algo)
-        return load_config(name, overrides=[*self.overrides, compile_option, *names])
+        compile_option = f"algo_kwargs.compile={'always' if self.compiled else 'never'}"
+        return [name, *self.overrides, compile_option, "output_dir=runs", f"run_name={NAME}"]
+
+    def config(self) -> TrainConfig:
+        """The same as a configuration."""
+        name, *overrides = self.arguments()
+        return load_config(name, overrides=overrides)
 
 
 CASES: dict[str, Case] = {

@@ -43,7 +43,7 @@ from rl_training.runtime.finding import is_finished
 from rl_training.runtime.named_runs import train_or_resume
 
 SPEEDS = ("updates_per_second", "steps_per_second")
-ERRORS = "errors.txt"
+OUTPUT = "output.txt"
 """What runs say on stderr."""
 COSTLY = 10
 """A compiled run takes so many times as long as another, and is killed that much less often."""
@@ -74,7 +74,7 @@ def run(case: str, folder: Path, kill: Kill | None = None) -> tuple[int, list[st
             os.setsid()
             folder.mkdir(exist_ok=True)
             os.chdir(folder)
-            with Path(ERRORS).open("a") as file:
+            with Path(OUTPUT).open("a") as file:
                 os.dup2(file.fileno(), sys.stderr.fileno())
             torch.set_num_threads(1)
             operations = Operations(folder.resolve() / "runs", kill)
@@ -107,6 +107,13 @@ def contents(victim: Path) -> tuple[dict[str, Any], list[dict[str, Any]], set[st
     return {name: value for name, value in tree.items() if name != "run"}, rows, files
 
 
+def compare(ours: Path, theirs: Path) -> dict[str, list[str]]:
+    """What a run lacks, has in another state, and has too much, compared with one that was not disturbed."""
+    (tree, rows, files), (other_tree, other_rows, other_files) = map(contents, (ours, theirs))
+    different = differences(tree, other_tree) + ["metrics"] * (rows != other_rows)
+    return {"lost": sorted(other_files - files), "different": different, "left": sorted(files - other_files)}
+
+
 def judge(kill: Kill, folder: Path, straight: Path) -> dict[str, Any]:
     """Kill a run, go on with it, and say what has become of it."""
     killed, _ = run(kill.case, folder, kill)
@@ -123,12 +130,10 @@ def judge(kill: Kill, folder: Path, straight: Path) -> dict[str, Any]:
         if status != 0 or not is_finished(ours):
             row["lost"].append(victim)
             continue
-        (tree, rows, files), (other_tree, other_rows, other_files) = map(contents, (ours, straight / "runs" / victim))
-        row["different"] += differences(tree, other_tree) + ["metrics"] * (rows != other_rows)
-        row["lost"] += sorted(other_files - files)
-        row["left"] += sorted(files - other_files)
+        for name, found in compare(ours, straight / "runs" / victim).items():
+            row[name] += found
     if row["lost"]:
-        row["errors"] = (folder / ERRORS).read_text().splitlines()[-3:]
+        row["errors"] = (folder / OUTPUT).read_text().splitlines()[-3:]
     expected = {path.name for path in (straight / "runs").iterdir()}
     row["left"] += sorted({path.name for path in (folder / "runs").iterdir()} - expected)
     return row
@@ -162,7 +167,7 @@ def torture(case: str, options: argparse.Namespace) -> None:
         straight, began = Path(place, "straight"), time.monotonic()
         status, operations = run(case, straight)
         if status != 0:
-            raise RuntimeError(f"{case}: the run that is not killed failed: {(straight / ERRORS).read_text()}")
+            raise RuntimeError(f"{case}: the run that is not killed failed: {(straight / OUTPUT).read_text()}")
         seconds = time.monotonic() - began
         if CASES[case].seeds:
             # What the workers do is what a single run does.

@@ -31,12 +31,14 @@ from rl_training.types import LARGEST_SEED, ConfigError
 if TYPE_CHECKING:
     from rl_training.experiment.claiming import Claim
     from rl_training.experiment.selecting import Candidate, Checkpoints, Selection
+    from rl_training.experiment.shuffling import ShuffleControl
     from rl_training.experiment.spending import Pull
     from rl_training.runtime.evaluation_data import Split
 
 CHECKPOINTS_HELP = "Which policies of a run are candidates: the latest one, or that of every checkpoint."
 EPISODES_HELP = "Real episodes to spend at most; they need an environment."
 ENV_HELP = "Environment of the real episodes; default the runs' own."
+SHUFFLE_HELP = "Also rank by shuffled rewards, of which nothing of the ranking should be left."
 OUT_HELP = "Write the whole result to this .json file, instead of selection.json in the folder of the runs."
 
 
@@ -52,6 +54,7 @@ def select(
     split: Annotated[str, typer.Option(metavar="auto|held-out|all", help=SPLIT_HELP)] = "auto",
     hidden_sizes: Annotated[str | None, typer.Option(metavar="WIDTH,...", help=SIZES_HELP)] = None,
     seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="Seed of the fits and of the real episodes.")] = 0,
+    shuffle: Annotated[bool, typer.Option("--shuffle", help=SHUFFLE_HELP)] = False,
     out: Annotated[Path | None, typer.Option(help=OUT_HELP)] = None,
     quiet: QuietOption = False,
     import_: ImportOption = None,
@@ -78,6 +81,7 @@ def select(
             updates=updates,
             split=cast("Split", split),
             seed=seed,
+            shuffle=shuffle,
             progress=progress,
             tell=lambda pull: None if as_json or quiet else print(pull_text(pull)),
             **more,
@@ -87,6 +91,8 @@ def select(
         print_json(result.to_plain())
         return
     print_selection(result)
+    if shuffle:
+        print(shuffle_text(result.shuffled))
     if file is not None:
         print(f"stored in {file}")
     if (path := chosen_path(result)) is not None:
@@ -182,6 +188,19 @@ def claim_text(claim: Claim) -> str:
     lowered = f", lowered by {number_text(claim.correction)} for being the highest" if claim.correction else ""
     probability = f"probability {probability_text(claim.probability_better)}"
     return f"{basis}, it is {verdict_text(claim.verdict)} ({probability}; {numbers}{lowered})."
+
+
+def shuffle_text(control: ShuffleControl | None) -> str:
+    """What the shuffle control says about the ranking."""
+    from rl_training.experiment.shuffling import FEWEST_POLICIES
+
+    if control is None:
+        return f"Shuffle control: needs at least {FEWEST_POLICIES} policies that can be judged."
+    left = f"rank correlation {control.correlation:.2f} with the ranking by shuffled rewards"
+    chance = f"chance alone exceeds {control.limit:.2f} in 5 % of cases"
+    if control.passes:
+        return f"Shuffle control: passed, {left}; {chance}."
+    return f"Shuffle control: failed, {left}; {chance}. The ranking hardly comes from the rewards."
 
 
 def chosen_path(result: Selection) -> str | None:

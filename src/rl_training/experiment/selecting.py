@@ -22,6 +22,7 @@ from rl_training.experiment.estimation import (
 )
 from rl_training.experiment.named_policies import named_policies
 from rl_training.experiment.shortlist import Shortlist, make_shortlist
+from rl_training.experiment.shuffling import ShuffleControl, shuffle_control
 from rl_training.experiment.spending import (
     Prior,
     Pull,
@@ -91,6 +92,8 @@ class Selection:
     """Real episodes that might have been spent."""
     estimates: Estimates
     """What the log says about the policies on the shortlist."""
+    shuffled: ShuffleControl | None = None
+    """How much of the ranking is left with shuffled rewards; None if that was not asked for, or policies are few."""
 
     def __getitem__(self, name: str) -> Candidate:
         """One of the policies."""
@@ -135,6 +138,7 @@ def select(
     columns: Mapping[str, Any] | None = None,
     compiled: bool | None = None,
     threads: int | None = None,
+    shuffle: bool = False,
     progress: Progress | None = None,
     tell: Callable[[Pull], None] = lambda pull: None,
     **fit: Any,
@@ -143,7 +147,8 @@ def select(
 
     `runs`, `dataset`, `gamma`, `members`, `split`, `columns` and `fit` are as in `estimate`. Of each run, the latest
     checkpoint is a candidate, or with `checkpoints="all"` every policy file but that of timestep 0. Up to `episodes`
-    real episodes are spent in the environment of the runs, or in `env`; `tell` is called after each.
+    real episodes are spent in the environment of the runs, or in `env`; `tell` is called after each. With `shuffle`,
+    the policies are ranked by shuffled rewards too, as a control of the ranking.
     """
     if episodes < 0:
         raise ConfigError(f"episodes must be at least 0, got {episodes}")
@@ -160,6 +165,8 @@ def select(
     choosing, claiming = _halves(data, seed)
     spent: dict[str, Any] = {"episodes": episodes, "runnable": runnable, "env": env, "tell": tell}
     found = choose(named, choosing, options, compiled=compiled, progress=progress, **spent)
+    if shuffle:
+        found = replace(found, shuffled=_shuffle(named, found.estimates, choosing.log, options))
     if found.chosen is None:
         return found
     if claiming is not None:
@@ -170,6 +177,11 @@ def select(
             found.chosen, named, choosing, options, found=found.estimates, among=among, progress=progress
         )
     return replace(found, claim=claim)
+
+
+def _shuffle(named: Named, found: Estimates, log: EvaluationLog, options: FitOptions) -> ShuffleControl | None:
+    values = {each.name: each.value for each in found.policies if each.value is not None}
+    return shuffle_control({name: policy for name, (policy, _) in named.items()}, values, log, options)
 
 
 def choose(

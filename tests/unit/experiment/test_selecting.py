@@ -14,14 +14,16 @@ import pytest
 from steering import QUICK, Array, away, rest, steering_log, towards
 
 import rl_training
+from rl_training.cli.select import shuffle_text
 from rl_training.data import TransitionDataset
 from rl_training.experiment import claiming, selecting, shortlist
 from rl_training.experiment.claims import Verdict
 from rl_training.experiment.ranking import winners_curse
 from rl_training.experiment.selecting import NO_TIME, Selection, preferred, select
+from rl_training.experiment.shuffling import _limit, shuffle_control
 from rl_training.experiment.spending import Prior, Pull, prior_from_values, spend_episodes
 from rl_training.runtime.evaluation_data import data_given
-from rl_training.runtime.fitting import EvaluationLog, OutOfTimeError
+from rl_training.runtime.fitting import EvaluationLog, FitOptions, OutOfTimeError
 from rl_training.spaces import BoxActions, SpaceSpec
 from rl_training.types import ConfigError
 
@@ -284,3 +286,35 @@ def test_where_rewards_have_both_signs_a_constant_reward_gives_the_slope() -> No
     for cut, discounted in ((False, 1.5), (True, 2.0)):
         prior = prior_from_values({"a": 3.0}, _log([-1, 1, 1, 1], cut=cut), gamma=0.5, logged_value=0.001)
         assert prior.means["a"] == pytest.approx(1 + 2 / discounted * (3.0 - 0.001))
+
+
+def test_shuffled_rewards_leave_nothing_of_a_ranking_by_rewards() -> None:
+    scaled = {f"{share:+.1f}": partial(_scaled, share) for share in np.linspace(-0.3, 0.9, 7)}
+    found = select(scaled, steering_log(60), shuffle=True, **QUICK)
+    assert found.shuffled is not None
+    assert found.shuffled.passes
+    assert set(found.shuffled.values) == {each.name for each in found.candidates if each.value is not None}
+
+
+def test_a_ranking_by_the_length_of_episodes_is_left_and_told() -> None:
+    log = steering_log(80)
+    # Every step is worth the same, and an episode ends far from 0.
+    log["terminals"] = np.abs(log["next_observations"][:, 0]) > 0.6
+    log["timeouts"] &= ~log["terminals"]
+    log["rewards"] = np.ones_like(log["rewards"])
+    data = data_given(log, [], None, is_held_out=True).log
+    scaled = {f"{share:+.1f}": partial(_scaled, share) for share in np.linspace(-0.3, 0.9, 7)}
+    ranked = shuffle_control(scaled, dict.fromkeys(scaled, 0.0), data, FitOptions(**QUICK))
+    assert ranked is not None
+    control = shuffle_control(scaled, ranked.values, data, FitOptions(**QUICK))
+    assert control is not None
+    assert control.correlation == pytest.approx(1)
+    assert not control.passes
+    assert shuffle_text(control).startswith("Shuffle control: failed, rank correlation 1.00")
+    # By tables of its distribution, one order in twenty has a correlation of 0.71 or more, and with ten of 0.56.
+    assert control.limit == pytest.approx(0.7, abs=0.03)
+    assert _limit(10) == pytest.approx(0.55, abs=0.02)
+
+
+def test_few_policies_have_no_shuffle_control() -> None:
+    assert select(POLICIES, steering_log(), shuffle=True, **QUICK).shuffled is None
