@@ -14,7 +14,7 @@ from small_runs import differences, online_config
 
 from rl_training.config import TrainConfig, load_config
 from rl_training.experiment.report import read_runs
-from rl_training.runtime import resume, train
+from rl_training.runtime import predict, resume, train
 from rl_training.runtime.artifacts import read_metrics
 from rl_training.runtime.checkpointing import load_checkpoint, load_tree, save_checkpoint, save_tree
 from rl_training.types import CheckpointError
@@ -275,3 +275,19 @@ def test_commands_name_damaged_lines_and_go_on(run: Path, command: Command) -> N
         answers: list[Answer] = [command("report", run), command("resume", run, "--quiet")]
 
     assert [answer.code for answer in answers] == [0, 0]
+
+
+def test_predict_names_the_newest_checkpoint_that_is_whole(tmp_path: Path) -> None:
+    run = train(small(tmp_path)).run_dir
+    latest, newest, other = (run / "checkpoints" / f"{name}.pt" for name in ("latest", "update_000000040", "best"))
+    whole = run / "checkpoints" / "update_000000030.pt"
+    for path in (latest, newest, other):
+        path.unlink()
+        path.write_bytes(b"torn")
+
+    with pytest.raises(CheckpointError, match=rf"latest.pt is not .*; the newest that is whole is {whole}: name that"):
+        predict(run, [0.0, 0.0, 0.0])
+
+    latest.unlink()
+    with pytest.raises(CheckpointError, match=rf"holds no checkpoint .*; there is {newest}"):
+        predict(run, [0.0, 0.0, 0.0])

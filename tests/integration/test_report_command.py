@@ -84,3 +84,19 @@ def test_mistakes_end_with_status_2_and_nothing_is_written(
     assert answer.code == 2
     assert words in answer.err
     assert not list(Path().glob("*.html"))
+
+
+def test_what_guards_have_found_is_in_the_terminal_and_on_the_page(command: Command) -> None:
+    alarm = {"kind": "guard", "global_step": 20, "guard": "weights", "action": "warn", "message": "the weights explode"}
+    over = {"kind": "guard", "global_step": 20, "guard": "weights", "action": "over"}
+    with Path("runs/clone/metrics.jsonl").open("a") as file:
+        file.write("".join(json.dumps(row) + "\n" for row in (alarm, over)))
+
+    answer = command("report", "runs")
+
+    assert answer.code == 0, answer.err
+    assert answer.out.count("alarm in runs/clone, timestep 20: the weights explode\n") == 1
+    assert command("report", "runs", "--html", "report.html").code == 0
+    assert "<h3>Alarms</h3>" in Path("report.html").read_text()
+    (found,) = json.loads(Path("report.json").read_text())["training"]["alarms"]
+    assert found == {"run": "clone", "global_step": 20, "message": "the weights explode", "action": "warn"}

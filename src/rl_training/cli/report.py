@@ -102,6 +102,9 @@ def print_report(
     shown = {row["metric"] for row in rows}
     print(taken_text(records, runs) + (f": {shown.pop()}" if len(shown) == 1 else ""))
     print_rows(rows)
+    for record in records:
+        for alarm in record.alarms:
+            print(f"alarm in {record.path}, timestep {alarm.global_step}: {alarm.message}")
     if any(row["best"] is None for row in rows):
         command = command_text("estimate", shlex.join(runs))
         print(f"no estimate yet: {command}. Held-out measures say what is broken, not which run is better.")

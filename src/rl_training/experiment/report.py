@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from rl_training.binding import options_with
 from rl_training.config import TrainConfig, load_config
@@ -31,6 +31,15 @@ Group: TypeAlias = tuple[str, str, str]
 """Algorithm, task, and the options that tell runs from others of this algorithm on this task."""
 
 
+class Alarm(NamedTuple):
+    """What a guard has found in a run."""
+
+    global_step: int
+    message: str
+    action: str
+    """What the run did: warn, or rollback."""
+
+
 @dataclass(frozen=True)
 class RunRecord:
     """One run's evaluations."""
@@ -39,6 +48,8 @@ class RunRecord:
     config: TrainConfig
     rows: list[dict[str, Any]]
     metadata: Mapping[str, Any]
+    alarms: tuple[Alarm, ...] = ()
+    """What guards have found."""
 
     @property
     def group(self) -> tuple[str, str]:
@@ -98,7 +109,13 @@ def _read_run(run: Path) -> RunRecord:
     evaluations = [row for row in rows if row["kind"] in ("eval", "validation", "callback")]
     if rows and (value := estimated_value(run)) is not None:
         evaluations.append({"kind": "estimate", "global_step": rows[-1]["global_step"], "fqe_value": value})
-    return RunRecord(run, config, evaluations, read_json(run / "metadata.json"))
+    return RunRecord(run, config, evaluations, read_json(run / "metadata.json"), tuple(_alarms(rows)))
+
+
+def _alarms(rows: Sequence[Mapping[str, Any]]) -> Iterator[Alarm]:
+    for row in rows:
+        if row["kind"] == "guard" and row.get("message") is not None:
+            yield Alarm(int(row.get("noticed_at", row["global_step"])), str(row["message"]), str(row.get("action")))
 
 
 def estimated_value(run: Path) -> float | None:

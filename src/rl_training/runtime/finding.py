@@ -32,7 +32,9 @@ def find_checkpoints(names: Iterable[str | Path], *, name: str = "latest.pt", wi
         there = [path] if path.is_file() else [run / "checkpoints" / name for run in _runs_at(path)]
         found = [file for file in there if file.is_file()]
         if not found:
-            raise CheckpointError(f"{str(path)!r} holds no checkpoint (looked for {Path('checkpoints', name)})")
+            others = sorted(each for file in there for each in file.parent.glob("*_0*.pt"))
+            beside = f"; there is {others[-1]}" if others else ""
+            raise CheckpointError(f"{str(path)!r} holds no checkpoint (looked for {Path('checkpoints', name)}){beside}")
         files += there if with_missing else found
     return list(dict.fromkeys(files))
 

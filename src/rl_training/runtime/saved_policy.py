@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,13 @@ from rl_training.data.collection import LONGEST_EPISODE
 from rl_training.envs import named_env
 from rl_training.importing import permit
 from rl_training.runtime.checkpoint_schema import open_checkpoint, refusing_broken_state
-from rl_training.runtime.checkpointing import refusing_other_networks, save_checkpoint, saved_spaces
+from rl_training.runtime.checkpointing import (
+    load_checkpoint,
+    numbered_checkpoints,
+    refusing_other_networks,
+    save_checkpoint,
+    saved_spaces,
+)
 from rl_training.runtime.evaluation import EVAL_SEED, EvaluationResult, evaluate_policy
 from rl_training.runtime.faults import traces_logged
 from rl_training.runtime.finding import find_checkpoint, is_run
@@ -28,7 +34,7 @@ from rl_training.runtime.policy_files import POLICY_ONLY
 from rl_training.runtime.randomness import forked
 from rl_training.runtime.showing import play_policy, record_policy
 from rl_training.spaces import SpaceSpec
-from rl_training.types import CheckpointError, ConfigError
+from rl_training.types import CheckpointError, ConfigError, DamagedError
 
 if TYPE_CHECKING:
     from rl_training.runtime.export import Export
@@ -219,7 +225,10 @@ class SavedPolicy:
 def load_policy(path: str | Path, *, algo: str | None = None) -> SavedPolicy:
     """The policy in a checkpoint or run directory; `algo`, if given, is the algorithm it must be of."""
     checkpoint = find_checkpoint(path)
-    tree = open_checkpoint(checkpoint, policy_only=True)
+    try:
+        tree = open_checkpoint(checkpoint, policy_only=True)
+    except DamagedError as error:
+        raise DamagedError(f"{error}{_whole_beside(checkpoint)}") from None
     check_algo(checkpoint, tree["config"]["algo"], algo)
     with refusing_broken_state(f"the config in {checkpoint}"):
         config, spaces = read_saved_config(tree["config"]), saved_spaces(tree)
@@ -230,6 +239,15 @@ def load_policy(path: str | Path, *, algo: str | None = None) -> SavedPolicy:
             find_algorithm(config.algo), spaces, bind_hyper(config), tree["algorithm"], acts_only=acts_only
         )
     return SavedPolicy(policy, config, tree, checkpoint)
+
+
+def _whole_beside(damaged: Path) -> str:
+    """Which checkpoint may be named instead of a damaged one. None is taken by itself: it has another policy."""
+    for path in numbered_checkpoints(damaged.parent).values():
+        with suppress(CheckpointError):
+            load_checkpoint(path, policy_only=True)
+            return f"; the newest that is whole is {path}: name that one"
+    return ""
 
 
 def _refuse_not_finite(rows: NDArray[np.float32]) -> None:

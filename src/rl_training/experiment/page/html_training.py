@@ -11,6 +11,7 @@ from rl_training.experiment.page.markup import figure, p, section, table
 
 Plain = Mapping[str, Any]
 
+ACTIONS = {"warn": "went on", "rollback": "went back to an earlier checkpoint"}
 EVEN = 0.5
 """The probability of improvement where neither is better."""
 
@@ -21,6 +22,8 @@ def training(found: Plain) -> str:
     parts += [_scores(found["scores"])] if found.get("scores") else []
     for each in found.get("seeds", ()):
         parts += [_profiles(each), _improvements(each)]
+    if found["alarms"]:
+        parts.append(_alarms(found["alarms"]))
     options = found["options"]
     if options["names"]:
         groups = options["groups"]
@@ -30,6 +33,13 @@ def training(found: Plain) -> str:
         ]
         parts.append(f"<h3>Options that differ</h3>{table(headers, rows)}")
     return section("How training went", *parts)
+
+
+def _alarms(alarms: list[Plain]) -> str:
+    """What guards have found during training."""
+    rows = [(each["run"], each["global_step"], each["message"], ACTIONS.get(each["action"], DASH)) for each in alarms]
+    told = p("Guards have found something wrong during training. Read this before you trust the policy of such a run.")
+    return f"<h3>Alarms</h3>{told}{table(('run', 'timestep', 'what was found', 'what the run did'), rows)}"
 
 
 def _panel(panel: Plain) -> str:

@@ -40,12 +40,21 @@ MOST_COMPARED = 6
 def training(material: Material) -> Plain:
     """Learning curves over seeds, last scores, and options that differ between runs."""
     records = material.records
-    plain: Plain = {"runs": len(records), "options": _options(material)}
+    plain: Plain = {"runs": len(records), "options": _options(material), "alarms": _alarms(material)}
     try:
         panels, rows = make_panels(records), summarize(records)
     except ConfigError as error:
         return {**plain, "missing": f"There are no learning curves: {error}."}
     return {**plain, "scores": rows, "panels": [_panel(each) for each in panels], "seeds": _seeds(records)}
+
+
+def _alarms(material: Material) -> list[Plain]:
+    """What guards have found, by run and time."""
+    return [
+        {"run": material.names[record.path], **alarm._asdict()}
+        for record in material.records
+        for alarm in record.alarms
+    ]
 
 
 def _seeds(records: Sequence[RunRecord]) -> list[Plain]:
