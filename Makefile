@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check slow extras fuzz fuzz-guided torture soak lines bench bench-learning bench-online docs docs-site clean
+.PHONY: demo test check slow extras fuzz fuzz-guided torture faults soak lines bench bench-learning bench-online docs docs-site clean
 
 demo: $(VENV)/.installed ## Train TD3+BC on random Pendulum data, and compare it with the data
 	$(BIN)/rl-training train --config td3_bc/pendulum
@@ -33,6 +33,9 @@ fuzz-guided: $(VENV)/.installed-dev ## The same for readers of our own, guided b
 
 torture: $(VENV)/.installed-dev ## Kill runs at everything they do to their files, and compare what becomes of them; goes on where it was stopped
 	$(BIN)/python tests/endurance/torture.py --workers 2
+
+faults: $(VENV)/.installed-dev ## Let every operation of a run on its files fail, as a full, broken or read-only disk does
+	$(BIN)/python tests/endurance/faults.py
 
 soak: $(VENV)/.installed-dev ## Train online for two hours with two workers, kill them every few minutes, and compare with a run left alone
 	$(BIN)/python tests/endurance/soak.py --minutes $(or $(MINUTES),120)

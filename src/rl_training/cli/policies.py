@@ -25,6 +25,7 @@ from rl_training.cli.options import (
     SetOption,
     StochasticOption,
 )
+from rl_training.files import atomic_write
 from rl_training.types import ConfigError
 
 if TYPE_CHECKING:
@@ -200,10 +201,8 @@ def _write_columns(columns: dict[str, Any], out: Path | None, *, as_json: bool) 
     records = [
         dict(zip(columns, row, strict=True)) for row in zip(*(c.tolist() for c in columns.values()), strict=True)
     ]
-    if out is not None and out.suffix == ".npy":
-        np.save(out, np.stack(list(columns.values()), axis=1))
-    elif out is not None and out.suffix == ".json":
-        out.write_text(json.dumps(records) + "\n", encoding="utf-8")
+    if out is not None and out.suffix in (".npy", ".json"):
+        _save(out, np.stack(list(columns.values()), axis=1), records)
     elif out is not None:
         write_table(tabulate(columns), out)
     if as_json:
@@ -215,14 +214,23 @@ def _write_columns(columns: dict[str, Any], out: Path | None, *, as_json: bool) 
 def _write_actions(actions: Any, out: Path | None, *, as_json: bool) -> None:
     import numpy as np
 
-    if out is not None and out.suffix == ".npy":
-        np.save(out, actions)
-    elif out is not None:
-        out.write_text(json.dumps(actions.tolist()) + "\n", encoding="utf-8")
+    if out is not None:
+        _save(out, actions, actions.tolist())
     if as_json:
         print_json(actions.tolist())
     elif out is None:
         print(np.array2string(actions, threshold=sys.maxsize))
+
+
+def _save(out: Path, array: Any, plain: Any) -> None:
+    """Write actions to a .npy or .json file, which appears when it is whole."""
+    import numpy as np
+
+    with atomic_write(out) as temporary, temporary.open("wb") as file:
+        if out.suffix == ".npy":
+            np.save(file, array)
+        else:
+            file.write(f"{json.dumps(plain)}\n".encode())
 
 
 def _print_result(
