@@ -14,8 +14,8 @@ from test_damaged_runs import small
 
 from rl_training.files import size_text
 from rl_training.runtime import Callback, TrainerState, resume, train
-from rl_training.runtime.artifacts import OLD_DRAFT
 from rl_training.runtime.checkpointing import load_checkpoint, save_checkpoint
+from rl_training.runtime.drafts import OLD_DRAFT, drop_drafts
 from rl_training.runtime.locking import RunLock
 
 
@@ -149,6 +149,19 @@ def test_a_draft_of_a_killed_run_is_deleted_by_the_next_start_and_breaks_no_repo
 
     make_draft(tmp_path, age=0)
     assert command("report", tmp_path).code == 0
+
+
+def test_a_draft_of_which_a_kill_left_a_part_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draft = make_draft(tmp_path, age=2 * OLD_DRAFT)
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
+    drop_drafts(tmp_path)
+    assert names(draft) == ["checkpoints"]
+    monkeypatch.undo()
+
+    os.utime(draft, (0, 0))
+    drop_drafts(tmp_path)
+
+    assert not draft.exists()
 
 
 @pytest.mark.parametrize("is_locked", [True, False], ids=["locked", "young"])

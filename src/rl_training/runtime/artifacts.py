@@ -10,7 +10,6 @@ import platform
 import re
 import shutil
 import sys
-import time
 import uuid
 import warnings
 from collections.abc import Mapping, Sequence
@@ -25,15 +24,11 @@ from torch import Tensor
 from rl_training.config import TrainConfig
 from rl_training.files import atomic_write, is_full, write_text, writing
 from rl_training.importing import resume_command
-from rl_training.runtime.locking import RunLock, is_locked, is_signed
+from rl_training.runtime.drafts import claim, draft_path, drop_drafts
+from rl_training.runtime.locking import RunLock, is_locked
 from rl_training.runtime.metric_rows import FILE as METRICS
 from rl_training.runtime.metric_rows import Line, describe_damage, encode_row, read_lines, refuse_foreign_rows
 from rl_training.types import ConfigError, Metrics, StorageError
-
-DRAFT = re.compile(r"\..+\.\d+\.\d+")
-"""The name of a run directory that is being made."""
-OLD_DRAFT = 60.0
-"""Seconds; to make one takes far less."""
 
 
 class MetricWindow:
@@ -150,15 +145,15 @@ class RunDirectory:
         # Some file systems refuse characters that names of environments may have, such as ':'.
         subject = re.sub(r"[^a-zA-Z0-9_.+-]", "-", subject)
         name = config.run_name or f"{config.algo}__{subject}__seed{config.seed}__{stamp}"
-        _drop_drafts(parent)
-        draft = parent / f".{name}.{os.getpid()}.{time.monotonic_ns()}"
+        drop_drafts(parent)
+        draft = draft_path(parent, name)
         try:
             (draft / "checkpoints").mkdir(parents=True)
             lock = RunLock(draft)
             (draft / "config.yaml").write_text(text, encoding="utf-8")
             about = {"run_id": new_id(), **describe_machine(), "subject": subject, **metadata}
             write_json(draft / "metadata.json", about)
-            run = cls(_claim(draft, name, numbered=config.run_name is None))
+            run = cls(claim(draft, name, numbered=config.run_name is None))
             run._lock, lock.folder = lock, run.path
             return run
         except OSError as error:
@@ -252,36 +247,6 @@ def refuse_taken(config: TrainConfig) -> None:
     if config.run_name is not None and (taken := Path(config.output_dir, config.run_name)).exists():
         advice = f"--resume auto goes on with it, as does rl-training resume {taken}; or choose another run_name"
         raise ConfigError(f"there is a run {config.run_name!r} in {config.output_dir!r} already: {advice}")
-
-
-def _drop_drafts(parent: Path) -> None:
-    """Delete directories that a kill left before they got their names.
-
-    One of a live process is locked. It is not yet signed, and young, if the process is about to lock it.
-    """
-    for path in parent.glob(".*") if parent.is_dir() else ():
-        if DRAFT.fullmatch(path.name) and ((path / "checkpoints").is_dir() or _is_empty(path)):
-            is_old = time.time() - path.stat().st_mtime > OLD_DRAFT
-            if (is_old or is_signed(path)) and is_locked(path) is False:
-                shutil.rmtree(path, ignore_errors=True)
-
-
-def _is_empty(path: Path) -> bool:
-    return path.is_dir() and not any(path.iterdir())
-
-
-def _claim(draft: Path, name: str, *, numbered: bool = True) -> Path:
-    """Give a complete directory its name, or, if it may be `numbered`, a numbered one where another run has it."""
-    path, number = draft.with_name(name), 1
-    while True:
-        try:
-            # Renaming onto a directory that holds something fails, so two runs never share one.
-            return draft.rename(path)
-        except OSError:
-            if not (numbered and path.exists()):
-                raise
-        number += 1
-        path = draft.with_name(f"{name}-{number}")
 
 
 def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
