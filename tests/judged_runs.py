@@ -61,10 +61,19 @@ def estimates_of(policies: Sequence[Estimate]) -> dict[str, Any]:
     return plain
 
 
+def candidates_of(estimates: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Policies that were estimated, as candidates of a selection."""
+    kept = ("name", "path", "value", "interval", "probability_better", "verdict")
+    best = estimates["best"]
+    return [
+        {**{name: each[name] for name in kept}, "rank": rank, "is_among_the_best": each["name"] in best}
+        for rank, each in enumerate(estimates["policies"], start=1)
+    ]
+
+
 def selection_with(estimates: Mapping[str, Any], *, rough: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
     """A selection without real episodes; `rough` are candidates that have a value but no interval."""
-    kept = ("name", "path", "value", "interval")
-    candidates = [{name: each[name] for name in kept} for each in estimates["policies"]]
+    candidates = candidates_of(estimates)
     chosen = estimates["best"][0]
     return {
         "candidates": [*candidates, *rough],

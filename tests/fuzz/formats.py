@@ -12,10 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from rl_training import estimate, select
 from rl_training.config import load_config
 from rl_training.data import TransitionDataset
 from rl_training.data.conversion import convert, load_any
 from rl_training.data.writers import write_dataset
+from rl_training.experiment.page import write_report
 from rl_training.experiment.report import read_runs, summarize
 from rl_training.runtime import load_policy, resume, train
 from rl_training.runtime.artifacts import read_json
@@ -36,8 +38,8 @@ class Format(NamedTuple):
     read: Callable[[Path], Any]
 
 
-def log(rows: int = 30) -> dict[str, Any]:
-    """Two episodes of a task with three numbers and one action."""
+def log(rows: int = 30, *, episode: int = 15) -> dict[str, Any]:
+    """Episodes of a task with three numbers and one action."""
     rng = np.random.default_rng(0)
     obs = rng.normal(size=(rows + 1, 3)).astype(np.float32)
     return {
@@ -46,7 +48,7 @@ def log(rows: int = 30) -> dict[str, Any]:
         "rewards": rng.normal(size=rows).astype(np.float32),
         "next_observations": obs[1:],
         "terminals": np.zeros(rows, dtype=bool),
-        "timeouts": np.arange(1, rows + 1) % (rows // 2) == 0,
+        "timeouts": np.arange(1, rows + 1) % episode == 0,
     }
 
 
@@ -103,8 +105,14 @@ def _make_runs(folder: Path) -> None:
         "run_name": "table",
         "algo_kwargs": {**small, "dataset_path": str(folder / "log.csv"), "dataset_columns": COLUMNS},
     }
-    train({**shared, **sac})
-    train({**shared, **table})
+    train({**shared, **sac}, threads=1)
+    train({**shared, **table}, threads=1)
+    judged = {**table, "output_dir": str(folder / "judged"), "run_name": "one"}
+    run = train({**shared, **judged}, threads=1).run_dir
+    fit: dict[str, Any] = {"gamma": 0.5, "members": 2, "updates": 40, "hidden_sizes": (4,), "threads": 1}
+    many = TransitionDataset.from_dict(log(300, episode=15))
+    estimate(run, many, **fit).save()
+    select(run, many, **fit).save(folder / "judged" / "selection.json")
 
 
 def _predict(path: Path) -> None:
@@ -123,8 +131,13 @@ def _report(run: Path) -> None:
     read_json(run / "metadata.json")
 
 
+def _page(folder: Path) -> None:
+    write_report([folder], folder / "page.html")
+
+
 def _go_on(run: Path) -> None:
-    resume(run, total_timesteps=13)
+    # More threads hang in a copy of a process that has used some.
+    resume(run, total_timesteps=13, threads=1)
 
 
 def _table_prediction(run: Path) -> None:
@@ -184,6 +197,7 @@ FORMATS = {
     "rows, resumed": Format("run", "replay/*.pt", _go_on),
     "metrics, resumed": Format("run", "metrics.jsonl", _go_on),
     "run, reported": Format("run", "*.*", _report),
+    "estimates, as a page": Format("judged", "**/*.json", _page),
     "config": Format("run", "config.yaml", lambda run: load_config(run / "config.yaml")),
     "policy for tables": Format("table", "checkpoints/latest.pt", _table_prediction),
     "index of runs": Format("index", "*", _own),

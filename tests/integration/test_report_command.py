@@ -71,8 +71,11 @@ def test_the_command_that_the_report_names_makes_the_same_estimate(command: Comm
             "'clonee' is none of the runs of the report; did you mean 'clone'?",
         ),
         (("--html", "r.html", "--bundle", "runs"), "'runs' is not an exported policy: it has no policy.json"),
-        (("--html", "r.html", "--estimates", "log.npz"), "estimate: 'log.npz' has no 'policies'; expected what"),
-        (("--html", "r.html", "--selection", "gone.json"), "select: 'gone.json' has no 'chosen'; expected what"),
+        (
+            ("--html", "r.html", "--estimates", "log.npz"),
+            "'log.npz': policies is missing; expected what rl-training estimate writes",
+        ),
+        (("--html", "r.html", "--selection", "gone.json"), "'gone.json' does not exist"),
         (("--html", "r.html", "--data", "gone.npz"), "gone.npz"),
         (("--chosen", "clone"), "--chosen, --estimates, --selection and --bundle go with --html"),
     ],

@@ -26,6 +26,7 @@ from rl_training.runtime import TrainerState, TrainResult, read_options, resume,
 from rl_training.runtime.artifacts import read_json
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.finding import is_finished
+from rl_training.runtime.locking import is_signed
 from rl_training.runtime.named_runs import find_same, train_missing
 from rl_training.runtime.options import BoundConfig, ConfigSource, RunOptions
 from rl_training.signals import name_of
@@ -211,7 +212,8 @@ def _work(
 def _ended(config: TrainConfig, options: RunOptions) -> SeedProgress | None:
     """The outcome of a run that has ended already; None where something is left to do."""
     run = find_same(config, options)
-    if run is None or not is_finished(run):
+    # One that was killed after its result has its lock still, which a process must take and give back.
+    if run is None or not is_finished(run) or is_signed(run):
         return None
     result = read_json(run / "result.json")
     step, metrics = result.get("global_step", 0), result.get("metrics") or None

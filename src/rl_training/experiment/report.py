@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from rl_training.binding import options_with
 from rl_training.config import TrainConfig, load_config
+from rl_training.experiment.metadata import read_metadata
 from rl_training.experiment.statistics import bootstrap_interval, interquartile_mean
 from rl_training.runtime.artifacts import read_json, read_metrics
 from rl_training.runtime.checkpoint_schema import refusing_broken_state
@@ -109,7 +110,7 @@ def _read_run(run: Path) -> RunRecord:
     evaluations = [row for row in rows if row["kind"] in ("eval", "validation", "callback")]
     if rows and (value := estimated_value(run)) is not None:
         evaluations.append({"kind": "estimate", "global_step": rows[-1]["global_step"], "fqe_value": value})
-    return RunRecord(run, config, evaluations, read_json(run / "metadata.json"), tuple(_alarms(rows)))
+    return RunRecord(run, config, evaluations, read_metadata(run), tuple(_alarms(rows)))
 
 
 def _alarms(rows: Sequence[Mapping[str, Any]]) -> Iterator[Alarm]:

@@ -204,7 +204,7 @@ def _keep_best(session: Session) -> bool:
 
 
 def finish(session: Session) -> TrainResult:
-    """Write the result, what callbacks logged last, and the buffer as a dataset if asked for."""
+    """Write what callbacks logged last, the buffer as a dataset if asked for, and the result."""
     state, run = session.state, session.run
     if state.logged and not state.interrupted:
         run.write_metrics("callback", {**session.counters(), **state.drain_log(())})
@@ -220,9 +220,10 @@ def finish(session: Session) -> TrainResult:
         fine_tuning={} if session.fine_tuning is None else session.fine_tuning.summary(),
         table=session.options.data.dataset_path if session.options.data.kind() in ("csv", "parquet") else None,
     )
-    write_json(run.path / "result.json", {**session.counters(), "best_step": state.best_step, **result.to_plain()})
     if session.store is not None and session.options.online.save_replay and not state.interrupted:
         session.store.export(run.path / "replay.npz", session.spaces)
+    # The last file of a run: who finds it takes the run for one that has ended.
+    write_json(run.path / "result.json", {**session.counters(), "best_step": state.best_step, **result.to_plain()})
     for callback in session.callbacks:
         callback.on_train_end(state)
     return result

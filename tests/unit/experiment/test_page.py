@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from judged_runs import candidates_of
 from run_directories import make_run, returns
 from steering import QUICK, STEPS, Act, away, steering_log, towards
 
@@ -313,10 +314,7 @@ def selection_of(folder: Path, *, basis: str) -> dict[str, Any]:
     claim = {"name": good, "basis": basis, "episodes": 30, "verdict": "not distinguishable", "reasons": []}
     claim |= {"value": -2.5, "interval": [-3.0, -2.0], "difference": 0.1, "probability_better": 0.6, "correction": 0.2}
     return {
-        "candidates": [
-            {**{key: each[key] for key in ("name", "path", "value", "interval")}, "believed": -2.5, "believed_std": 0.5}
-            for each in found["policies"]
-        ],
+        "candidates": [{**each, "believed": -2.5, "believed_std": 0.5} for each in candidates_of(found)],
         "best": [good],
         "chosen": good,
         "claim": claim,

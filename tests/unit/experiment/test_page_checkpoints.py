@@ -105,7 +105,8 @@ def test_a_checkpoint_that_cannot_be_judged_leaves_a_gap_in_the_curve(tmp_path: 
 def test_rough_values_of_a_selection_are_drawn_and_not_judged(tmp_path: Path) -> None:
     run = make_run(tmp_path, 0, returns(-30.0, -28.0, -27.0))
     good = estimates_of([estimate_of(policy_file(run, step), value) for step, value in ((200, -11.0), (300, -10.0))])
-    rough = {"name": "rough", "path": str(policy_file(run, 100)), "value": -90.0, "interval": None}
+    rough = {"name": "rough", "path": str(policy_file(run, 100)), "value": -90.0, "interval": None, "rank": 9}
+    rough |= {"probability_better": None, "verdict": None, "is_among_the_best": False}
     content = report_content(run, selection=selection_with(good, rough=[rough]))
     (curve,) = curves_of(content)
     assert [point["value"] for point in curve["points"]] == [-90.0, -11.0, -10.0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from rl_training.experiment.claims import among_the_best
 from rl_training.experiment.estimation import FILE as ESTIMATES
 from rl_training.experiment.page.naming import display_names, is_same_policy, which_checkpoint
 from rl_training.experiment.report import RunRecord, read_runs
+from rl_training.experiment.stored import check_estimates, check_selection
 from rl_training.runtime.artifacts import read_json
 from rl_training.runtime.evaluation_data import JudgedData, data_given, data_of_runs
 from rl_training.runtime.saved_policy import SavedPolicy, load_policy
@@ -95,13 +96,9 @@ def gather(
     """Read everything that a report can show of these runs."""
     records = read_runs(runs)
     notes: list[str] = []
-    picked = (
-        _stored_selection(records)
-        if selection is None
-        else _read(selection, "select", "chosen", "candidates", "estimates")
-    )
+    picked = _stored_selection(records) if selection is None else _read(selection, check_selection)
     if estimates is not None:
-        found: Plain | None = _read(estimates, "estimate", "policies", "best", "control_passes")
+        found: Plain | None = _read(estimates, check_estimates)
     else:
         found = picked["estimates"] if picked else _stored_estimates(records, notes)
     policies = {} if found is None else runs_of(found["policies"], records)
@@ -116,7 +113,7 @@ def gather(
         estimates=found,
         policies=policies,
         selection=picked,
-        claim=_claim(None if claim is None else _read(claim, "estimate", "policies", "is_held_out"), picked, choice),
+        claim=_claim(None if claim is None else _read(claim, check_estimates), picked, choice),
         bundle=_checked_bundle(bundle),
         choice=choice,
         saved=saved,
@@ -126,14 +123,13 @@ def gather(
     )
 
 
-def _read(given: Mapping[str, Any] | str | Path, what: str, *needed: str) -> Plain:
+def _read(given: Mapping[str, Any] | str | Path, check: Callable[[Mapping[str, Any], str], Plain]) -> Plain:
     """Plain values, or those in a file."""
-    values = dict(given) if isinstance(given, Mapping) else read_json(Path(given))
-    missing = [name for name in needed if name not in values]
-    if missing:
-        source = "the given value" if isinstance(given, Mapping) else repr(str(given))
-        raise ConfigError(f"{what}: {source} has no {missing[0]!r}; expected what rl-training {what} writes")
-    return values
+    if isinstance(given, Mapping):
+        return check(given, "the given value")
+    if not Path(given).is_file():
+        raise ConfigError(f"{str(given)!r} does not exist")
+    return check(read_json(Path(given)), repr(str(given)))
 
 
 def _checked_bundle(bundle: str | Path | None) -> Path | None:
@@ -150,6 +146,7 @@ def _stored_estimates(records: Sequence[RunRecord], notes: list[str]) -> Plain |
     for record in records:
         stored = read_json(record.path / ESTIMATES)
         if stored.get("policies"):
+            stored = check_estimates(stored, repr(str(record.path / ESTIMATES)))
             groups.setdefault(tuple(stored.get(name) for name in SAME_FIT), []).append(stored)
     if not groups:
         return None
@@ -174,8 +171,10 @@ def _stored_selection(records: Sequence[RunRecord]) -> Plain | None:
     folders = dict.fromkeys(folder for record in records for folder in (record.path, record.path.parent))
     for folder in folders:
         stored = read_json(folder / SELECTION)
-        if stored.get("estimates") and stored.get("chosen") in runs_of(stored.get("candidates", ()), records):
-            return stored
+        if stored.get("estimates"):
+            stored = check_selection(stored, repr(str(folder / SELECTION)))
+            if stored["chosen"] in runs_of(stored["candidates"], records):
+                return stored
     return None
 
 

@@ -35,7 +35,7 @@ def verdict(material: Material, said: str | None = None) -> Plain:
     policies = candidates(material).get("policies", [])
     standing = _standing(material, policies)
     sentence, advice, tone = _sentence(material, policies, standing)
-    data: Plain = next((record.metadata["data"] for record in material.records if "data" in record.metadata), {})
+    data: Plain = next((data for record in material.records if (data := record.metadata.get("data"))), {})
     return {
         "sentence": said or sentence,
         "advice": advice,
