@@ -35,7 +35,7 @@ def verdict(material: Material, said: str | None = None) -> Plain:
     policies = candidates(material).get("policies", [])
     standing = _standing(material, policies)
     sentence, advice, tone = _sentence(material, policies, standing)
-    data: Plain = next((data for record in material.records if (data := record.metadata.get("data"))), {})
+    data: Plain = next(filter(None, (record.metadata.get("data") for record in material.records)), {})
     return {
         "sentence": said or sentence,
         "advice": advice,
