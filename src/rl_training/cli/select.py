@@ -196,6 +196,8 @@ def shuffle_text(control: ShuffleControl | None) -> str:
 
     if control is None:
         return f"Shuffle control: needs at least {FEWEST_POLICIES} policies that can be judged."
+    if control.correlation is None:
+        return "Shuffle control: passed, by shuffled rewards all policies have the same value."
     left = f"rank correlation {control.correlation:.2f} with the ranking by shuffled rewards"
     chance = f"chance alone exceeds {control.limit:.2f} in 5 % of cases"
     if control.passes:

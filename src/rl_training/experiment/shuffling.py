@@ -5,6 +5,7 @@ If much is left, the ranking does not come from the rewards. Lengths of episodes
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,8 +26,8 @@ DRAWS = 10_000
 class ShuffleControl:
     """How much of a ranking is left if rewards are shuffled between episodes."""
 
-    correlation: float
-    """Rank correlation of the values with those by shuffled rewards."""
+    correlation: float | None
+    """Rank correlation of the values with those by shuffled rewards; None if all of either are the same."""
     limit: float
     """What chance alone exceeds in 5 % of cases."""
     values: dict[str, float]
@@ -34,8 +35,8 @@ class ShuffleControl:
 
     @property
     def passes(self) -> bool:
-        """Whether what is left may be chance; so it may where all values by shuffled rewards are the same."""
-        return not self.correlation > self.limit
+        """Whether what is left of the ranking may be chance."""
+        return self.correlation is None or self.correlation <= self.limit
 
 
 def shuffle_control(
@@ -47,7 +48,8 @@ def shuffle_control(
     fitter = ValueFitter(_shuffled(log, options.seed), replace(options, members=0))
     found = {name: fitter.fit_policy(as_inputs(policies[name], log, name)).values[0] for name in values}
     shuffled = {name: float(value) for name, value in found.items()}
-    return ShuffleControl(spearman(list(values.values()), list(shuffled.values())), _limit(len(values)), shuffled)
+    correlation = spearman(list(values.values()), list(shuffled.values()))
+    return ShuffleControl(None if math.isnan(correlation) else correlation, _limit(len(values)), shuffled)
 
 
 def _shuffled(log: EvaluationLog, seed: int) -> EvaluationLog:
