@@ -57,6 +57,7 @@ BROKEN = (
     RuntimeError,
     LookupError,
     struct.error,
+    MemoryError,
 )
 """What a damaged archive may raise."""
 

@@ -79,6 +79,7 @@ EVERYWHERE: dict[str, tuple[dict[str, Any], str]] = {
     "too many ways back": ({"trainer/guards": {**GUARDS, "rollbacks": [{}] * 4}}, "trainer.guards.rollbacks"),
     "wide networks": ({"config/algo_kwargs/hidden_sizes": [1 << 20, 1 << 20]}, "does not fit the options"),
     "impossible networks": ({"config/algo_kwargs/hidden_sizes": [1 << 40, 1 << 40]}, "does not fit the options"),
+    "a batch that claims": ({"config/algo_kwargs/batch_size": (1 << 63) - 1}, "batch_size"),
     "a million networks": ({"config/algo_kwargs/num_critics": 10**9}, "num_critics"),
 }
 
@@ -110,6 +111,7 @@ RESUMED: dict[str, dict[str, Any]] = {
     },
     "guards of other networks": {"trainer/guards": GUARDS},
     "counters of text": {"trainer/state": {"update_count": "many"}},
+    "a list as counter of rows": {"source/first_stream": [0]},
 }
 
 

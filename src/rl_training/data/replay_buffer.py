@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import index
 from typing import Any
 
 import torch
@@ -244,7 +245,7 @@ class ReplayBuffer(UniformSource):
         """Continue where `state_dict` found the buffer; `restore` then brings its rows back."""
         super().load_state_dict(state)
         rows = self.rows
-        rows.stop, rows.oldest, rows.first_stream = state["added"], state["oldest"], state["first_stream"]
+        rows.stop, rows.oldest, rows.first_stream = (index(state[name]) for name in ("added", "oldest", "first_stream"))
         self.first_whole = rows.first
         if rows.links is not None:
             rows.last.fill_(-1)

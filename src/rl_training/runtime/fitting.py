@@ -21,7 +21,7 @@ from rl_training.data.sampling import BlockSampler
 from rl_training.returns import returns_to_go
 from rl_training.runtime.randomness import forked
 from rl_training.spaces import BoxActions, SpaceSpec
-from rl_training.types import LARGEST_SEED, DatasetError
+from rl_training.types import LARGEST_BATCH, LARGEST_SEED, DatasetError
 
 CHUNK = 1024
 """Observations that a policy or the members answer at a time."""
@@ -58,7 +58,7 @@ class FitOptions:
     hidden_sizes: tuple[int, ...] = option((64, 64), "widths of the hidden layers", min_length=1)
     learning_rate: float = option(1e-3, "learning rate", gt=0)
     tau: float = option(0.05, "rate at which target networks follow", gt=0, le=1)
-    batch_size: int = option(256, "rows per update", ge=1)
+    batch_size: int = option(256, "rows per update", ge=1, le=LARGEST_BATCH)
     weight_decay: float = option(1e-5, "weight decay", ge=0)
     seed: int = option(0, "seed of batches, of resampled episodes and of initial weights", ge=0, le=LARGEST_SEED)
 

@@ -14,7 +14,7 @@ from rl_training.config import PathText
 from rl_training.data.collection import LONGEST_EPISODE
 from rl_training.runtime.performance import CompileOption
 from rl_training.runtime.schedules import ScheduleSpec, as_schedule
-from rl_training.types import ConfigError
+from rl_training.types import LARGEST_BATCH, ConfigError
 
 Ratio = Annotated[float, Field(ge=0, le=1)] | Literal["proportional"]
 Schedule = Annotated[ScheduleSpec, BeforeValidator(as_schedule)]
@@ -29,7 +29,7 @@ class LoopOptions:
     mode: Mode | None = option(
         None, "where transitions come from; null: as the algorithm is made", resume="fixed", offline_only=True
     )
-    batch_size: int = option(256, "transitions in a batch", ge=1)
+    batch_size: int = option(256, "transitions in a batch", ge=1, le=LARGEST_BATCH)
     n_step: int = replay_option(1, "steps over which rewards are summed before a value is asked for", ge=1)
     min_buffer_size: int = replay_option(1, "transitions that must be there before an update", ge=1)
     compile: CompileOption = option("auto", "compile the update: auto compiles runs that earn it")
