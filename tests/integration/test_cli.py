@@ -292,7 +292,10 @@ def test_observations_that_cannot_be_used_are_refused(
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("actions.txt", "--out must end in .npy or .json"), ("missing/actions.npy", "No such file or directory: ")],
+    [
+        ("actions.txt", "--out must end in .npy or .json"),
+        ("missing/actions.npy", "cannot be written: No such file or directory"),
+    ],
 )
 def test_actions_that_cannot_be_written_are_an_error_without_a_traceback(
     command: Command, run_dir: Path, tmp_path: Path, name: str, words: str
