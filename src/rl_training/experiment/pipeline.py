@@ -284,7 +284,7 @@ class _Work:
         return {
             "runs": [runs / name for name in names],
             "title": f"Policies from {Path(self.space.config.data).name}",
-            "selection": None if found is None else {**found, "claim": claim},
+            "selection": None if found is None or found["estimates"] is None else {**found, "claim": claim},
             "dataset": str(self.parts.path("selection")),
             "chosen": runs / ending.chosen,
             "sentence": ending.sentence,
