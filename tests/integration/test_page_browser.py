@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+from judged_runs import candidates_of
 from PIL import Image
 from steering import QUICK, away, rest, steering_log, towards
 
@@ -90,9 +91,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found["weighted"] = [{**weighted, "estimates": [value], "weights": about}]
     pull = {"believed": -2.0, "believed_std": 0.5, "doubt": 0.04, "best": names[0]}
     selection = {
-        "candidates": [
-            {**{key: each[key] for key in ("name", "path", "value", "interval")}, **pull} for each in found["policies"]
-        ],
+        "candidates": [{**each, "believed": -2.0, "believed_std": 0.5} for each in candidates_of(found)],
         "pulls": [
             {"number": place, "policy": names[place % 2], "episode_return": -2.0 - place, "best_believed": -2.0, **pull}
             for place in range(1, 6)
