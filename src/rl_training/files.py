@@ -69,6 +69,9 @@ def writing(path: Path, *, needs: int | None = None) -> Iterator[None]:
             raise StorageError(f"{path} cannot be written, the disk is full: {wanted}; make room") from None
         if isinstance(error, OSError) and _is_about(error, path):
             raise StorageError(f"{path} cannot be written: {error.strerror}") from None
+        if isinstance(error, RuntimeError) and isinstance(error.__context__, OSError):
+            # torch ends an archive even if a write has failed, and then complains about its length.
+            raise StorageError(f"{path} cannot be written: {error.__context__.strerror}") from None
         raise
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
 
 import pytest
 
-from rl_training.files import atomic_write, write_text
+from rl_training.files import atomic_write, write_text, writing
+from rl_training.types import StorageError
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
@@ -59,3 +61,15 @@ def test_a_link_that_a_crash_left_behind_is_not_written_through(tmp_path: Path) 
     write_text(tmp_path / "a.txt", "one")
 
     assert other.read_text() == "other"
+
+
+def test_a_write_that_fails_inside_torch_is_one_sentence(tmp_path: Path) -> None:
+    def save() -> None:
+        try:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        finally:
+            raise RuntimeError("unexpected pos 64 vs 0")
+
+    with pytest.raises(StorageError, match=r"state.pt cannot be written: Input/output error"):  # noqa: SIM117
+        with writing(tmp_path / "state.pt"):
+            save()
