@@ -69,23 +69,26 @@ def writing(path: Path, *, needs: int | None = None) -> Iterator[None]:
             raise StorageError(f"{path} cannot be written, the disk is full: {wanted}; make room") from None
         if isinstance(error, OSError) and _is_about(error, path):
             raise StorageError(f"{path} cannot be written: {error.strerror}") from None
-        if isinstance(error, RuntimeError) and isinstance(error.__context__, OSError):
-            # torch ends an archive even if a write has failed, and then complains about its length.
-            raise StorageError(f"{path} cannot be written: {error.__context__.strerror}") from None
+        # torch ends an archive even if a write has failed, and then complains about its length.
+        hidden = next((each for each in _chain(error) if isinstance(each, OSError)), None)
+        if isinstance(error, RuntimeError) and hidden is not None:
+            raise StorageError(f"{path} cannot be written: {hidden.strerror}") from None
         raise
 
 
 def is_full(error: BaseException) -> bool:
     """Whether an error comes from a full disk; some libraries hide that in errors of their own."""
-    while True:
-        if isinstance(error, OSError) and error.errno in FULL:
-            return True
-        if any(os.strerror(number) in str(error) for number in FULL):
-            return True
-        before = error.__cause__ or error.__context__
-        if before is None:
-            return False
-        error = before
+    return any(
+        (isinstance(each, OSError) and each.errno in FULL) or any(os.strerror(number) in str(each) for number in FULL)
+        for each in _chain(error)
+    )
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and those that it came from."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def _is_about(error: OSError, path: Path) -> bool:
