@@ -206,7 +206,7 @@ def _with_weights(
         options.gamma,
         lambda: CrossFit(log, options),
         states_repeat=fits.missing is not None,
-        progress=lambda name: _part(progress, f"{name}, folds of episodes"),
+        progress=lambda name: part_of(progress, f"{name}, folds of episodes"),
     )
     return replace(found, weighted=tuple(compared(each, found[each.name].interval) for each in weighted))
 
@@ -230,12 +230,12 @@ class _Fits:
         support = Support(log, seed=fitter.options.seed)
         # Before anything is fitted, so that a policy that does not fit the data is refused at once.
         shares = {name: support.novel_share(in_chunks(act, log.dataset.obs)) for name, act in acting.items()}
-        behavior = fitter.fit_behavior(progress=_part(progress, "the logged behaviour"))
+        behavior = fitter.fit_behavior(progress=part_of(progress, "the logged behaviour"))
         control = _control(fitter, behavior)
         fits: dict[str, ValueFit] = {}
         with suppress(OutOfTimeError):
             for name, act in acting.items():
-                fits[name] = fitter.fit_policy(act, progress=_part(progress, name))
+                fits[name] = fitter.fit_policy(act, progress=part_of(progress, name))
         return cls(control, behavior, fits, shares, support.missing)
 
     def error(self, name: str) -> float:
@@ -267,7 +267,8 @@ def judge_policies(
     return _judge(_Fits.of(fitter, named, progress), data, options, {name: path for name, (_, path) in named.items()})
 
 
-def _part(progress: Progress | None, name: str) -> Callable[[int, int], None] | None:
+def part_of(progress: Progress | None, name: str) -> Callable[[int, int], None] | None:
+    """What one fit calls with its updates, so that `progress` is told its name too."""
     return None if progress is None else lambda done, total: progress(name, done, total)
 
 

@@ -166,7 +166,7 @@ def select(
     spent: dict[str, Any] = {"episodes": episodes, "runnable": runnable, "env": env, "tell": tell}
     found = choose(named, choosing, options, compiled=compiled, progress=progress, **spent)
     if shuffle:
-        found = replace(found, shuffled=_shuffle(named, found.estimates, choosing.log, options))
+        found = replace(found, shuffled=_shuffle(named, found.estimates, choosing.log, options, progress))
     if found.chosen is None:
         return found
     if claiming is not None:
@@ -179,9 +179,11 @@ def select(
     return replace(found, claim=claim)
 
 
-def _shuffle(named: Named, found: Estimates, log: EvaluationLog, options: FitOptions) -> ShuffleControl | None:
+def _shuffle(
+    named: Named, found: Estimates, log: EvaluationLog, options: FitOptions, progress: Progress | None
+) -> ShuffleControl | None:
     values = {each.name: each.value for each in found.policies if each.value is not None}
-    return shuffle_control({name: policy for name, (policy, _) in named.items()}, values, log, options)
+    return shuffle_control({name: policy for name, (policy, _) in named.items()}, values, log, options, progress)
 
 
 def choose(

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from rl_training.experiment.estimation import Progress, part_of
 from rl_training.experiment.ranking import spearman
 from rl_training.runtime.evaluation_data import as_inputs
 from rl_training.runtime.fitting import EvaluationLog, FitOptions, ValueFitter
@@ -40,14 +41,20 @@ class ShuffleControl:
 
 
 def shuffle_control(
-    policies: Mapping[str, Any], values: Mapping[str, float], log: EvaluationLog, options: FitOptions
+    policies: Mapping[str, Any],
+    values: Mapping[str, float],
+    log: EvaluationLog,
+    options: FitOptions,
+    progress: Progress | None = None,
 ) -> ShuffleControl | None:
     """Fit these policies again to shuffled rewards, each once; None where there are too few for a ranking."""
     if len(values) < FEWEST_POLICIES:
         return None
     fitter = ValueFitter(_shuffled(log, options.seed), replace(options, members=0))
-    found = {name: fitter.fit_policy(as_inputs(policies[name], log, name)).values[0] for name in values}
-    shuffled = {name: float(value) for name, value in found.items()}
+    shuffled = {}
+    for name in values:
+        told = part_of(progress, f"{name}, shuffled rewards")
+        shuffled[name] = float(fitter.fit_policy(as_inputs(policies[name], log, name), progress=told).values[0])
     correlation = spearman(list(values.values()), list(shuffled.values()))
     return ShuffleControl(None if math.isnan(correlation) else correlation, _limit(len(values)), shuffled)
 
