@@ -18,7 +18,7 @@ Metrics: TypeAlias = "dict[str, Tensor]"
 
 LARGEST_SEED = 10**18
 """The largest seed that every generator takes, also with a number added to it."""
-LARGEST_BATCH = 1 << 24
+LARGEST_BATCH = 10**7
 """Rows; a larger batch is a mistake, which would end in an error about memory."""
 
 

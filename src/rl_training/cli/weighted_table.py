@@ -50,7 +50,7 @@ def weights_text(weighted: Mapping[str, Any]) -> str:
     counted = f"{weighted['weights']['effective_sample_size']:.0f} of {weighted['weights']['episodes']} episodes count"
     agrees = {True: "; it agrees with the fit", False: "; it disagrees with the fit"}.get(weighted["agrees"], "")
     if weighted["is_drawn"]:
-        agrees = "; these are of the policy that draws its actions, the fit is of its likeliest action"
+        agrees = "; weights judge the policy as it draws its actions, the fit judges its most likely action"
     trust = WORDS[weighted["level"]]
     return f"By weights ({own['estimator']}, {counted}, {trust}): {number_text(own['value'])}{interval}{agrees}."
 

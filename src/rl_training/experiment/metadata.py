@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rl_training.runtime.artifacts import read_json
+from rl_training.runtime.checkpoint_schema import first_mistake
 
 
 class _Part(BaseModel):
@@ -55,10 +56,3 @@ def read_metadata(run: Path) -> dict[str, Any]:
         warnings.warn(f"{path} is left out: {first_mistake(error)}", stacklevel=2)
         return {}
     return values
-
-
-def first_mistake(error: ValidationError) -> str:
-    """The first thing that is wrong, in words."""
-    first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"])
-    return f"{place} is missing" if first["type"] == "missing" else f"{place} is wrong ({first['msg']})"

@@ -116,7 +116,9 @@ def _read_run(run: Path) -> RunRecord:
 def _alarms(rows: Sequence[Mapping[str, Any]]) -> Iterator[Alarm]:
     for row in rows:
         if row["kind"] == "guard" and row.get("message") is not None:
-            yield Alarm(int(row.get("noticed_at", row["global_step"])), str(row["message"]), str(row.get("action")))
+            noticed = row.get("noticed_at")
+            step = noticed if isinstance(noticed, int) else row["global_step"]
+            yield Alarm(step, str(row["message"]), str(row.get("action")))
 
 
 def estimated_value(run: Path) -> float | None:

@@ -11,8 +11,8 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from rl_training.experiment.estimation import Estimates
-from rl_training.experiment.metadata import first_mistake
 from rl_training.experiment.selecting import Selection
+from rl_training.runtime.checkpoint_schema import first_mistake
 from rl_training.runtime.fitting import FitOptions
 from rl_training.types import ConfigError
 

@@ -150,7 +150,7 @@ class CheckpointCallback(Callback):
 
 
 class VideoCallback(Callback):
-    """Record episodes after an evaluation, every so many of them, to a folder: by default `videos` in the run's own.
+    """Record a video after every `every`-th evaluation, into a folder: by default `videos` in the run directory.
 
     It needs the extra `video` and an environment that draws pictures.
     """

@@ -204,12 +204,14 @@ def check_tree(path: Path, tree: Mapping[str, Any]) -> None:
     try:
         kind.model_validate(dict(tree))
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        what = (
-            "is missing" if first["type"] == "missing" else f"is wrong ({first['msg'].removeprefix('Value error, ')})"
-        )
-        raise CheckpointError(f"{path} is not a checkpoint of rl_training: {place} {what}") from None
+        raise CheckpointError(f"{path} is not a checkpoint of rl_training: {first_mistake(error)}") from None
+
+
+def first_mistake(error: ValidationError) -> str:
+    """The first place that does not fit a schema, in words."""
+    first = error.errors()[0]
+    place, reason = ".".join(str(part) for part in first["loc"]), first["msg"].removeprefix("Value error, ")
+    return f"{place} is missing" if first["type"] == "missing" else f"{place} is wrong ({reason})"
 
 
 _ROWS: TypeAdapter[dict[str, Tensor]] = TypeAdapter(dict[str, InstanceOf[Tensor]])

@@ -34,8 +34,8 @@ class _Output(Console):
 class ProgressCallback(Callback):
     """Updates done, speed, time left, last losses, last and best evaluation.
 
-    On a terminal one picture is kept up to date. Elsewhere there is a line for every evaluation, and in between one
-    `every` so many seconds. It goes to standard output, or to standard error.
+    On a terminal one picture is kept up to date. Elsewhere every evaluation prints a line, and between evaluations
+    there is a line every `every` seconds. It goes to standard output, or to standard error.
     """
 
     def __init__(self, console: Console | None = None, *, every: float = 10.0, to_stderr: bool = False) -> None:
