@@ -16,7 +16,19 @@ SOURCE = Path(__file__).parents[1] / "src" / "rl_training"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 BASE = {
-    *("types", "files", "memory", "torch_files", "signals", "importing", "binding", "rewards", "config", "spaces"),
+    *(
+        "types",
+        "files",
+        "memory",
+        "torch_files",
+        "seeds",
+        "signals",
+        "importing",
+        "binding",
+        "rewards",
+        "config",
+        "spaces",
+    ),
     *("reading", "returns"),
 }
 """What all layers may import: plain values, files, code by its path, options, spaces, returns."""
@@ -25,6 +37,7 @@ ALLOWED = {
     "types": set(),
     "importing": {"types"},
     "files": {"types"},
+    "seeds": {"types"},
     "signals": set(),
     "memory": {"types"},
     "torch_files": {"types", "memory"},
@@ -58,7 +71,9 @@ THIRD_PARTY_HOMES = {
     "matplotlib": {"experiment/plot.py", "experiment/data_plot.py"},
     "yaml": {"config.py"},
     "typer": {"cli"},
-    "rich": {"cli/console.py", "cli/pipeline_display.py", "runtime/progress.py"},
+    "rich": {"cli/console.py", "cli/pipeline_display.py", "cli/sweep_display.py", "runtime/progress.py"},
+    "ray": {"experiment/ray_pool.py"},
+    "optuna": {"experiment/tuning.py"},
 }
 """Third-party packages that are used in one place only."""
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rl_training.experiment.estimation import estimate
     from rl_training.experiment.pipeline import run_pipeline
     from rl_training.experiment.selecting import select
+    from rl_training.experiment.sweeping import run_sweep
     from rl_training.runtime import evaluate, predict, resume, train
 
     __all__ = [
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         "predict",
         "resume",
         "run_pipeline",
+        "run_sweep",
         "select",
         "train",
     ]
@@ -45,6 +47,7 @@ _HOMES = {
     "predict": "rl_training.runtime",
     "resume": "rl_training.runtime",
     "run_pipeline": "rl_training.experiment.pipeline",
+    "run_sweep": "rl_training.experiment.sweeping",
     "select": "rl_training.experiment.selecting",
     "train": "rl_training.runtime",
 }

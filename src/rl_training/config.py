@@ -190,7 +190,11 @@ def find_config(name: str | Path, *, others: Iterable[str] = ()) -> Path:
 
 def read_config(name: str | Path, *, overrides: Sequence[str] = (), others: Iterable[str] = ()) -> dict[str, Any]:
     """The mapping in a config file, with `key=value` overrides written into it, not checked yet."""
-    path = find_config(name, others=others)
+    return with_overrides(read_mapping(find_config(name, others=others)), overrides)
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file."""
     try:
         with path.open(encoding="utf-8") as file:
             text = file.read(MOST_TEXT + 1)
@@ -199,7 +203,7 @@ def read_config(name: str | Path, *, overrides: Sequence[str] = (), others: Iter
     values = parse_yaml(text, where=str(path))
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: expected a mapping of options, got {type(values).__name__}")
-    return with_overrides(values, overrides)
+    return values
 
 
 def with_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:

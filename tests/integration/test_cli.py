@@ -21,7 +21,6 @@ from command_line import TINY, Answer, Command, call_main
 from rl_training import cli
 from rl_training.algorithms import ALGORITHMS
 from rl_training.cli import index
-from rl_training.cli.train import parse_seeds
 from rl_training.config import TrainConfig, load_config
 from rl_training.experiment import list_algorithms
 from rl_training.experiment.registry import describe_options
@@ -29,6 +28,7 @@ from rl_training.importing import IMPORTED
 from rl_training.runtime import loop, predict, resume, train
 from rl_training.runtime import options as run_options
 from rl_training.runtime.artifacts import read_metrics
+from rl_training.seeds import parse_seeds
 from rl_training.types import ConfigError
 
 CHECKOUT = Path(__file__).parents[2]

@@ -8,7 +8,8 @@ import typer
 
 from rl_training.cli.index import names_beginning
 from rl_training.importing import import_modules
-from rl_training.types import LARGEST_SEED
+from rl_training.seeds import is_number
+from rl_training.types import LARGEST_SEED, ConfigError
 
 ConfigOption = Annotated[
     str | None,
@@ -43,3 +44,21 @@ ImportOption = Annotated[
     ),
 ]
 """Imported while the arguments are read: a command that has the option need not do anything with it."""
+WorkersOption = Annotated[str, typer.Option(help="Runs trained side by side: a number, or auto.")]
+RayOption = Annotated[
+    str | None,
+    typer.Option(
+        "--ray", metavar="auto|ADDRESS", help="Train on this Ray cluster instead of this machine; needs the extra ray."
+    ),
+]
+
+
+def worker_count(text: str) -> int:
+    """How many workers `--workers` asks for; auto is one per processor."""
+    if text == "auto":
+        from rl_training.experiment.manager import default_workers
+
+        return default_workers()
+    if not (is_number(text) and int(text) > 0):
+        raise ConfigError(f"--workers must be a number >= 1 or auto, got {text!r}")
+    return int(text)

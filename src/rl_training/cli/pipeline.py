@@ -11,9 +11,17 @@ import typer
 
 from rl_training.cli.columns import column_mapping, takes_columns
 from rl_training.cli.console import number_text, print_json, print_table
-from rl_training.cli.options import ImportOption, JsonOption, QuietOption, SetOption
-from rl_training.cli.train import is_number, parse_seeds
+from rl_training.cli.options import (
+    ImportOption,
+    JsonOption,
+    QuietOption,
+    RayOption,
+    SetOption,
+    WorkersOption,
+    worker_count,
+)
 from rl_training.cli.weighted_table import weights_text
+from rl_training.seeds import parse_seeds
 from rl_training.signals import INTERRUPTED
 from rl_training.types import ConfigError
 
@@ -37,7 +45,8 @@ def pipeline(
     updates: Annotated[int | None, typer.Option(help="Updates of each run, instead of --minutes.")] = None,
     algos: Annotated[str | None, typer.Option(metavar="auto|ALGO,...", help=ALGOS_HELP)] = None,
     seeds: Annotated[str | None, typer.Option(help="Seeds of each algorithm: 0-4, or 0,3,7; default 0-1.")] = None,
-    workers: Annotated[str, typer.Option(help="Runs trained side by side: a number, or auto.")] = "1",
+    workers: WorkersOption = "1",
+    ray: RayOption = None,
     env: Annotated[str | None, typer.Option(help="Environment: bounds of actions, and evaluation of policies.")] = None,
     real_episodes: Annotated[int | None, typer.Option(help=EPISODES_HELP)] = None,
     gamma: Annotated[float | None, typer.Option(help="Discount per step, of training and of estimates.")] = None,
@@ -70,7 +79,7 @@ def pipeline(
     options = _options(config, named, set_ or [])
     if out is None:
         raise ConfigError("--out is required: the folder for everything that the pipeline makes")
-    result = _run(options, out, workers, began=began, quiet=quiet, as_json=as_json)
+    result = _run(options, out, workers, ray, began=began, quiet=quiet, as_json=as_json)
     if as_json:
         print_json({"out": str(out), **result.to_plain(), "seconds": result.seconds})
     else:
@@ -100,18 +109,15 @@ def _options(config: str | None, named: dict[str, Any], overrides: list[str]) ->
 
 
 def _run(
-    options: dict[str, Any], out: str, workers: str, *, began: float, quiet: bool, as_json: bool
+    options: dict[str, Any], out: str, workers: str, ray: str | None, *, began: float, quiet: bool, as_json: bool
 ) -> PipelineResult:
     from rl_training.cli.pipeline_display import PipelineDisplay
-    from rl_training.experiment.manager import default_workers
     from rl_training.experiment.pipeline import run_pipeline
 
-    if workers != "auto" and not (is_number(workers) and int(workers) > 0):
-        raise ConfigError(f"--workers must be a number >= 1 or auto, got {workers!r}")
-    count = default_workers() if workers == "auto" else int(workers)
+    count = worker_count(workers)
     try:
         with PipelineDisplay(quiet=quiet, to_stderr=as_json) as display:
-            return run_pipeline(options, out, workers=count, watcher=display, began=began)
+            return run_pipeline(options, out, workers=count, ray=ray, watcher=display, began=began)
     except KeyboardInterrupt:
         print("interrupted; the same command goes on where it was stopped", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None

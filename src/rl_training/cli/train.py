@@ -21,19 +21,16 @@ from rl_training.cli.options import (
     QuietOption,
     RunArgument,
     SetOption,
+    worker_count,
 )
 from rl_training.importing import resume_command
+from rl_training.seeds import parse_seeds
 from rl_training.signals import INTERRUPTED, exit_status
 from rl_training.types import ConfigError, UserError
 
 if TYPE_CHECKING:
     from rl_training.runtime import TrainResult
     from rl_training.runtime.options import BoundConfig
-
-MOST_DIGITS = 20
-"""Digits of a number in an option; more than any seed has."""
-MOST_SEEDS = 10_000
-"""Seeds of one sweep."""
 
 
 @takes_columns
@@ -138,26 +135,6 @@ def name_data(data: str | None) -> list[str]:
     return [f"algo_kwargs.{name}={json.dumps(value)}" for name, value in named.items()]
 
 
-def parse_seeds(text: str) -> list[int]:
-    """Seeds from '0-4', '0,3,7' or a mixture of both."""
-    seeds: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.partition("-")
-        if not is_number(first) or (dash and not is_number(last)):
-            raise ConfigError(f"--seeds expects numbers and ranges such as 0-4 or 0,3,7, got {text!r}")
-        if int(last or first) - int(first) >= MOST_SEEDS:
-            raise ConfigError(f"--seeds {text!r} names more than {MOST_SEEDS} seeds")
-        seeds += range(int(first), int(last or first) + 1)
-    if not seeds:
-        raise ConfigError(f"--seeds {text!r} names no seed: a range goes from the smaller to the larger")
-    return seeds
-
-
-def is_number(text: str) -> bool:
-    """Whether a text is a whole number in plain digits; Unicode has others, such as superscripts."""
-    return text.isascii() and text.isdigit() and len(text) < MOST_DIGITS
-
-
 def _goes_on(resume: str | None, config: BoundConfig) -> bool:
     """Whether the run is to be gone on with if there is one of its name."""
     if resume not in (None, "auto"):
@@ -178,11 +155,8 @@ def _train_one(config: BoundConfig, *, goes_on: bool, quiet: bool, as_json: bool
 
 def _train_seeds(config: BoundConfig, seeds: list[int], workers: str, *, quiet: bool, as_json: bool) -> None:
     from rl_training.experiment import ExperimentManager
-    from rl_training.experiment.manager import default_workers
 
-    if workers != "auto" and not (is_number(workers) and int(workers) > 0):
-        raise ConfigError(f"--workers must be a number >= 1 or auto, got {workers!r}")
-    count = default_workers() if workers == "auto" else int(workers)
+    count = worker_count(workers)
     display = SweepDisplay(seeds, quiet=quiet, to_stderr=as_json)
     try:
         with display:

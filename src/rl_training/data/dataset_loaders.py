@@ -22,6 +22,7 @@ from rl_training.data.mapped import read_mapped
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.offline_mixers import concatenate_datasets, mix_transition_datasets
 from rl_training.data.readers import read_minari, read_npz, read_pt, refuse_what_is_no_file
+from rl_training.data.sharing import find_shared
 from rl_training.data.tables import ENDINGS as TABLE_ENDINGS
 from rl_training.data.tables import table_kind
 from rl_training.types import LARGEST_SEED, ConfigError, DatasetError
@@ -222,7 +223,7 @@ def _parts(
     """The parts of the mixture that options name, or the one dataset that they name or that was given."""
     if given is None:
         try:
-            return [_load(spec, env) for spec in options.dataset_mix or (options,)]
+            return [read_dataset(spec, env) for spec in options.dataset_mix or (options,)]
         except MemoryError as error:
             raise DatasetError(f"the data does not fit into memory ({error}); {CONVERT_HINT}") from None
     if options.dataset_mix or options.kind() is not None:
@@ -230,7 +231,8 @@ def _parts(
     return [given]
 
 
-def _load(spec: DatasetSpec, env: Callable[[], Any] | None) -> TransitionDataset:
+def read_dataset(spec: DatasetSpec, env: Callable[[], Any] | None = None) -> TransitionDataset:
+    """One dataset as it is, before options change anything; `env` makes the environment of a random one."""
     kind = spec.kind()
     if kind is None:
         raise ConfigError(
@@ -246,6 +248,8 @@ def _load(spec: DatasetSpec, env: Callable[[], Any] | None) -> TransitionDataset
         raise ConfigError(f"dataset_size does not go with dataset_kind {kind!r}; it counts rows to collect or to mix")
     if kind == "minari":
         return TransitionDataset.from_episodes(read_minari(str(spec.dataset_id), download=spec.dataset_download))
+    if (folder := find_shared(spec)) is not None:
+        return read_mapped(folder)
     if kind in ("csv", "parquet"):
         return read_table(str(spec.dataset_path), kind, spec.dataset_columns)
     dataset = _read_file(Path(str(spec.dataset_path)), kind)

@@ -11,7 +11,8 @@ from rl_training.config import TrainConfig
 from rl_training.data.audit.finding import count_verdicts
 from rl_training.experiment.candidates import Candidate, choose_candidates, is_clone, named_candidates
 from rl_training.experiment.handing_over import export_with_report
-from rl_training.experiment.manager import ExperimentManager, SeedProgress
+from rl_training.experiment.jobs import SeedProgress
+from rl_training.experiment.manager import ExperimentManager
 from rl_training.experiment.page import write_report
 from rl_training.experiment.pipeline_clock import Clock
 from rl_training.experiment.pipeline_config import PipelineConfig, Workspace, read_pipeline
@@ -19,6 +20,7 @@ from rl_training.experiment.pipeline_data import Parts, prepare_data
 from rl_training.experiment.pipeline_judging import Judge
 from rl_training.experiment.pipeline_plan import Plan, make_plan, run_config, training_seconds
 from rl_training.experiment.pipeline_verdict import Ending, conclude
+from rl_training.experiment.pools import count_workers
 from rl_training.experiment.spending import Pull
 from rl_training.runtime.artifacts import read_json
 from rl_training.runtime.export_graph import require_onnx
@@ -110,6 +112,7 @@ def run_pipeline(
     out: str | Path,
     *,
     workers: int = 1,
+    ray: str | None = None,
     watcher: Watcher | None = None,
     began: float | None = None,
 ) -> PipelineResult:
@@ -117,12 +120,15 @@ def run_pipeline(
 
     `config` are options of `PipelineConfig`, or a YAML file with them. The same call goes on where an earlier one was
     stopped, at whatever point. Where nothing is shown to be better than the data, the clone of the logged behaviour is
-    exported, and the result says so. The time runs from now on, or from `began`, a moment of `time.monotonic()`.
+    exported, and the result says so. Runs are trained by `workers` processes here, or on the Ray cluster with the
+    address `ray`; everything else is done here. The time runs from now on, or from `began`, a moment of
+    `time.monotonic()`.
     """
     watcher = watcher or Watcher()
     if workers < 1:
         raise ConfigError(f"a pipeline needs at least one worker, got {workers}")
     require_onnx()
+    workers = count_workers(workers, ray)
     space = Workspace(out, read_pipeline(config))
     clock = Clock(space.out, space.config.time, began)
     clock.enter(STAGES[0])
@@ -135,7 +141,7 @@ def run_pipeline(
     plan = make_plan(space, parts, candidates, workers, clock)
     watcher.on_news("plan", plan.describe())
     work = _Work(space, parts, plan, clock, watcher)
-    runs = work.train(candidates, workers)
+    runs = work.train(candidates, workers, ray)
     found = work.select([name for name in plan.judged if runs[name]["status"] == "done"])
     clone = str(_clone(runs))
     claim, claimed = work.claim(found)
@@ -205,7 +211,7 @@ class _Work:
         self.clock.enter(stage)
         self.watcher.on_stage(stage)
 
-    def train(self, candidates: Sequence[Candidate], workers: int) -> dict[str, dict[str, Any]]:
+    def train(self, candidates: Sequence[Candidate], workers: int, ray: str | None) -> dict[str, dict[str, Any]]:
         """All runs, of which those that have ended are not started again; how each ended."""
         self.begin("training")
         configs = [
@@ -225,7 +231,7 @@ class _Work:
         if open_configs:
             seconds = training_seconds(self.plan, self.clock)
             results = ExperimentManager().train_all(
-                open_configs, workers=workers, resume=True, seconds=seconds, on_progress=self._tell
+                open_configs, workers=workers, ray=ray, resume=True, seconds=seconds, on_progress=self._tell
             )
             ended |= {str(each.name): each for each in results}
         if any(each.status == "interrupted" for each in ended.values()):

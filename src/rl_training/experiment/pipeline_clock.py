@@ -63,7 +63,9 @@ def minutes_text(seconds: float) -> str:
     if seconds < 90:
         count = max(round(seconds), 1)
         return f"{count} second{'s' * (count != 1)}"
-    return f"{seconds / 60:.1f} minutes" if seconds < 600 else f"{round(seconds / 60)} minutes"
+    if seconds < 7200:
+        return f"{seconds / 60:.1f} minutes" if seconds < 600 else f"{round(seconds / 60)} minutes"
+    return f"{seconds / 3600:.1f} hours"
 
 
 def describe_times(seconds: dict[str, float], minutes: float | None) -> str:

@@ -57,7 +57,10 @@ def find_same(config: TrainConfig, options: RunOptions) -> Path | None:
     Of several, one that has ended is taken, or else the newest.
     """
     given, parent = options.resolve(config), Path(config.output_dir)
-    found = sorted(parent.glob(f"{config.run_name or config.algo}*")) if parent.is_dir() else []
+    if config.run_name is not None:
+        found = [parent / config.run_name]
+    else:
+        found = sorted(parent.glob(f"{config.algo}*")) if parent.is_dir() else []
     same = [path for path in found if is_run(path) and _is_same(path, given)]
     return next((path for path in reversed(same) if is_finished(path)), same[-1] if same else None)
 
@@ -73,7 +76,7 @@ def _is_same(run_dir: Path, given: TrainConfig) -> bool:
 
 def _other_options(stored: TrainConfig, given: TrainConfig) -> list[str]:
     """The options in which a run differs from a command, with both values."""
-    before, now = _flat(stored), _flat(given)
+    before, now = defining_options(stored), defining_options(given)
     return [
         f"{name}: {before[name]}, not {now[name]}"
         for name in now
@@ -103,8 +106,8 @@ def _refuse_other_options(run_dir: Path, stored: TrainConfig, given: TrainConfig
         raise ConfigError(f"the run {str(run_dir)!r} has other options ({shown}): choose another run_name")
 
 
-def _flat(config: TrainConfig) -> dict[str, Any]:
-    """The options that define a run, by name."""
+def defining_options(config: TrainConfig) -> dict[str, Any]:
+    """The options that decide what a run learns, by name, but for its length."""
     values = config.to_plain()
     kwargs = values.pop("algo_kwargs")
     loose = {*options_with("incidental", TrainConfig), "total_timesteps"} - {"seed"}

@@ -13,7 +13,7 @@ import pytest
 from steering import steering_log
 
 from rl_training import run_pipeline
-from rl_training.experiment import manager, pipeline_clock, pipeline_plan
+from rl_training.experiment import jobs, manager, pipeline_clock, pipeline_plan
 from rl_training.experiment.candidates import Candidate
 from rl_training.experiment.pipeline_clock import Clock, describe_times, minutes_text
 from rl_training.experiment.pipeline_config import PipelineConfig, Workspace
@@ -111,11 +111,11 @@ def test_a_run_whose_time_is_over_ends_after_a_hundred_updates_with_an_evaluatio
         0,
         plan,
     )
-    result = train(config, callbacks=[manager._TimeLimit(time.time(), 1.0)])
+    result = train(config, callbacks=[jobs.TimeLimit(time.time(), 1.0)])
     assert not result.interrupted
     assert result.stop_reason == "its 1 seconds were over"
     assert is_finished(result.run_dir)
-    assert read_json(result.run_dir / "result.json")["update_count"] == manager.FEWEST_UPDATES
+    assert read_json(result.run_dir / "result.json")["update_count"] == jobs.FEWEST_UPDATES
     assert "action_mse" in result.metrics
 
 
@@ -148,11 +148,11 @@ def test_where_the_time_is_over_before_the_choice_the_clone_is_exported(
 ) -> None:
     np.savez(tmp_path / "log.npz", **steering_log(60))
 
-    def train_all(_: Any, configs: Any, **options: Any) -> list[manager.SeedProgress]:
+    def train_all(_: Any, configs: Any, **options: Any) -> list[jobs.SeedProgress]:
         assert options["seconds"] > 0
-        limit = manager._TimeLimit(time.time(), 1.0)
+        limit = jobs.TimeLimit(time.time(), 1.0)
         return [
-            manager.SeedProgress(each.seed, "done", each.run_name, metrics=train(each, callbacks=[limit]).metrics)
+            jobs.SeedProgress(each.seed, "done", each.run_name, metrics=train(each, callbacks=[limit]).metrics)
             for each in configs
         ]
 

@@ -1,0 +1,110 @@
+"""The command `sweep`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from rl_training.cli.console import number_text, print_json, print_table
+from rl_training.cli.options import ImportOption, JsonOption, QuietOption, RayOption, WorkersOption, worker_count
+from rl_training.importing import command_text
+from rl_training.signals import INTERRUPTED
+from rl_training.types import UserError
+
+if TYPE_CHECKING:
+    from rl_training.experiment.sweep_cost import Cost
+    from rl_training.experiment.sweep_spec import Cell, SweepSpec
+    from rl_training.experiment.sweeping import CellResult
+
+OUT_HELP = "Folder of the sweep; the same command does what is missing there. Default sweeps/<name of the file>."
+DRY_HELP = "Show the runs and what they would cost, by measured speed; train nothing."
+SHOWN_ERRORS = 10
+
+
+def sweep(
+    file: Annotated[str, typer.Argument(metavar="SWEEP.YAML", help="What varies: see docs/sweeps.md.")],
+    out: Annotated[str | None, typer.Option(help=OUT_HELP)] = None,
+    workers: WorkersOption = "1",
+    ray: RayOption = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help=DRY_HELP)] = False,
+    import_: ImportOption = None,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Train every combination of options in a file; given again, those that are missing."""
+    from rl_training.experiment.sweep_spec import make_cells, read_sweep
+    from rl_training.experiment.sweeping import find_cells
+
+    if not Path(file).is_file():
+        raise UserError(f"{file!r} does not exist: expected a YAML file that says what varies")
+    spec, folder = read_sweep(file), Path(out or Path("sweeps", Path(file).stem))
+    count = worker_count(workers)
+    if dry_run:
+        _show_cost(spec, find_cells(make_cells(spec, folder), folder), count, ray, quiet=quiet, as_json=as_json)
+        return
+    results = _run(spec, folder, count, ray, quiet=quiet, as_json=as_json)
+    _report(results, folder, quiet=quiet, as_json=as_json)
+
+
+def _run(spec: SweepSpec, out: Path, workers: int, ray: str | None, *, quiet: bool, as_json: bool) -> list[CellResult]:
+    from rl_training.cli.sweep_display import CellsDisplay
+    from rl_training.experiment.sweeping import run_sweep
+
+    try:
+        with CellsDisplay(quiet=quiet, to_stderr=as_json) as display:
+            return run_sweep(spec, out, workers=workers, ray=ray, watcher=display)
+    except KeyboardInterrupt:
+        _tell_interrupt()
+
+
+def _tell_interrupt() -> NoReturn:
+    print("interrupted; the same command goes on with what is missing", file=sys.stderr)
+    raise typer.Exit(INTERRUPTED) from None
+
+
+def _report(results: Sequence[CellResult], out: Path, *, quiet: bool, as_json: bool) -> None:
+    """What came of the runs: where the report is, or what failed."""
+    failed = [each for each in results if each.progress.status == "failed"]
+    if as_json:
+        print_json([each.to_plain() for each in results])
+    elif not quiet and len(failed) < len(results):
+        print(f"report: {command_text('report', out)}")
+    if failed and as_json:
+        # The errors are part of what was printed.
+        raise typer.Exit(2)
+    if failed:
+        shown = [f"{each.cell.name}: {each.progress.error}" for each in failed[:SHOWN_ERRORS]]
+        more = [f"and {len(failed) - SHOWN_ERRORS} more: see {out / 'sweep.json'}"] * (len(failed) > SHOWN_ERRORS)
+        raise UserError("\n".join([f"{len(failed)} of {len(results)} runs failed", *shown, *more]))
+    if any(each.progress.status == "interrupted" for each in results):
+        _tell_interrupt()
+
+
+def _show_cost(
+    spec: SweepSpec, cells: Sequence[Cell], workers: int, ray: str | None, *, quiet: bool, as_json: bool
+) -> None:
+    """Print every run, what is left of it to do, and what that takes."""
+    from rl_training.cli.console import working
+    from rl_training.experiment.pipeline_clock import minutes_text
+    from rl_training.experiment.pools import count_workers
+    from rl_training.experiment.sweep_cost import estimate_costs, total_seconds
+
+    count = count_workers(workers, ray, threads=spec.threads)
+    with working(quiet=quiet or as_json) as show:
+        costs = estimate_costs(cells, threads=spec.threads, tell=show)
+    seconds = total_seconds(costs, count)
+    if as_json:
+        print_json({"cells": [cost.to_plain() for cost in costs], "workers": count, "seconds": seconds})
+        return
+    print_table(("run", "status", "steps", "per second", "minutes"), [_cost_row(cost) for cost in costs])
+    who = f"{count} worker{'s' * (count != 1)}"
+    print(f"{len(cells)} runs; about {minutes_text(seconds)} with {who}, by speeds measured on this machine")
+
+
+def _cost_row(cost: Cost) -> tuple[str, ...]:
+    speed = "" if cost.steps_per_second is None else number_text(cost.steps_per_second)
+    return cost.cell.name, cost.status, str(cost.steps), speed, f"{cost.seconds / 60:.1f}"

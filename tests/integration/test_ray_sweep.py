@@ -1,0 +1,132 @@
+"""Sweeps on a Ray cluster of several nodes: the same results as here, whatever happens to a node."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import TINY
+from small_runs import differences
+
+from rl_training.config import parse_overrides
+from rl_training.experiment.jobs import Job, SeedProgress
+from rl_training.experiment.ray_pool import RayPool
+from rl_training.experiment.sweep_spec import Cell
+from rl_training.experiment.sweeping import CellResult, SweepWatcher, run_sweep
+from rl_training.runtime import read_options
+from rl_training.runtime.artifacts import read_metrics
+from rl_training.torch_files import read_tree
+from rl_training.types import CheckpointError
+
+ray = pytest.importorskip("ray")
+
+LONG = [*TINY, "total_timesteps=1000", "checkpoint_interval=50", "log_interval=50", "algo_kwargs.eval_interval=500"]
+SWEEP = {
+    "config": "td3_bc/pendulum",
+    "options": parse_overrides(LONG),
+    "grid": {"algo_kwargs.batch_size": [16, 24]},
+    "seeds": [0],
+}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A head without processors, so that every run is on a node that can be taken away, and two nodes."""
+    from ray.cluster_utils import Cluster
+
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    made.add_node(num_cpus=1)
+    made.add_node(num_cpus=1)
+    yield made
+    ray.shutdown()
+    made.shutdown()
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> list[CellResult]:
+    """The same sweep, trained here."""
+    return run_sweep(SWEEP, tmp_path_factory.mktemp("alone") / "out")
+
+
+def state(run: str | None) -> Any:
+    """Everything in a run's last checkpoint but who it is and where."""
+    tree = read_tree(Path(str(run), "checkpoints", "latest.pt"), CheckpointError, what="checkpoint")
+    config = {name: value for name, value in tree["config"].items() if name != "output_dir"}
+    return {**{name: value for name, value in tree.items() if name not in ("run", "checksum")}, "config": config}
+
+
+def rows(run: str | None) -> list[dict[str, Any]]:
+    """A run's metrics without its speed and its identity."""
+    left_out = ("updates_per_second", "run")
+    return [
+        {name: value for name, value in row.items() if name not in left_out} for row in read_metrics(Path(str(run)))
+    ]
+
+
+def assert_same(ours: list[CellResult], theirs: list[CellResult]) -> None:
+    assert [each.progress.status for each in ours] == ["done"] * len(theirs)
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine.cell.name == other.cell.name
+        assert differences(state(mine.progress.run_dir), state(other.progress.run_dir)) == []
+        assert rows(mine.progress.run_dir) == rows(other.progress.run_dir)
+
+
+class Watcher(SweepWatcher):
+    """Takes a node away as soon as a run on it has saved something."""
+
+    def __init__(self, cluster: Any) -> None:
+        self.cluster, self.killed = cluster, False
+        self.told: list[SeedProgress] = []
+
+    def on_cells(self, cells: Any) -> None:
+        assert all(isinstance(cell, Cell) for cell in cells)
+
+    def on_run(self, progress: SeedProgress) -> None:
+        self.told.append(progress)
+        if not self.killed and progress.status == "running" and progress.global_step > 100:
+            self.killed = True
+            # One run is on each of them.
+            node = next(each for each in self.cluster.worker_nodes)
+            self.cluster.remove_node(node, allow_graceful=False)
+            self.cluster.add_node(num_cpus=1)
+
+
+def test_a_sweep_on_a_cluster_that_loses_a_node_ends_as_one_here(
+    cluster: Any, alone: list[CellResult], tmp_path: Path
+) -> None:
+    watcher = Watcher(cluster)
+    found = run_sweep(SWEEP, tmp_path / "out", ray=cluster.address, watcher=watcher)
+    assert watcher.killed
+    assert_same(found, alone)
+    # How far runs are is told while they run.
+    assert len({each.global_step for each in watcher.told}) > 2
+
+
+def test_a_run_that_is_stopped_saves_its_state_and_one_that_fails_says_why(cluster: Any, tmp_path: Path) -> None:
+    config, _ = read_options("td3_bc/pendulum", overrides=[*LONG, "total_timesteps=1000000", f"output_dir={tmp_path}"])
+    pool = RayPool(cluster.address)
+    try:
+        job = Job(config, resume=True, threads=1)
+        pool.submit(job)
+        assert pool.busy == 1
+        last = job.begin()
+        end = time.monotonic() + 60
+        while not last.global_step:
+            last = next(pool.collect())
+            assert time.monotonic() < end
+        pool.stop(job.key)
+        while not last.has_ended:
+            last = list(pool.collect())[-1]
+            assert time.monotonic() < end
+    finally:
+        pool.close()
+    assert last.status == "interrupted"
+    assert (Path(str(last.run_dir)) / "checkpoints" / "latest.pt").is_file()
+    (tmp_path / "no.npz").write_bytes(b"PK")
+    options = {**parse_overrides(LONG), "env_id": None, "algo_kwargs": {"dataset_path": str(tmp_path / "no.npz")}}
+    found = run_sweep({"config": "td3_bc", "options": options}, tmp_path / "out", ray=cluster.address)
+    assert found[0].progress.status == "failed"
+    assert "no.npz" in str(found[0].progress.error)
