@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, redirect_stdout
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -103,11 +104,14 @@ class MLflowSink:
     def check() -> None:
         """Ask for the experiment, which needs a server that answers and lets us in."""
         mlflow = _import_mlflow()
+        where = _without_password(mlflow.get_tracking_uri())
+        if not where.startswith(("http", "file:", "databricks")) and find_spec("sqlalchemy") is None:
+            advice = "set MLFLOW_TRACKING_URI to a server, such as http://localhost:5000, or: pip install mlflow"
+            raise ConfigError(f"MLflow at {where} is a database, for which the client alone is not enough: {advice}")
         try:
             found = _find_experiment(mlflow.MlflowClient())
         except Exception as error:
             advice = "start the server, set MLFLOW_TRACKING_URI, or leave mlflow out of sinks"
-            where = _without_password(mlflow.get_tracking_uri())
             raise ConfigError(f"MLflow at {where} cannot be used: {_reason(error)}; {advice}") from None
         if found is not None and found.lifecycle_stage != "active":
             advice = "restore it, or set MLFLOW_EXPERIMENT_NAME"
@@ -317,14 +321,14 @@ def _text(value: Any) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """What went wrong, in a line: the error of the system beneath those of libraries, or else the error itself."""
+    """What went wrong, in a sentence: the error of the system beneath those of libraries, or else the error itself."""
     each: BaseException | None = error
     while each is not None:
         if isinstance(each, OSError) and each.strerror:
             return each.strerror
         each = each.__cause__ or each.__context__
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return _without_password(lines[0])[:300].rstrip(".")
+    sentence = re.split(r"\.\s|\n", str(error).strip() or type(error).__name__)[0]
+    return _without_password(sentence)[:300].rstrip(".")
 
 
 def _without_password(text: str) -> str:

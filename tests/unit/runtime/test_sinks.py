@@ -15,6 +15,7 @@ import pytest
 from read_back import Curves, curves_in_mlflow, curves_of_run, only_run
 from small_runs import differences
 
+from rl_training.binding import bind
 from rl_training.callbacks import Callback, TrainerState
 from rl_training.config import TrainConfig
 from rl_training.runtime import resume, train
@@ -252,6 +253,19 @@ def test_a_server_that_does_not_answer_is_refused_before_anything_is_written(
     assert not Path(config.output_dir).exists()
 
 
+def test_the_default_of_mlflow_is_a_database_which_the_client_alone_cannot_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mlflow")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "sqlalchemy", None)
+
+    with pytest.raises(ConfigError, match=r"mlflow.db is a database, .*: set MLFLOW_TRACKING_URI to a server, such as"):
+        check_sinks(["mlflow"])
+
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("name", ["mlflow", "wandb"])
 def test_a_missing_library_is_named_with_its_extra(
     name: str, tiny_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
@@ -267,7 +281,7 @@ def test_a_missing_library_is_named_with_its_extra(
 
 def test_a_sink_that_does_not_exist_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(ConfigError, match=r"sinks.0 must be one of 'mlflow' or 'wandb', got 'mlfow'; did you mean"):
-        TrainConfig(algo="bc", sinks=["mlfow"])
+        bind({"algo": "bc", "sinks": ["mlfow"]}, TrainConfig)
 
 
 def test_wandb_sends_only_with_credentials(wandb: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
