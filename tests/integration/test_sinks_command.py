@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from command_line import TINY, Command, call_main
+from read_back import curves_in_mlflow, curves_of_run
 
 
 @pytest.fixture
@@ -53,6 +54,25 @@ def test_seeds_are_refused_too_where_mlflow_does_not_answer(
 
     answer = command("train", "bc/pendulum", *TINY, "sinks=[mlflow]", "--seeds", "0", "--out", tmp_path / "runs")
 
-    assert answer.code == 2
-    assert "seed 0: MLflow at http://127.0.0.1:9 cannot be used: Connection refused" in answer.err
-    assert not list(tmp_path.glob("runs/*/config.yaml"))
+    assert (answer.code, answer.out) == (2, "")
+    assert "error: MLflow at http://127.0.0.1:9 cannot be used: Connection refused" in answer.err
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+def test_seeds_side_by_side_share_a_database_that_is_new(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    pytest.importorskip("sqlalchemy")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    seeds = ("--seeds", "0-1", "--workers", "2")
+
+    answer = command("train", "bc/pendulum", *TINY, "sinks=[mlflow]", *seeds, "--out", tmp_path / "runs", "--quiet")
+
+    assert answer.code == 0
+    client = mlflow.MlflowClient()
+    for run in client.search_runs(["0"]):
+        assert curves_in_mlflow(client, run) == curves_of_run(tmp_path / "runs" / run.info.run_name)
+    assert {run.info.status for run in client.search_runs(["0"])} == {"FINISHED"}
+    assert len(client.search_runs(["0"])) == 2

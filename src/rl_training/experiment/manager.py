@@ -29,6 +29,7 @@ from rl_training.runtime.finding import is_finished
 from rl_training.runtime.locking import is_signed
 from rl_training.runtime.named_runs import find_same, train_missing
 from rl_training.runtime.options import BoundConfig, ConfigSource, RunOptions
+from rl_training.runtime.sinks import check_sinks
 from rl_training.signals import name_of
 from rl_training.types import ConfigError, Metrics, UserError
 
@@ -117,6 +118,8 @@ class ExperimentManager:
         results = {}
         ended = [_ended(*each) for each in bound] if resume else [None] * len(bound)
         waiting = [config for (config, _), each in zip(bound, ended, strict=True) if each is None]
+        # One sentence for all runs; and processes that make MLflow's database at once get in each other's way.
+        check_sinks([name for config in waiting for name in config.sinks])
         done = (each for each in ended if each is not None)
         for progress in chain(done, _side_by_side(waiting, modules, workers, resume=resume, seconds=seconds)):
             results[progress.name, progress.seed] = progress

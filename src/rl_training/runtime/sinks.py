@@ -299,6 +299,8 @@ def _import_wandb() -> Any:
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     os.environ.setdefault("WANDB_INIT_TIMEOUT", "30")
     os.environ.setdefault("WANDB_FINISH_TIMEOUT", "60")
+    # By default a kill costs the rows of 15 seconds, which a resumed run does not write again.
+    os.environ.setdefault("WANDB__TRANSACTION_LOG_FLUSH_INTERVAL", "1")
     return import_extra("wandb", "wandb", "the sink wandb")
 
 
