@@ -20,7 +20,7 @@ check: $(VENV)/.installed-dev ## For daily work: format, lint, types, spelling, 
 slow: $(VENV)/.installed-dev ## Tests that take minutes: learning, kills
 	$(BIN)/python -m pytest -n 2 -m slow
 
-extras: $(VENV)/.installed-dev ## Tests that need programs beside Python: Node with packages from npm, Chromium
+extras: $(VENV)/.installed-dev .venv-mlflow/.installed ## Tests that need programs beside Python: Node with packages from npm, Chromium, a server of MLflow
 	command -v chromium || apt-get install --yes chromium
 	$(BIN)/python -m pytest -m extras
 
@@ -60,7 +60,7 @@ docs-site: $(VENV)/.installed-dev ## Build the documentation as a site in site/;
 	@echo "read it with: $(BIN)/python -m http.server --directory site"
 
 clean:
-	rm -rf $(VENV) build dist site src/*.egg-info
+	rm -rf $(VENV) .venv-mlflow build dist site src/*.egg-info
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -73,3 +73,9 @@ $(VENV)/.installed: $(BIN)/python pyproject.toml constraints.txt
 $(VENV)/.installed-dev: $(BIN)/python pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
 	touch $@ $(VENV)/.installed
+
+# The server has pins of its own; it is of the same version as the client.
+.venv-mlflow/.installed: constraints.txt
+	$(PYTHON) -m venv .venv-mlflow
+	.venv-mlflow/bin/python -m pip install --quiet mlflow==$$(sed -n 's/^mlflow-skinny==//p' constraints.txt)
+	touch $@

@@ -68,6 +68,8 @@ THIRD_PARTY_HOMES = {
     "pyarrow": {"data/tables.py", "data/table_files.py"},
     "onnxruntime": {"assets"},
     "imageio_ffmpeg": {"runtime/showing.py"},
+    "mlflow": {"runtime/sinks.py"},
+    "wandb": {"runtime/sinks.py"},
     "matplotlib": {"experiment/plot.py", "experiment/data_plot.py"},
     "yaml": {"config.py"},
     "typer": {"cli"},

@@ -34,6 +34,7 @@ class _TrainConfig(TypedDict, total=False):
     checkpoint_interval: int
     keep_checkpoints: int | Literal['all']
     tags: Sequence[str]
+    sinks: Sequence[Literal['mlflow', 'wandb']]
     algo_kwargs: Mapping[str, Any]
     env_kwargs: Mapping[str, Any]
 

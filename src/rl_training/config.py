@@ -62,6 +62,9 @@ class TrainConfig:
         3, "numbered checkpoints that are kept, the newest, beside the best; or all", incidental=True
     )
     tags: tuple[str, ...] = option((), "free labels, kept with the run", incidental=True)
+    sinks: tuple[Literal["mlflow", "wandb"], ...] = option(
+        (), "where metrics go beside the run directory: mlflow, wandb", incidental=True
+    )
     algo_kwargs: dict[str, Any] = option({}, "options of the algorithm, its data and the loop")
     env_kwargs: dict[str, Any] = option({}, "arguments of the environment, and `wrappers`", resume="fixed")
 

@@ -25,6 +25,7 @@ from rl_training.runtime.finding import is_finished
 from rl_training.runtime.locking import is_signed
 from rl_training.runtime.named_runs import find_same
 from rl_training.runtime.options import BoundConfig, ConfigSource, RunOptions
+from rl_training.runtime.sinks import check_sinks
 from rl_training.types import ConfigError
 
 
@@ -105,6 +106,8 @@ class ExperimentManager:
             for (config, _), each in zip(bound, ended, strict=True)
             if each is None
         ]
+        # One sentence for all runs; and processes that make MLflow's database at once get in each other's way.
+        check_sinks([name for job in waiting for name in job.config.sinks])
         done = (each for each in ended if each is not None)
         for progress in chain(done, _side_by_side(waiting, workers, ray, seconds)):
             results[progress.key] = progress

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import math
 import os
 import platform
 import re
@@ -28,7 +27,10 @@ from rl_training.runtime.drafts import claim, draft_path, drop_drafts
 from rl_training.runtime.locking import RunLock, is_locked
 from rl_training.runtime.metric_rows import FILE as METRICS
 from rl_training.runtime.metric_rows import Line, describe_damage, encode_row, read_lines, refuse_foreign_rows
+from rl_training.runtime.sinks import About, Ending, LenientSink, Sink, TensorBoardSink
 from rl_training.types import ConfigError, Metrics, StorageError
+
+SINKS = "sinks.json"
 
 
 class MetricWindow:
@@ -87,7 +89,7 @@ class RunDirectory:
         self.run_id: str | None = read_json(path / "metadata.json").get("run_id")
         """What tells this run from every other; runs of earlier versions have none until they are resumed."""
         self._metrics_path = path / METRICS
-        self._writer: Any = None
+        self._sinks: list[Sink] = [TensorBoardSink(path / "tensorboard")]
         self._lock: RunLock | None = None
 
     @classmethod
@@ -105,7 +107,7 @@ class RunDirectory:
 
     def _drop_temporary_files(self) -> None:
         """Delete what a kill left of files that only the process with the lock writes."""
-        names = ("config.yaml", "metadata.json", METRICS, "result.json")
+        names = ("config.yaml", "metadata.json", METRICS, "result.json", SINKS)
         left = [self.path / f".{name}.tmp" for name in names]
         for folder in ("checkpoints", "policies", "replay"):
             left += (self.path / folder).glob(".*.tmp")
@@ -169,16 +171,20 @@ class RunDirectory:
         if path.read_bytes() != text.encode():
             write_text(path, text)
 
+    def open_sinks(self, config: TrainConfig) -> None:
+        """Let metrics go to the sinks that the options name; a run that goes on, goes on there too."""
+        known = read_json(self.path / SINKS)
+        about = About(str(self.run_id), self.path, config.to_plain(), ids=dict(known))
+        self._sinks += [LenientSink(name, about) for name in dict.fromkeys(config.sinks)]
+        if about.ids != known:
+            write_json(self.path / SINKS, about.ids)
+
     def write_metrics(self, kind: str, metrics: Mapping[str, Any]) -> None:
-        """Append one row; metrics that are numbers go to TensorBoard too, where it is installed."""
+        """Append one row; metrics that are numbers go to the sinks too."""
         self.check_place()
         _append(self._metrics_path, encode_row(kind, metrics, self.run_id))
-        with writing(self.path / "tensorboard"):
-            writer = self._tensorboard()
-            if writer is not None:
-                for name, value in metrics.items():
-                    if isinstance(value, (int, float)) and math.isfinite(value):
-                        writer.add_scalar(f"{kind}/{name}", value, metrics["global_step"])
+        for sink in self._sinks:
+            sink.write(kind, metrics)
 
     def rewind_metrics(self, global_step: int, lasting: Sequence[Mapping[str, Any]] = ()) -> None:
         """Forget rows written after a checkpoint, which a resumed run writes again.
@@ -219,27 +225,20 @@ class RunDirectory:
 
     def close(self) -> None:
         """Flush what is buffered, and let other processes take the directory."""
-        is_failing = sys.exc_info()[1] is not None
+        sinks, self._sinks = self._sinks, []
         try:
-            if self._writer:
-                self._writer.close()
-        except OSError as error:
-            # An error that ends the run says more.
-            if not is_failing:
-                warnings.warn(f"{self.path / 'tensorboard'} is not complete: {error}", stacklevel=2)
+            for sink in sinks:
+                sink.close(self._ending())
         finally:
             if self._lock is not None:
                 self._lock.release()
 
-    def _tensorboard(self) -> Any:
-        if self._writer is None:
-            try:
-                from torch.utils.tensorboard import SummaryWriter
-            except ImportError:
-                self._writer = False
-            else:
-                self._writer = SummaryWriter(str(self.path / "tensorboard"))
-        return self._writer or None
+    def _ending(self) -> Ending:
+        """How the run ended: its result is the last file that it writes."""
+        result = read_json(self.path / "result.json")
+        if result.get("interrupted") or isinstance(sys.exc_info()[1], KeyboardInterrupt):
+            return "interrupted"
+        return "finished" if result else "failed"
 
 
 def refuse_taken(config: TrainConfig) -> None:

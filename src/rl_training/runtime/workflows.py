@@ -42,6 +42,7 @@ from rl_training.runtime.policy import Policy, check_networks, model_part
 from rl_training.runtime.randomness import forked
 from rl_training.runtime.recovery import Saved, newest_state, read_state, settle
 from rl_training.runtime.saved_policy import check_algo, load_policy
+from rl_training.runtime.sinks import check_sinks
 from rl_training.runtime.trainer import Session, TrainResult
 from rl_training.runtime.trust import judge_names, remember_run
 from rl_training.signals import ENDING, answered
@@ -70,6 +71,7 @@ def train(
         config = {**plain_config(source), "env_id": env_id_for(env)}
     config, options = read_options(config)
     refuse_taken(config)
+    check_sinks(config.sinks)
     configure_machine(threads)
     session = open_session(config, options, callbacks, dataset=_given(dataset, options))
     with session.resources:
@@ -111,6 +113,7 @@ def resume(
         _check_overrides(overrides, config)
         config = bind(merge(config.to_plain(), overrides), TrainConfig)[0]
         options = bind_options(config)
+        check_sinks(config.sinks)
         if saved is not None:
             _check_networks(saved, options)
         _configure_machine_as(saved.tree["machine"] if saved else {}, threads, overrides)
@@ -185,6 +188,7 @@ def _run_dir(path: Path) -> Path:
 def _run(session: Session) -> TrainResult:
     try:
         with _stop_on_signals(session):
+            session.run.open_sinks(session.config)
             return train_session(session)
     except StorageError as error:
         if not (session.run.checkpoints / LATEST).is_file():
