@@ -30,6 +30,9 @@ from rl_training.runtime.metric_rows import FILE as METRICS
 from rl_training.runtime.metric_rows import Line, describe_damage, encode_row, read_lines, refuse_foreign_rows
 from rl_training.types import ConfigError, Metrics, StorageError
 
+UPLOADS = ".upload"
+"""The folder in a run directory that holds files which are being uploaded."""
+
 
 class MetricWindow:
     """Averages of metrics between two log lines, each over the updates that produced it, summed on the device."""
@@ -111,6 +114,7 @@ class RunDirectory:
             left += (self.path / folder).glob(".*.tmp")
         for path in left:
             path.unlink(missing_ok=True)
+        shutil.rmtree(self.path / UPLOADS, ignore_errors=True)
 
     @property
     def identity(self) -> dict[str, str | None]:

@@ -44,6 +44,7 @@ from rl_training.runtime.recovery import Saved, newest_state, read_state, settle
 from rl_training.runtime.saved_policy import check_algo, load_policy
 from rl_training.runtime.trainer import Session, TrainResult
 from rl_training.runtime.trust import judge_names, remember_run
+from rl_training.runtime.uploading import check_upload
 from rl_training.signals import ENDING, answered
 from rl_training.spaces import SpaceSpec
 from rl_training.types import CheckpointError, ConfigError, StorageError
@@ -70,6 +71,7 @@ def train(
         config = {**plain_config(source), "env_id": env_id_for(env)}
     config, options = read_options(config)
     refuse_taken(config)
+    check_upload(config)
     configure_machine(threads)
     session = open_session(config, options, callbacks, dataset=_given(dataset, options))
     with session.resources:
@@ -111,6 +113,7 @@ def resume(
         _check_overrides(overrides, config)
         config = bind(merge(config.to_plain(), overrides), TrainConfig)[0]
         options = bind_options(config)
+        check_upload(config, run)
         if saved is not None:
             _check_networks(saved, options)
         _configure_machine_as(saved.tree["machine"] if saved else {}, threads, overrides)
@@ -120,7 +123,7 @@ def resume(
         session = open_session(config, options, callbacks, dataset=given, run=run, tree=tree)
         if reschedule:
             session.horizon = session.plan.updates
-        settle(session, saved, is_named=path.is_file(), is_changed=bool(overrides))
+        settle(session, saved, is_named=path.is_file(), is_changed=bool(overrides.keys() - {"upload_url"}))
         return _run(session)
 
 
