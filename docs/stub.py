@@ -32,6 +32,7 @@ from rl_training.experiment.pipeline import run_pipeline as run_pipeline
 from rl_training.experiment.selecting import select as select
 from rl_training.runtime import TrainResult
 from rl_training.runtime import evaluate as evaluate
+from rl_training.runtime import fetch_run as fetch_run
 from rl_training.runtime import predict as predict
 from rl_training.runtime import resume as resume
 from rl_training.runtime import train as train

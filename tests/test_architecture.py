@@ -63,6 +63,7 @@ ALLOWED = {
 
 THIRD_PARTY_HOMES = {
     "gymnasium": {"envs"},
+    "fsspec": {"runtime/remote.py"},
     "h5py": {"data/readers.py", "data/writers.py"},
     "minari": {"data/readers.py", "data/writers.py"},
     "pyarrow": {"data/tables.py", "data/table_files.py"},

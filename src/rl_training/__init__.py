@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from rl_training.experiment.pipeline import run_pipeline
     from rl_training.experiment.selecting import select
     from rl_training.experiment.sweeping import run_sweep
-    from rl_training.runtime import evaluate, predict, resume, train
+    from rl_training.runtime import evaluate, fetch_run, predict, resume, train
 
     __all__ = [
         "TrainConfig",
         "__version__",
         "estimate",
         "evaluate",
+        "fetch_run",
         "predict",
         "resume",
         "run_pipeline",
@@ -44,6 +45,7 @@ _HOMES = {
     "TrainConfig": "rl_training.config",
     "estimate": "rl_training.experiment.estimation",
     "evaluate": "rl_training.runtime",
+    "fetch_run": "rl_training.runtime",
     "predict": "rl_training.runtime",
     "resume": "rl_training.runtime",
     "run_pipeline": "rl_training.experiment.pipeline",

@@ -27,6 +27,18 @@ DEVICES = r"^(auto|cpu|cuda(:\d+)?|mps)$"
 
 
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s/?#]|file:///[^\s/]")
+_PASSWORD = re.compile(r"[^/]*//[^/@]*:[^/@]*@")
+
+
+def is_run_name(name: str) -> bool:
+    """Whether a run directory may have a name."""
+    return _RUN_NAME.fullmatch(name) is not None
+
+
+def has_scheme(url: str) -> bool:
+    """Whether a text is a URL with a protocol and something behind it."""
+    return _SCHEME.match(url) is not None
 
 
 @options
@@ -61,6 +73,9 @@ class TrainConfig:
     keep_checkpoints: Annotated[int, Field(ge=1)] | Literal["all"] = option(
         3, "numbered checkpoints that are kept, the newest, beside the best; or all", incidental=True
     )
+    upload_url: str | None = option(
+        None, "where complete checkpoints are uploaded to, such as s3://bucket/folder", incidental=True
+    )
     tags: tuple[str, ...] = option((), "free labels, kept with the run", incidental=True)
     sinks: tuple[Literal["mlflow", "wandb"], ...] = option(
         (), "where metrics go beside the run directory: mlflow, wandb", incidental=True
@@ -69,9 +84,13 @@ class TrainConfig:
     env_kwargs: dict[str, Any] = option({}, "arguments of the environment, and `wrappers`", resume="fixed")
 
     def __post_init__(self) -> None:
-        if self.run_name is not None and not _RUN_NAME.fullmatch(self.run_name):
+        if self.run_name is not None and not is_run_name(self.run_name):
             allowed = "letters, digits and . _ + -, the first a letter or a digit"
             raise ConfigError(f"run_name must consist of {allowed}, got {self.run_name!r}")
+        if self.upload_url is not None and not has_scheme(self.upload_url):
+            raise ConfigError(f"upload_url must be a URL such as s3://bucket/folder, got {self.upload_url!r}")
+        if self.upload_url is not None and _PASSWORD.match(self.upload_url):
+            raise ConfigError("upload_url must not hold a password, which would be written to files of the run")
 
     def to_plain(self) -> dict[str, Any]:
         """Lists, mappings, numbers and text only, as YAML and checkpoints store them."""

@@ -37,6 +37,14 @@ def atomic_write(path: Path, *, needs: int | None = None) -> Iterator[Path]:
             _sync(path.parent)
 
 
+def link_or_copy(existing: Path, other: Path) -> None:
+    """Give a file a second name, or copy it where the file system has no links."""
+    try:
+        os.link(existing, other)
+    except OSError:
+        shutil.copyfile(existing, other)
+
+
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
     """Make a folder under a temporary name and rename it on success; delete it on failure."""

@@ -92,8 +92,9 @@ class OwnCodeError(UserError, RuntimeError):
 class MissingExtraError(UserError, ImportError):
     """An optional dependency that is not installed."""
 
-    def __init__(self, package: str, extra: str, purpose: str) -> None:
-        how = f"install it with: pip install 'rl-training[{extra}]'"
+    def __init__(self, package: str, extra: str, purpose: str, *, beside: str = "") -> None:
+        """`beside` is a package that the extra does not bring."""
+        how = f"install it with: pip install 'rl-training[{extra}]'{f' {beside}' if beside else ''}"
         super().__init__(f"{purpose} needs the package '{package}'; {how}")
 
 

@@ -7,7 +7,7 @@ from importlib import import_module
 import pytest
 
 NAMES = {
-    "rl_training": "BC TD3BC TrainConfig evaluate predict resume run_pipeline train train_bc train_sac",
+    "rl_training": "BC TD3BC TrainConfig evaluate fetch_run predict resume run_pipeline train train_bc train_sac",
     "rl_training.api": "BC TD3BC",
     "rl_training.api.algorithms": "ManagedAlgorithm BC TD3BC",
     "rl_training.algorithms": "BC BCAlgorithm TD3BC TD3BCAlgorithm bc_loss td3_bc_loss register",

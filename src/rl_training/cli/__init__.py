@@ -17,7 +17,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 import rl_training
-from rl_training.cli import export, policies, report, train
+from rl_training.cli import export, fetch, policies, report, train
 from rl_training.cli.config import config_app, list_
 from rl_training.cli.console import print_json
 from rl_training.cli.data import data_app
@@ -46,6 +46,7 @@ app = typer.Typer(
 )
 app.command()(train.train)
 app.command()(train.resume)
+app.command()(fetch.fetch)
 app.command("eval")(policies.evaluate)
 app.command()(policies.record)
 app.command()(policies.play)

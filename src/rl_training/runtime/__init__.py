@@ -10,6 +10,7 @@ from rl_training.config import TrainConfig
 from rl_training.runtime.callbacks import Callback, EarlyStoppingCallback
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
 from rl_training.runtime.export import Export, export_policy
+from rl_training.runtime.fetching import fetch_run
 from rl_training.runtime.option_groups import EarlyStoppingConfig
 from rl_training.runtime.options import read_options
 from rl_training.runtime.policy import Policy
@@ -35,6 +36,7 @@ __all__ = [
     "evaluate",
     "evaluate_policy",
     "export_policy",
+    "fetch_run",
     "load_policy",
     "normalized_score",
     "predict",

@@ -31,6 +31,8 @@ from rl_training.runtime.sinks import About, Ending, LenientSink, Sink, TensorBo
 from rl_training.types import ConfigError, Metrics, StorageError
 
 SINKS = "sinks.json"
+UPLOADS = ".upload"
+"""The folder in a run directory that holds files which are being uploaded."""
 
 
 class MetricWindow:
@@ -113,6 +115,7 @@ class RunDirectory:
             left += (self.path / folder).glob(".*.tmp")
         for path in left:
             path.unlink(missing_ok=True)
+        shutil.rmtree(self.path / UPLOADS, ignore_errors=True)
 
     @property
     def identity(self) -> dict[str, str | None]:

@@ -44,6 +44,7 @@ from rl_training.runtime.policy_value import VALUE, PolicyValue
 from rl_training.runtime.replay_store import ReplayStore
 from rl_training.runtime.trainer import Session, TrainerState
 from rl_training.runtime.trial import try_policy
+from rl_training.runtime.uploading import begin_uploads
 from rl_training.spaces import SpaceSpec
 from rl_training.types import CheckpointError, ConfigError, DatasetError, nearest
 
@@ -135,6 +136,7 @@ def open_session(
         collector=collector,
         # The rows of a rollout are part of the source's state.
         store=None if buffer is None or is_rollout else ReplayStore(run, buffer),
+        uploader=begin_uploads(config, run, resources),
         fine_tuning=_fine_tuning(options),
         callbacks=callbacks,
         resources=resources,

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-import shutil
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,9 +14,10 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms import Algorithm
-from rl_training.files import atomic_write, writing
+from rl_training.files import atomic_write, link_or_copy, writing
 from rl_training.runtime.disk_use import warn_of_full_disk
 from rl_training.runtime.policy_files import POLICY_ONLY, policy_path, policy_tree
+from rl_training.runtime.uploading import upload
 from rl_training.spaces import BoxActions, SpaceSpec
 from rl_training.torch_files import read_tree
 from rl_training.types import CheckpointError, DamagedError, TrainingError, UserError
@@ -39,6 +38,7 @@ def save_latest(session: Session, *, good: bool = False) -> None:
     write_latest(session, good=good)
     number_latest(session)
     warn_of_full_disk(session)
+    upload(session)
 
 
 def write_latest(session: Session, *, good: bool = False) -> None:
@@ -199,10 +199,7 @@ def save_tree(path: Path, tree: dict[str, Any]) -> None:
 def link_checkpoint(existing: Path, name: str) -> None:
     """Give a checkpoint a second name beside it, in place of whatever has that name."""
     with atomic_write(existing.with_name(name)) as temporary:
-        try:
-            os.link(existing, temporary)
-        except OSError:
-            shutil.copyfile(existing, temporary)
+        link_or_copy(existing, temporary)
 
 
 def load_checkpoint(path: Path, *, policy_only: bool = False) -> dict[str, Any]:

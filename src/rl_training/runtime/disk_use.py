@@ -7,6 +7,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 from rl_training.files import size_text
+from rl_training.runtime.artifacts import UPLOADS
 from rl_training.runtime.policy_files import policy_path
 
 if TYPE_CHECKING:
@@ -25,7 +26,9 @@ def foresee(session: Session) -> int:
 def introduce_disk_use(session: Session) -> None:
     """Say at the start what a checkpoint and the run take, and if there is not enough room."""
     total, free = foresee(session), shutil.disk_usage(session.run.path).free
-    taken = sum(path.stat().st_size for path in session.run.path.rglob("*") if path.is_file())
+    # Files that are being uploaded come and go, and are links.
+    kept = (path for path in session.run.path.iterdir() if path.name != UPLOADS)
+    taken = sum(path.stat().st_size for each in kept for path in (each, *each.rglob("*")) if path.is_file())
     sizes = f"a checkpoint takes {size_text(session.checkpoint_bytes)}, the run about {size_text(total)}"
     session.state.introduction = (*session.state.introduction, f"{'disk':<12}{sizes}; {size_text(free)} are free")
     if total - taken > free:

@@ -44,7 +44,9 @@ def _delete(draft: Path) -> None:
     """Delete a draft so that one of which a kill leaves a part is still known to be a draft."""
     with suppress(OSError):
         for path in draft.iterdir():
-            if path.name != INSIDE:
+            if path.is_dir() and path.name != INSIDE:
+                shutil.rmtree(path)
+            elif path.name != INSIDE:
                 path.unlink()
     shutil.rmtree(draft, ignore_errors=True)
 

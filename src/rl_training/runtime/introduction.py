@@ -27,6 +27,8 @@ def introduce(
     if options.mode != "offline":
         lines.append(("learning", _learning(plan)))
     lines.append(("evaluation", _evaluation(config, options, data)))
+    if config.upload_url is not None:
+        lines.append(("upload", f"complete checkpoints, to {config.upload_url}"))
     return tuple(f"{word:<12}{text}" for word, text in lines)
 
 

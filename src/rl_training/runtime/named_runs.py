@@ -10,10 +10,12 @@ from typing import Any
 from rl_training.binding import options_with
 from rl_training.config import TrainConfig, load_config
 from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.fetching import fetch_if_missing
 from rl_training.runtime.finding import is_finished, is_run
 from rl_training.runtime.options import BoundConfig, ConfigSource, RunOptions, read_options
 from rl_training.runtime.recovery import saved_config
 from rl_training.runtime.trainer import TrainResult
+from rl_training.runtime.trust import remember_run
 from rl_training.runtime.workflows import resume, train
 from rl_training.types import ConfigError
 
@@ -23,18 +25,23 @@ def train_or_resume(
 ) -> TrainResult:
     """Go on with the run of the config's `run_name` if there is one in its `output_dir`, else start it.
 
-    The run must have been started with the same options. Its length may be another.
+    A run that is not there, but has been uploaded to the config's `upload_url`, is fetched first. The run must have
+    been started with the same options. Its length may be another.
     """
     config, options = read_options(config)
     if config.run_name is None:
         raise ConfigError("run_name is required: the run to go on with is found by its name")
     run_dir = Path(config.output_dir, config.run_name)
+    fetched = fetch_if_missing(config)
     if not is_run(run_dir):
         return train((config, options), callbacks=callbacks, threads=threads)
     stored = saved_config(run_dir)
     _refuse_other_options(run_dir, stored, options.resolve(config))
-    changed = config.total_timesteps != stored.total_timesteps
-    overrides: dict[str, Any] = {"total_timesteps": config.total_timesteps} if changed else {}
+    if fetched is not None:
+        # It has the options of this command, and so names no other code.
+        remember_run(fetched, config.to_plain())
+    now, before = config.to_plain(), stored.to_plain()
+    overrides = {name: now[name] for name in ("total_timesteps", "upload_url") if now[name] != before[name]}
     return resume(run_dir, callbacks=callbacks, threads=threads, **overrides)
 
 

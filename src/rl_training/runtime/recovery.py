@@ -21,6 +21,7 @@ from rl_training.runtime.checkpointing import (
     write_latest,
 )
 from rl_training.runtime.policy_files import drop_policies
+from rl_training.runtime.uploading import upload
 from rl_training.types import CheckpointError, ConfigError, DamagedError
 
 if TYPE_CHECKING:
@@ -89,7 +90,8 @@ def settle(session: Session, saved: Saved | None, *, is_named: bool, is_changed:
         state.best_score, state.best_step, session.best_metrics = None, None, {}
     if saved is None:
         run.set_metrics_aside()
-    if _lacks_good(session) or is_changed or saved is None or saved.path.name != LATEST:
+    is_moved = saved is not None and saved.tree["config"].get("upload_url") != session.config.upload_url
+    if _lacks_good(session) or is_changed or is_moved or saved is None or saved.path.name != LATEST:
         # It says how the run ended, which it has not any more.
         (run.path / "result.json").unlink(missing_ok=True)
         write_latest(session)
@@ -107,6 +109,7 @@ def settle(session: Session, saved: Saved | None, *, is_named: bool, is_changed:
     drop_policies(run.path, after=state.global_step)
     # The last, since it deletes checkpoints. One of them may have become the best.
     number_latest(session)
+    upload(session)
 
 
 def _lacks_good(session: Session) -> bool:

@@ -26,6 +26,7 @@ from rl_training.runtime.policy import Policy
 from rl_training.runtime.policy_value import VALUE
 from rl_training.runtime.replay_store import ReplayStore
 from rl_training.runtime.schedules import resolve_schedule_value
+from rl_training.runtime.uploading import Uploader
 from rl_training.spaces import SpaceSpec
 from rl_training.types import ConfigError
 
@@ -182,6 +183,8 @@ class Session:
     """Steps the environments and fills the buffer; None offline."""
     store: ReplayStore | None = None
     """Keeps the rows of the buffer on disk; None offline."""
+    uploader: Uploader | None = None
+    """Brings checkpoints to another place; None if that is not asked for."""
     fine_tuning: FineTuning | None = None
     callbacks: Sequence[Callback] = ()
     resources: ExitStack = field(default_factory=ExitStack)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rl_training.files import write_text
 from rl_training.importing import doubt, permit
 
 INDEX = "runs.jsonl"
@@ -35,6 +36,14 @@ def remember_run(run_dir: Path, config: Mapping[str, Any]) -> None:
             file.write(json.dumps(str(run_dir.resolve())) + "\n")
     except OSError:
         return
+
+
+def forget_run(run_dir: Path) -> None:
+    """Take a run out of the index, since another is about to have its place."""
+    index, line = state_folder() / INDEX, json.dumps(str(run_dir.resolve()))
+    if is_own_run(run_dir):
+        kept = [each for each in index.read_text(encoding="utf-8").splitlines() if each != line]
+        write_text(index, "".join(f"{each}\n" for each in kept))
 
 
 def is_own_run(run_dir: Path) -> bool:
@@ -61,7 +70,8 @@ def judge_names(config: Mapping[str, Any], checkpoint: Path) -> None:
 def named_modules(config: Mapping[str, Any]) -> list[str]:
     """What stands before a colon in any text of a config, since `module:Name` is how code is named."""
     found: dict[str, None] = {}
-    waiting: list[Any] = [config]
+    # A URL has a colon too, and names no code.
+    waiting: list[Any] = [value for name, value in config.items() if name != "upload_url"]
     while waiting:
         value = waiting.pop()
         if isinstance(value, Mapping):

@@ -45,6 +45,7 @@ from rl_training.runtime.saved_policy import check_algo, load_policy
 from rl_training.runtime.sinks import check_sinks
 from rl_training.runtime.trainer import Session, TrainResult
 from rl_training.runtime.trust import judge_names, remember_run
+from rl_training.runtime.uploading import check_upload
 from rl_training.signals import ENDING, answered
 from rl_training.spaces import SpaceSpec
 from rl_training.types import CheckpointError, ConfigError, StorageError
@@ -72,6 +73,7 @@ def train(
     config, options = read_options(config)
     refuse_taken(config)
     check_sinks(config.sinks)
+    check_upload(config)
     configure_machine(threads)
     session = open_session(config, options, callbacks, dataset=_given(dataset, options))
     with session.resources:
@@ -114,6 +116,7 @@ def resume(
         config = bind(merge(config.to_plain(), overrides), TrainConfig)[0]
         options = bind_options(config)
         check_sinks(config.sinks)
+        check_upload(config, run)
         if saved is not None:
             _check_networks(saved, options)
         _configure_machine_as(saved.tree["machine"] if saved else {}, threads, overrides)
@@ -123,7 +126,7 @@ def resume(
         session = open_session(config, options, callbacks, dataset=given, run=run, tree=tree)
         if reschedule:
             session.horizon = session.plan.updates
-        settle(session, saved, is_named=path.is_file(), is_changed=bool(overrides))
+        settle(session, saved, is_named=path.is_file(), is_changed=bool(overrides.keys() - {"upload_url"}))
         return _run(session)
 
 
