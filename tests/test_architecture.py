@@ -71,12 +71,18 @@ THIRD_PARTY_HOMES = {
     "imageio_ffmpeg": {"runtime/showing.py"},
     "mlflow": {"runtime/sinks.py"},
     "wandb": {"runtime/sinks.py"},
-    "matplotlib": {"experiment/plot.py", "experiment/data_plot.py"},
+    "matplotlib": {"experiment/plot.py", "experiment/data_plot.py", "experiment/tune_plot.py"},
     "yaml": {"config.py"},
     "typer": {"cli"},
-    "rich": {"cli/console.py", "cli/pipeline_display.py", "cli/sweep_display.py", "runtime/progress.py"},
+    "rich": {
+        "cli/console.py",
+        "cli/pipeline_display.py",
+        "cli/sweep_display.py",
+        "cli/tune_display.py",
+        "runtime/progress.py",
+    },
     "ray": {"experiment/ray_pool.py"},
-    "optuna": {"experiment/tuning.py"},
+    "optuna": {"experiment/study.py"},
 }
 """Third-party packages that are used in one place only."""
 

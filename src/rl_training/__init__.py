@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rl_training.experiment.pipeline import run_pipeline
     from rl_training.experiment.selecting import select
     from rl_training.experiment.sweeping import run_sweep
+    from rl_training.experiment.tuning import run_tuning
     from rl_training.runtime import evaluate, fetch_run, predict, resume, train
 
     __all__ = [
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         "resume",
         "run_pipeline",
         "run_sweep",
+        "run_tuning",
         "select",
         "train",
     ]
@@ -50,6 +52,7 @@ _HOMES = {
     "resume": "rl_training.runtime",
     "run_pipeline": "rl_training.experiment.pipeline",
     "run_sweep": "rl_training.experiment.sweeping",
+    "run_tuning": "rl_training.experiment.tuning",
     "select": "rl_training.experiment.selecting",
     "train": "rl_training.runtime",
 }

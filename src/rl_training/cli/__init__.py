@@ -26,6 +26,7 @@ from rl_training.cli.estimate import estimate
 from rl_training.cli.pipeline import pipeline
 from rl_training.cli.select import select
 from rl_training.cli.sweep import sweep
+from rl_training.cli.tune import tune
 from rl_training.importing import ASK
 from rl_training.signals import exit_status, raised
 from rl_training.types import UserError
@@ -55,6 +56,7 @@ app.command()(estimate)
 app.command()(select)
 app.command()(pipeline)
 app.command()(sweep)
+app.command()(tune)
 app.command()(export.export)
 app.command("list")(list_)
 app.command()(report.report)

@@ -7,18 +7,23 @@ import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from rl_training.config import TrainConfig
 from rl_training.data.sharing import use_shared
+from rl_training.experiment.lower_bound import LOWER_BOUND, lower_bound
 from rl_training.importing import import_modules
 from rl_training.runtime import TrainerState, train
 from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.locking import is_locked
 from rl_training.runtime.named_runs import train_missing
 from rl_training.types import Metrics, UserError
 
 REPORT_SECONDS = 1.0
 """How often a worker tells how far it has come."""
+LOCK_SECONDS = 60.0
+"""How long a run waits for the process that had it before."""
 FEWEST_UPDATES = 100
 """Updates that a run makes even if its time is over."""
 
@@ -65,6 +70,8 @@ class Job:
     """Imported first: a new process knows neither what --import named nor what the calling program imported."""
     shared: Mapping[str, str] = field(default_factory=dict)
     """Datasets that all workers read from one mapped folder each, by what `shared_key` calls them."""
+    judge: bool = False
+    """Report the lower bound of what logged data says of the policy, at every evaluation."""
     seconds: float | None = None
     until: float | None = None
     """The end of its time by `time.time()`, which other processes read too; their start counts."""
@@ -96,6 +103,7 @@ class Reporter(Callback):
 
     def __init__(self, job: Job, tell: Callable[[SeedProgress], None]) -> None:
         self.tell, self.next_report, self.progress = tell, 0.0, job.begin()
+        self.judge, self.threads = job.judge, job.threads
 
     def on_train_start(self, state: TrainerState) -> None:
         """Tell where the run is written."""
@@ -111,7 +119,8 @@ class Reporter(Callback):
 
     def on_eval_end(self, state: TrainerState, metrics: Mapping[str, float]) -> None:
         """Tell the score."""
-        self.send(state, metrics=dict(metrics))
+        bound = lower_bound(state, threads=self.threads) if self.judge else {}
+        self.send(state, metrics={**metrics, **bound})
 
     def on_train_end(self, state: TrainerState) -> None:
         """Tell the last step."""
@@ -145,6 +154,8 @@ def perform(job: Job, tell: Callable[[SeedProgress], None]) -> SeedProgress:
     with suppress(BrokenPipeError):
         try:
             import_modules(job.modules)
+            if job.resume:
+                _wait_for_lock(job.config)
             start = train_missing if job.resume else train
             with use_shared(job.shared):
                 result = start(job.config, callbacks=[reporter, *limits], threads=job.threads)
@@ -154,5 +165,15 @@ def perform(job: Job, tell: Callable[[SeedProgress], None]) -> SeedProgress:
             reporter.report(status="failed", error=traceback.format_exc())
         else:
             status = "interrupted" if result.interrupted else "done"
-            reporter.report(status=status, metrics=result.metrics or None)
+            told = reporter.progress.metrics or {}
+            bound = {LOWER_BOUND: told[LOWER_BOUND]} if LOWER_BOUND in told else {}
+            reporter.report(status=status, metrics={**result.metrics, **bound} or None)
     return reporter.progress
+
+
+def _wait_for_lock(config: TrainConfig) -> None:
+    """Wait while another process has the run: one whose leader or machine was lost may end later than that."""
+    run = Path(config.output_dir, str(config.run_name))
+    end = time.monotonic() + LOCK_SECONDS
+    while run.is_dir() and is_locked(run) and time.monotonic() < end:
+        time.sleep(0.5)

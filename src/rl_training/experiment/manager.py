@@ -86,6 +86,7 @@ class ExperimentManager:
         resume: bool = False,
         seconds: float | None = None,
         shared: Mapping[str, str] | None = None,
+        judge: bool = False,
         on_progress: Callable[[SeedProgress], None] | None = None,
     ) -> list[SeedProgress]:
         """Train several runs in processes, as `sweep` does; no two may have both the same name and the same seed.
@@ -93,7 +94,8 @@ class ExperimentManager:
         They run on this machine, or on the Ray cluster with the address `ray` (`auto` finds one that is running here),
         which has as many workers as processors. All of them together have this number of `seconds`, shared out among
         those that have not begun; a run whose time is over ends with a checkpoint and an evaluation, as at its last
-        timestep. `shared` are datasets that all workers read from one folder.
+        timestep. `shared` are datasets that all workers read from one folder. With `judge`, runs report the lower
+        bound of what the data says of their policies.
         """
         bound = [read_options(config) for config in configs]
         modules = tuple(dict.fromkeys([*IMPORTED, *(options.algorithm.__module__ for _, options in bound)]))
@@ -102,7 +104,7 @@ class ExperimentManager:
         results = {}
         ended = [_ended(*each) for each in bound] if resume else [None] * len(bound)
         waiting = [
-            Job(config, resume, threads, modules, dict(shared or {}))
+            Job(config, resume, threads, modules, dict(shared or {}), judge)
             for (config, _), each in zip(bound, ended, strict=True)
             if each is None
         ]

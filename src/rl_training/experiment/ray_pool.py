@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rl_training.experiment.jobs import Job, JobKey, SeedProgress, perform
-from rl_training.runtime.locking import is_locked
-from rl_training.types import ConfigError
+from rl_training.types import ConfigError, import_extra
 
 RETRIES = 5
 """How often a run is started elsewhere after its process or its machine has died."""
@@ -24,15 +22,13 @@ ANSWER_SECONDS = 5.0
 """How long an address has to answer."""
 STOP_SECONDS = 60.0
 """How long runs have to save their state when all of them are stopped."""
-LOCK_SECONDS = 60.0
-"""How long a run waits for the process that had it before; a machine that is lost may end its processes late."""
 
 
 class RayPool:
     """Runs as tasks of a Ray cluster."""
 
     def __init__(self, address: str, *, cpus: int = 1) -> None:
-        self._ray = _require_ray()
+        self._ray = import_extra("ray", "ray", "--ray")
         self._cpus = cpus
         self._is_own = not self._ray.is_initialized()
         if self._is_own:
@@ -159,7 +155,6 @@ def _train(job: Job, folder: str, mailbox: Any) -> SeedProgress:
     # One that was begun before was begun on a machine that has died since.
     is_again = ray.get(mailbox.begin.remote(job.key))
     job = replace(job, resume=job.resume or is_again)
-    _wait_for_lock(job)
     return perform(job, lambda progress: _post(mailbox, progress))
 
 
@@ -167,22 +162,6 @@ def _post(mailbox: Any, progress: SeedProgress) -> None:
     # The end is what the task returns.
     if not progress.has_ended:
         mailbox.post.remote(progress)
-
-
-def _wait_for_lock(job: Job) -> None:
-    """Wait while another process has the run; then it is an error to say so."""
-    run = Path(job.config.output_dir, str(job.config.run_name))
-    end = time.monotonic() + LOCK_SECONDS
-    while run.is_dir() and is_locked(run) and time.monotonic() < end:
-        time.sleep(1.0)
-
-
-def _require_ray() -> Any:
-    try:
-        import ray
-    except ImportError:
-        raise ConfigError('--ray needs Ray: pip install "rl-training[ray]"') from None
-    return ray
 
 
 def _connect(ray: Any, address: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -78,6 +80,29 @@ def improvement_interval(
     estimates = wins[rows[:, :, None], columns[:, None, :]].mean(axis=(1, 2))
     low, high = np.quantile(estimates, [(1 - confidence) / 2, (1 + confidence) / 2])
     return float(low), float(high)
+
+
+MOST_SPLITS = 200_000
+"""Ways to deal scores out to two groups that are all looked at; of more, as many are drawn at random."""
+
+
+def rank_test(first: Sequence[float], second: Sequence[float], *, seed: int = 0) -> float:
+    """P-value of the hypothesis that two kinds of runs score alike, two-sided.
+
+    It is the share of ways to deal all scores out to the two kinds in which one wins as clearly as here.
+    """
+    scores, count = np.asarray([*first, *second], dtype=np.float64), len(first)
+    gap = abs(probability_of_improvement(first, second) - 0.5)
+    if math.comb(len(scores), count) <= MOST_SPLITS:
+        splits = np.array(list(itertools.combinations(range(len(scores)), count)))
+    else:
+        rng = np.random.default_rng(seed)
+        splits = np.argsort(rng.random((MOST_SPLITS, len(scores))), axis=1)[:, :count]
+    ranks = 0.5 * (1 + np.sign(np.subtract.outer(scores, scores)))
+    chosen = np.zeros((len(splits), len(scores)))
+    np.put_along_axis(chosen, splits, 1.0, axis=1)
+    wins = ((chosen @ ranks) * (1 - chosen)).sum(axis=1) / (count * (len(scores) - count))
+    return float((np.abs(wins - 0.5) >= gap - 1e-12).mean())
 
 
 def _wins(

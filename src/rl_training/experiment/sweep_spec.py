@@ -50,6 +50,10 @@ class Range:
         if self.log and self.low <= 0:
             raise ConfigError(f"low must be above 0 where log is true, got {self.low:g}")
 
+    def whole(self, value: float | None) -> float | None:
+        """A bound as the option gets it."""
+        return round(value) if self.int and value is not None else value
+
     def draw(self, rng: np.random.Generator) -> Any:
         """One value."""
         if self.choice is not None:
@@ -188,7 +192,7 @@ def make_cell(
 ) -> Cell:
     """The run with the options of a configuration and these on top of them; its name begins with the label."""
     try:
-        config, options = read_options(_with_layers(base, layers))
+        config, options = read_options(write_over(base, layers))
     except ConfigError as error:
         shown = ", ".join(f"{key}: {value}" for key, value in values.items())
         raise ConfigError(*error.problems, where=f"the run with {shown}" if shown else "options") from None
@@ -202,7 +206,7 @@ def make_cell(
     return Cell(replace(config, run_name=name, output_dir=str(out)), options, values, digest)
 
 
-def _with_layers(base: str | None, layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def write_over(base: str | None, layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """A configuration with options written over it, dotted or as mappings in mappings."""
     nested: dict[str, Any] = {}
     for layer in layers:

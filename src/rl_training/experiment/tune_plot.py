@@ -1,0 +1,69 @@
+"""Pictures of a search: its history, and which options mattered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rl_training.experiment.plot import COLOURS, STYLE
+from rl_training.experiment.study import importances
+from rl_training.files import atomic_write
+from rl_training.types import import_extra
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+FEWEST_TRIALS = 4
+"""Complete trials without which importances say nothing."""
+WIDTH, HEIGHT, BAR = 7.0, 4.0, 0.45
+"""Inches of a picture, and of a bar with its name."""
+
+
+def draw_history(trials: Sequence[Any], metric: str, path: Path) -> None:
+    """The score of every trial, and the best so far."""
+    complete = [each for each in trials if each.state.name == "COMPLETE"]
+    pruned = [each for each in trials if each.state.name == "PRUNED" and each.value is not None]
+    numbers, values = [each.number for each in complete], [each.value for each in complete]
+
+    def draw(axes: Axes) -> None:
+        from matplotlib.ticker import MaxNLocator
+
+        axes.plot(numbers, values, "o", color=COLOURS[0], label="complete")
+        if pruned:
+            places = [each.number for each in pruned], [each.value for each in pruned]
+            axes.plot(*places, "x", color="#777777", label="pruned, at its last evaluation")
+        axes.step(numbers, list(accumulate(values, max)), where="post", color=COLOURS[1], label="best so far")
+        axes.set(xlabel="trial", ylabel=metric)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.legend()
+
+    _draw(draw, path, HEIGHT)
+
+
+def draw_importances(study: Any, path: Path) -> None:
+    """How much each option explains of which trials were good; no picture where there are too few trials."""
+    complete = [each for each in study.get_trials() if each.state.name == "COMPLETE"]
+    if len(complete) < FEWEST_TRIALS or len({each.value for each in complete}) < 2:
+        return
+    found = importances(study)
+    names = [name.removeprefix("algo_kwargs.") for name in reversed(list(found))]
+
+    def draw(axes: Axes) -> None:
+        axes.barh(names, list(reversed(list(found.values()))), color=COLOURS[0])
+        axes.set(xlabel="importance for being among the good trials (PED-ANOVA)", xlim=(0, 1))
+
+    _draw(draw, path, 1 + BAR * len(found))
+
+
+def _draw(draw: Callable[[Axes], None], path: Path, height: float) -> None:
+    """Write a picture, which appears whole or not at all."""
+    mpl = import_extra("matplotlib", "tune", "the picture of a search")
+    import_extra("matplotlib.style", "tune", "the picture of a search")
+    from matplotlib.figure import Figure
+
+    with mpl.style.context(["default", STYLE]), atomic_write(path) as temporary:
+        figure = Figure(figsize=(WIDTH, height), layout="constrained")
+        draw(figure.add_subplot())
+        figure.savefig(temporary, format="png", dpi=120)

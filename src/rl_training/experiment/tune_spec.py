@@ -1,0 +1,119 @@
+"""What a search for good options consists of: which options, in which ranges, judged by what."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from rl_training.binding import bind, option, options
+from rl_training.config import read_mapping
+from rl_training.experiment.lower_bound import LOWER_BOUND
+from rl_training.experiment.sweep_spec import Cell, Range, make_cell, read_ranges
+from rl_training.seeds import parse_seeds
+from rl_training.types import LARGEST_SEED, ConfigError, nearest
+
+Metric = Literal["return_mean", "normalized_score", "success_rate", "fqe_lower"]
+Sampler = Literal["tpe", "random", "gp", "cmaes", "qmc"]
+Pruner = Literal["median", "hyperband", "halving", "none"]
+FEWEST_SEEDS = 4
+"""Runs of each kind without which nothing can be said about the difference: not even if all of one kind are better."""
+
+
+@options
+class TuneSpec:
+    """A search for good options."""
+
+    config: str = option(..., "the configuration to improve: a YAML file, a packaged name, or an algorithm")
+    options: dict[str, Any] = option({}, "options of all runs")
+    space: str | dict[str, Any] | None = option(
+        None, "by option, its range; or the name of a packaged space; default that of the algorithm"
+    )
+    trials: int = option(20, "runs with different options", ge=1)
+    metric: Metric | None = option(
+        None, "what is to be large at the end of a run; default return_mean, or fqe_lower without an environment"
+    )
+    sampler: Sampler = option("tpe", "how the next options are chosen")
+    pruner: Pruner = option("median", "how runs without prospect are stopped early")
+    startup_trials: int = option(5, "trials before the sampler and the pruner use what is known", ge=1)
+    seed: int = option(0, "seed of the search and of its runs", ge=0, le=LARGEST_SEED)
+    check_seeds: tuple[int, ...] | str = option("100-104", "fresh seeds for the best options and the default ones")
+    storage: str | None = option(None, "journal file or database URL of the study; default study.journal in the folder")
+    study: str | None = option(None, "name of the study; default the name of the folder")
+    threads: int = option(1, "processors that a run uses", ge=1)
+
+    def __post_init__(self) -> None:
+        if len(self.fresh_seeds()) < FEWEST_SEEDS:
+            raise ConfigError(f"check_seeds must be at least {FEWEST_SEEDS}, got {len(self.fresh_seeds())}")
+        used = range(self.seed, self.seed + self.trials)
+        if stale := [seed for seed in self.fresh_seeds() if seed in used]:
+            raise ConfigError(f"check_seeds must be fresh, and the search may use {stale[0]}: its seeds begin at seed")
+
+    def fresh_seeds(self) -> Sequence[int]:
+        """The seeds of the runs that confirm or refute what the search found."""
+        seeds = self.check_seeds
+        return parse_seeds(seeds, name="check_seeds") if isinstance(seeds, str) else list(dict.fromkeys(seeds))
+
+
+def read_tune(source: TuneSpec | Mapping[str, Any] | str | Path) -> TuneSpec:
+    """A search from a record, a mapping, or the path of a YAML file."""
+    if isinstance(source, TuneSpec):
+        return source
+    values = dict(source) if isinstance(source, Mapping) else read_mapping(Path(source))
+    try:
+        spec: TuneSpec = bind(values, TuneSpec)[0]
+    except ConfigError as error:
+        raise ConfigError(*error.problems, where=None if isinstance(source, Mapping) else str(source)) from None
+    return spec
+
+
+def packaged_spaces() -> dict[str, Path]:
+    """The search spaces shipped with the package, by the name of their algorithm."""
+    root = Path(str(resources.files("rl_training"))) / "assets" / "spaces"
+    return {path.stem: path for path in sorted(root.glob("*.yaml"))}
+
+
+def read_space(spec: TuneSpec, algo: str) -> dict[str, Range]:
+    """The ranges of a search, by option."""
+    if isinstance(spec.space, dict):
+        if not spec.space:
+            raise ConfigError("space must not be empty: name the options that vary, and their ranges")
+        return read_ranges(spec.space, "space")
+    name, packaged = spec.space or algo, packaged_spaces()
+    if name not in packaged:
+        hint = nearest(name, packaged) or f"; there are {', '.join(packaged)}, or write one as a mapping"
+        raise ConfigError(f"there is no packaged search space {name!r}{hint}")
+    return read_ranges(read_mapping(packaged[name]), f"space {name}")
+
+
+def trial_cell(spec: TuneSpec, params: Mapping[str, Any], out: Path, *, seed: int, label: str = "") -> Cell:
+    """The run with these options on top of those of the search."""
+    return make_cell(spec.config, [spec.options, params, {"seed": seed}], params, out, label)
+
+
+def check_space(spec: TuneSpec, space: Mapping[str, Range], out: Path) -> None:
+    """Refuse options that the algorithm does not have, or that cannot have a value of their range."""
+    for key, each in space.items():
+        for value in each.choice or (each.whole(each.low), each.whole(each.high)):
+            trial_cell(spec, {key: value}, out, seed=spec.seed)
+
+
+def pick_metric(spec: TuneSpec, cell: Cell) -> Metric:
+    """What the search goes by: as it says, or what its runs report that tells how good a policy is."""
+    has_env = cell.config.env_id is not None
+    metric: Metric = spec.metric or ("return_mean" if has_env else "fqe_lower")
+    if metric != LOWER_BOUND and not has_env:
+        raise ConfigError(f"metric {metric} needs an environment: set env_id, or metric: {LOWER_BOUND}")
+    return metric
+
+
+def encode(value: Any) -> Any:
+    """A value of a choice as a study stores it; lists and mappings become text."""
+    return json.dumps(value) if isinstance(value, (list, tuple, dict)) else value
+
+
+def decode(value: Any, each: Range) -> Any:
+    """The value of a choice that a study stores."""
+    return next((given for given in each.choice or () if encode(given) == value), value)
