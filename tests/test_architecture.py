@@ -71,7 +71,12 @@ THIRD_PARTY_HOMES = {
     "imageio_ffmpeg": {"runtime/showing.py"},
     "mlflow": {"runtime/sinks.py"},
     "wandb": {"runtime/sinks.py"},
-    "matplotlib": {"experiment/plot.py", "experiment/data_plot.py"},
+    "matplotlib": {
+        "experiment/plot.py",
+        "experiment/data_plot.py",
+        "experiment/pictures.py",
+        "experiment/profile_plot.py",
+    },
     "yaml": {"config.py"},
     "typer": {"cli"},
     "rich": {"cli/console.py", "cli/pipeline_display.py", "cli/sweep_display.py", "runtime/progress.py"},
