@@ -80,9 +80,9 @@ def _scores(scores: list[Plain]) -> str:
         )
         for each in scores
     ]
-    measures = ("runs", "last", "best", "interquartile mean", "95 % interval")
+    measures = ("runs", "last", "best", "IQM" if varied else "interquartile mean", "95 % interval")
     found = table((*(varied or ["algorithm"]), *([] if is_one_metric else ["metric"]), *measures), rows)
-    return p(f"Scores by {scores[0]['metric']}:") + found if is_one_metric else found
+    return p(f"Scores by {scores[0]['metric']}; IQM is the interquartile mean:") + found if is_one_metric else found
 
 
 def _profiles(found: Plain) -> str:
