@@ -71,7 +71,13 @@ THIRD_PARTY_HOMES = {
     "imageio_ffmpeg": {"runtime/showing.py"},
     "mlflow": {"runtime/sinks.py"},
     "wandb": {"runtime/sinks.py"},
-    "matplotlib": {"experiment/plot.py", "experiment/data_plot.py", "experiment/tune_plot.py"},
+    "matplotlib": {
+        "experiment/plot.py",
+        "experiment/data_plot.py",
+        "experiment/pictures.py",
+        "experiment/profile_plot.py",
+        "experiment/tune_plot.py",
+    },
     "yaml": {"config.py"},
     "typer": {"cli"},
     "rich": {

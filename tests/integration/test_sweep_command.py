@@ -64,8 +64,12 @@ def test_a_sweep_trains_what_is_missing(run: Command, tmp_path: Path, monkeypatc
     assert [(each / "metrics.jsonl").read_bytes() for each in runs] == before
     assert len(list(Path("sweeps/small").glob("td3_bc*"))) == 4
     table = run("report", "sweeps/small")
-    assert "batch_size=16" in table.out
-    assert "batch_size=24" in table.out
+    head, columns, *rows = table.out.splitlines()
+    assert head == "4 runs in sweeps/small, td3_bc on Pendulum-v1: return_mean"
+    assert columns.split()[:2] == ["batch_size", "n"]
+    assert [row.split()[:2] for row in rows[:2]] == [["16", "2"], ["24", "2"]]
+    assert rows[2] == "batch_size=16 over batch_size=24 (return_mean):"
+    assert "2 and 2 runs are too few for an interval" in rows[3]
 
 
 def test_a_run_that_fails_does_not_stop_the_others(run: Command, tmp_path: Path) -> None:
@@ -87,9 +91,74 @@ def test_a_run_that_fails_does_not_stop_the_others(run: Command, tmp_path: Path)
     assert "1 of 2 runs failed" in answer.err
     assert "no.npz" in answer.err
     assert "Traceback" not in answer.err
+    table = run("report", tmp_path / "out")
+    assert "1 of 2 runs of the sweep" in table.out
+    assert "are not done, 1 failed" in table.out
+    assert "no.npz" in table.out.splitlines()[-2]
     found = {each["status"]: each for each in read_json(tmp_path / "out" / "sweep.json")["cells"]}
     assert "no.npz" in found["failed"]["error"]
     assert is_finished(Path(found["done"]["run_dir"]))
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, in which the command is given."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a sweep with two combinations."""
+    out = tmp_path_factory.mktemp("swept")
+    run_sweep({**SWEEP, "grid": {"algo_kwargs.batch_size": [16, 24]}}, out)
+    return out
+
+
+def test_the_report_of_a_sweep_compares_and_draws(run: Command, swept: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "profiles.svg"
+    asked = ("--compare", "batch_size=24", "batch_size=16", "--profiles", picture, "--title", "Batches")
+    text = run("report", swept, *asked)
+    assert text.code == 0, text.err
+    assert "batch_size=24 over batch_size=16 (return_mean):" in text.out
+    assert f"profiles in {picture}" in text.out
+    assert "Batches" in picture.read_text()
+    found = json.loads(run("report", swept, *asked, "--json").out)
+    assert [row["values"] for row in found["rows"]] == [{"batch_size": 16}, {"batch_size": 24}]
+    assert (found["not_done"], found["over_tasks"], found["note"]) == ([], [], "")
+    (improvement,) = found["improvements"]
+    assert (improvement["first"], improvement["interval"]) == ("batch_size=24", None)
+    # Runs of a sweep by themselves can be compared too, and so can any others.
+    runs = sorted(swept.glob("td3_bc*"))
+    assert len(json.loads(run("report", *runs, "--json").out)["improvements"]) == 1
+    page = run("report", swept, "--html", tmp_path / "page.html")
+    assert page.code == 0, page.err
+    assert "Performance profiles on Pendulum-v1" in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--compare", "batch_siz=16", "batch_size=24"], "no option 'batch_siz' varies; did you mean 'batch_size'?"),
+        (["--compare", "batch_size=16", "batch_size=16"], "stand for the same runs"),
+        (["--profiles", "p.gif"], "--profiles 'p.gif': expected one of the endings .png, .svg, .pdf"),
+        (["--profiles", "p.png", "--smooth", "3"], "--smooth, --title and --size change a picture"),
+        (["--profiles", "p.png", "--plot", "p.png"], "--plot and --profiles name the same file"),
+        (
+            ["--html", "p.html", "--compare", "a", "b"],
+            "--html has curves of its own: leave --plot, --profiles, --compare",
+        ),
+        (["--html", "p.html", "--profiles", "p.png"], "--html has curves of its own"),
+    ],
+)
+def test_mistakes_in_the_report_of_a_sweep(
+    run: Command, swept: Path, here: Path, arguments: list[str], words: str
+) -> None:
+    answer = run("report", swept, *arguments)
+    assert answer.code == 2
+    assert words in answer.err
+    assert not list(here.iterdir())
 
 
 def test_a_dry_run_measures_and_writes_nothing(run: Command, tmp_path: Path) -> None:
@@ -147,7 +216,18 @@ def test_a_sweep_without_ray_names_the_extra(run: Command, tmp_path: Path, monke
     monkeypatch.setitem(sys.modules, "ray", None)
     answer = run("sweep", write_sweep(tmp_path), "--out", tmp_path / "out", "--ray", "auto")
     assert answer.code == 2
-    assert 'pip install "rl-training[ray]"' in answer.err
+    assert "pip install 'rl-training[ray]'" in answer.err
+    assert not answer.out
+
+
+def test_a_program_without_a_main_part_is_told_so(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    spec = {**SWEEP, "seeds": [0]}
+    program.write_text(f"from rl_training import run_sweep\nprint(run_sweep({spec!r}, 'out')[0].progress.status)\n")
+    found = subprocess.run([sys.executable, program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert found.stdout == "failed\n"
+    assert "if __name__ == '__main__':" in found.stderr
+    assert "Traceback" not in found.stderr
 
 
 def test_an_interrupted_sweep_goes_on_bit_for_bit(tmp_path: Path) -> None:
@@ -157,7 +237,7 @@ def test_an_interrupted_sweep_goes_on_bit_for_bit(tmp_path: Path) -> None:
     out = str(tmp_path / "out")
     command = [sys.executable, "-m", "rl_training", "sweep", str(file), "--out", out, "--workers", "2"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    while not list((tmp_path / "out").glob("*/checkpoints/update_0*.pt")):
+    while not list((tmp_path / "out").glob("*/checkpoints/update_*[1-9]*.pt")):
         time.sleep(0.05)
         assert process.poll() is None
     process.send_signal(signal.SIGTERM)

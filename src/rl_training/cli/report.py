@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rl_training.cli.console import number_text, print_json, print_table
+from rl_training.cli.console import print_json
 from rl_training.cli.options import ImportOption, JsonOption
+from rl_training.cli.report_table import print_findings, print_rows, taken_text
 from rl_training.importing import command_text
 from rl_training.types import ConfigError
 
@@ -28,6 +30,8 @@ CHOSEN_HELP = "For --html: the run that the page is about; default the best."
 ESTIMATES_HELP = "For --html: a file from `estimate --out`; default the estimate.json of each run."
 SELECTION_HELP = "For --html: a file from `select`; default selection.json in the folder of the runs."
 BUNDLE_HELP = "For --html: a folder from `export`, which the page describes."
+COMPARE_HELP = "Two combinations, such as batch_size=16 batch_size=24: how probably is the first better?"
+PROFILES_HELP = "Write performance profiles to this .png, .svg or .pdf file."
 SMOOTH_HELP = "Evaluations in a moving average of the curves; 1 is none."
 
 
@@ -35,9 +39,11 @@ def report(
     runs: Annotated[list[str], typer.Argument(metavar="RUN", help=RUNS_HELP)],
     metric: Annotated[list[str] | None, typer.Option(help=METRIC_HELP)] = None,
     plot: Annotated[Path | None, typer.Option(help="Write learning curves to this .png, .svg or .pdf file.")] = None,
+    profiles: Annotated[Path | None, typer.Option(help=PROFILES_HELP)] = None,
+    compare: Annotated[tuple[str, str] | None, typer.Option(metavar="FIRST SECOND", help=COMPARE_HELP)] = None,
     smooth: Annotated[int, typer.Option(min=1, help=SMOOTH_HELP)] = 1,
-    title: Annotated[str | None, typer.Option(help="Title of the picture or the page.")] = None,
-    size: Annotated[str | None, typer.Option(metavar="WIDTHxHEIGHT", help="Size of the picture in inches.")] = None,
+    title: Annotated[str | None, typer.Option(help="Title of the pictures or the page.")] = None,
+    size: Annotated[str | None, typer.Option(metavar="WIDTHxHEIGHT", help="Size of a picture in inches.")] = None,
     html: Annotated[Path | None, typer.Option(help=HTML_HELP)] = None,
     data: Annotated[str | None, typer.Option(metavar="DATA", help=DATA_HELP)] = None,
     chosen: Annotated[str | None, typer.Option(metavar="RUN", help=CHOSEN_HELP)] = None,
@@ -51,13 +57,50 @@ def report(
     for_page = {"dataset": data, "chosen": chosen, "estimates": estimates, "selection": selection, "bundle": bundle}
     given = {name: value for name, value in for_page.items() if value is not None}
     if html is not None:
-        if plot is not None or metric or smooth != 1 or size is not None:
-            raise ConfigError("--html has curves of its own: leave --plot, --metric, --smooth and --size out")
+        if plot or profiles or compare or metric or smooth != 1 or size is not None:
+            others = "--plot, --profiles, --compare, --metric, --smooth and --size"
+            raise ConfigError(f"--html has curves of its own: leave {others} out")
         write_page(runs, html, title=title, as_json=as_json, **given)
         return
     if given:
         raise ConfigError("--data, --chosen, --estimates, --selection and --bundle go with --html")
-    print_report(runs, metric or [], plot, smooth=smooth, title=title, size=size, as_json=as_json)
+    pictures = Pictures(plot, profiles, smooth, title, None if size is None else parse_size(size))
+    print_report(runs, list(dict.fromkeys(metric or [])), pictures, compare, as_json=as_json)
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """What to draw, and how."""
+
+    plot: Path | None
+    profiles: Path | None
+    smooth: int
+    title: str | None
+    size: tuple[float, float] | None
+
+    def check(self) -> None:
+        """Refuse what cannot be drawn, before anything is read."""
+        from rl_training.experiment.pictures import check_picture
+
+        if self.plot is not None:
+            check_picture(self.plot)
+        if self.profiles is not None:
+            check_picture(self.profiles, "--profiles")
+        is_changed = self.smooth != 1 or (self.profiles is None and (self.title, self.size) != (None, None))
+        if self.plot is None and is_changed:
+            raise ConfigError("--smooth, --title and --size change a picture; name its file with --plot")
+        if self.plot is not None and self.plot == self.profiles:
+            raise ConfigError("--plot and --profiles name the same file")
+
+    def draw(self, records: Sequence[RunRecord], metrics: Sequence[str]) -> None:
+        """Draw what is asked for."""
+        from rl_training.experiment.plot import plot_curves
+        from rl_training.experiment.profile_plot import plot_profiles
+
+        if self.plot is not None:
+            plot_curves(records, self.plot, metrics=metrics, smooth=self.smooth, title=self.title, size=self.size)
+        if self.profiles is not None:
+            plot_profiles(records, self.profiles, metrics=metrics, title=self.title, size=self.size)
 
 
 def write_page(runs: Sequence[str], html: Path, *, title: str | None, as_json: bool, **options: Any) -> None:
@@ -75,41 +118,38 @@ def write_page(runs: Sequence[str], html: Path, *, title: str | None, as_json: b
 
 def print_report(
     runs: Sequence[str],
-    metric: Sequence[str],
-    plot: Path | None,
+    metrics: Sequence[str],
+    pictures: Pictures,
+    compare: tuple[str, str] | None,
     *,
-    smooth: int,
-    title: str | None,
-    size: str | None,
     as_json: bool,
 ) -> None:
-    """Print the table, and draw the picture if it is asked for."""
-    from rl_training.experiment.plot import check_picture, plot_curves
+    """Print the table and what belongs to it, and draw the pictures that are asked for."""
     from rl_training.experiment.report import read_runs, summarize
+    from rl_training.experiment.sweep_report import find_out
 
-    inches = None if size is None else parse_size(size)
-    if plot is not None:
-        check_picture(plot)
-    elif smooth != 1 or title is not None or size is not None:
-        raise ConfigError("--smooth, --title and --size change a picture; name its file with --plot")
-    records, metrics = read_runs(runs), list(dict.fromkeys(metric))
+    pictures.check()
+    records = read_runs(runs)
     rows = summarize(records, metrics=metrics)
-    if plot is not None:
-        plot_curves(records, plot, metrics=metrics, smooth=smooth, title=title, size=inches)
+    found = find_out(runs, records, metrics=metrics, compare=compare)
+    pictures.draw(records, metrics)
     if as_json:
-        print_json(rows)
+        print_json(rows if found is None else {"rows": rows, **found.to_plain()})
         return
     shown = {row["metric"] for row in rows}
     print(taken_text(records, runs) + (f": {shown.pop()}" if len(shown) == 1 else ""))
     print_rows(rows)
+    if found is not None:
+        print_findings(found)
     for record in records:
         for alarm in record.alarms:
             print(f"alarm in {record.path}, timestep {alarm.global_step}: {alarm.message}")
     if any(row["best"] is None for row in rows):
         command = command_text("estimate", shlex.join(runs))
         print(f"no estimate yet: {command}. Held-out measures say what is broken, not which run is better.")
-    if plot is not None:
-        print(f"curves in {plot}")
+    for what, file in (("curves", pictures.plot), ("profiles", pictures.profiles)):
+        if file is not None:
+            print(f"{what} in {file}")
 
 
 def parse_size(text: str) -> tuple[float, float]:
@@ -119,26 +159,3 @@ def parse_size(text: str) -> tuple[float, float]:
     if size is None or not all(0 < side <= LONGEST_SIDE for side in size):
         raise ConfigError(f"--size {text!r}: expected width and height in inches, up to {LONGEST_SIDE}, such as 7x4.5")
     return size
-
-
-def taken_text(records: Sequence[RunRecord], names: Sequence[str]) -> str:
-    """How many runs a report is about, and where they were found."""
-    places = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    text = f"{len(records)} run{'s' * (len(records) != 1)} in {places}"
-    waiting = sum(not record.rows for record in records)
-    return f"{text}, {waiting} without an evaluation yet" if waiting else text
-
-
-def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
-    """The rows of `summarize` as a table, without columns that say nothing: no variants, or one metric for all."""
-    columns = {"algo": "algorithm", "task": "task", "variant": "variant", "metric": "metric", "runs": "n"}
-    if not any(row["variant"] for row in rows):
-        del columns["variant"]
-    if len({row["metric"] for row in rows}) == 1:
-        del columns["metric"]
-    cells = []
-    for row in rows:
-        numbers = ["-" if row[name] is None else number_text(row[name]) for name in ("last", "best", "iqm")]
-        interval = "-" if row["interval"] is None else f"[{', '.join(map(number_text, row['interval']))}]"
-        cells.append([*(str(row[name]) for name in columns), *numbers, interval])
-    print_table([*columns.values(), "last", "best", "IQM", "95 % interval"], cells)

@@ -35,7 +35,7 @@ class CellsDisplay(LiveDisplay, SweepWatcher):
 
     def __exit__(self, *_: object) -> None:
         super().__exit__(*_)
-        if self.live is None:
+        if self.live is None and self.runs:
             self.line(self.overview())
 
     def on_cells(self, cells: Sequence[Cell]) -> None:

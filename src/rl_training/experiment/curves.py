@@ -87,10 +87,10 @@ class Panel:
 def make_panels(records: Sequence[RunRecord], *, metrics: Sequence[str] = (), smooth: int = 1) -> list[Panel]:
     """The panels of a picture, task by task; values are averages over `smooth` evaluations."""
     parts: dict[tuple[str, str], dict[str, list[RunRecord]]] = {}
-    for (algo, task, variant), metric, members in choose_metrics(records, metrics):
+    for group, metric, members in choose_metrics(records, metrics):
         having = [record for record in members if record.curve(metric)]
         if having:
-            parts.setdefault((task, metric), {})[f"{algo}, {variant}" if variant else algo] = having
+            parts.setdefault((group.task, metric), {})[group.name] = having
     tasks = sorted({task for task, _ in parts})
     return [_panel(*key, parts[key], smooth) for task in tasks for key in parts if key[0] == task]
 

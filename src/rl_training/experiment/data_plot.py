@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_training.experiment.plot import COLOURS, FORMATS, STYLE, check_picture
-from rl_training.files import atomic_write
-from rl_training.types import import_extra
+from rl_training.experiment.pictures import COLOURS, check_picture, save_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from rl_training.data import TransitionDataset
 
@@ -32,27 +31,26 @@ def plot_dataset(dataset: TransitionDataset, path: str | Path, *, title: str | N
     """Draw what is in a dataset; of a large one, rows at equal distances."""
     path = Path(path)
     check_picture(path)
-    mpl = import_extra("matplotlib", "plot", "--plot")
-    import_extra("matplotlib.style", "plot", "--plot")
-    with mpl.style.context(["default", STYLE]):
-        from matplotlib.figure import Figure
-        from matplotlib.layout_engine import ConstrainedLayoutEngine
+    save_picture(path, lambda: _draw(dataset, title))
 
-        figure = Figure(figsize=SIZE, layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08))
-        axes = figure.subplots(2, 3).ravel()
-        chosen = np.unique(np.linspace(0, len(dataset) - 1, min(len(dataset), MOST_ROWS)).astype(np.int64))
-        columns = {name: dataset.fields[name].numpy(force=True) for name in ("obs", "actions", "rewards")}
-        sample = {name: np.asarray(column[chosen]) for name, column in columns.items()}
-        _draw_episodes(axes[0], axes[1], dataset)
-        _histogram(axes[2], sample["rewards"], "reward", "rows")
-        _draw_actions(axes[3], sample["actions"])
-        _draw_coverage(axes[4], sample["obs"], sample["rewards"])
-        _draw_episode(axes[5], dataset, columns)
-        if title is not None:
-            figure.suptitle(textwrap.fill(title, 120))
-        with atomic_write(path) as temporary:
-            ending = path.suffix.lower()
-            figure.savefig(temporary, format=ending[1:], dpi=150, metadata=FORMATS[ending])
+
+def _draw(dataset: TransitionDataset, title: str | None) -> Figure:
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    figure = Figure(figsize=SIZE, layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08))
+    axes = figure.subplots(2, 3).ravel()
+    chosen = np.unique(np.linspace(0, len(dataset) - 1, min(len(dataset), MOST_ROWS)).astype(np.int64))
+    columns = {name: dataset.fields[name].numpy(force=True) for name in ("obs", "actions", "rewards")}
+    sample = {name: np.asarray(column[chosen]) for name, column in columns.items()}
+    _draw_episodes(axes[0], axes[1], dataset)
+    _histogram(axes[2], sample["rewards"], "reward", "rows")
+    _draw_actions(axes[3], sample["actions"])
+    _draw_coverage(axes[4], sample["obs"], sample["rewards"])
+    _draw_episode(axes[5], dataset, columns)
+    if title is not None:
+        figure.suptitle(textwrap.fill(title, 120))
+    return figure
 
 
 def _histogram(axes: Axes, values: NDArray[Any], name: str, unit: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing as mp
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,9 @@ class LocalPool:
     """As many processes as there are runs at a time. A process that has trained its run waits for the next one."""
 
     def __init__(self, workers: int) -> None:
+        if getattr(mp.current_process(), "_inheriting", False):
+            # A worker imports the program that started it, and came to the call that started it.
+            sys.exit("put what starts runs in processes under: if __name__ == '__main__':")
         self.workers = workers
         self._running: dict[Connection, _Worker] = {}
 

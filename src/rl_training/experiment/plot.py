@@ -3,62 +3,38 @@
 from __future__ import annotations
 
 import math
-import textwrap
-import warnings
-from collections.abc import Iterator, Sequence
-from itertools import product
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_training.experiment.curves import Line, Numbers, Panel, make_panels
+from rl_training.experiment.pictures import (
+    LINE_STYLES,
+    MARKERS,
+    STYLE,
+    check_picture,
+    finish_picture,
+    line_styles,
+    save_picture,
+)
 from rl_training.experiment.report import RunRecord, by_number
 from rl_training.experiment.statistics import bootstrap_band
-from rl_training.files import atomic_write
-from rl_training.types import ConfigError, import_extra, nearest
+from rl_training.types import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-FORMATS: dict[str, dict[str, None]] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
-"""Endings of pictures, with the metadata to leave out: the same runs make the same file."""
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-"""The palette of Okabe and Ito, which colour-blind people can tell apart, without its yellow: too pale on white."""
-LINE_STYLES = ("-", "--", "-.", ":")
-MARKERS = ("", "o", "s", "^", "D", "v", "x")
 THIN = 1.0
 """The width of lines of single runs."""
 DATA: dict[str, Any] = {"color": "#555555", "linestyle": (0, (5, 3)), "linewidth": 1.2}
 BEGIN: dict[str, Any] = {"color": "#555555", "linestyle": (0, (1, 2)), "linewidth": 1.2}
 """The return of the data, and where acting begins."""
-STYLE: dict[str, Any] = {
-    "font.size": 9,
-    "axes.titlesize": 10,
-    "figure.titlesize": 11,
-    "legend.fontsize": 9,
-    "legend.title_fontsize": 8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.formatter.useoffset": False,
-    "grid.color": "#dddddd",
-    "grid.linewidth": 0.6,
-    "lines.linewidth": 1.8,
-    "lines.markersize": 4,
-    "svg.hashsalt": "rl-training",
-    # A name may contain dollar signs, and is no formula.
-    "text.parse_math": False,
-}
-FEWEST_LETTERS = 10
-"""Names in the legend are not broken into shorter lines than this."""
 MOST_COLUMNS = 3
 PANEL = (4.2, 3.1)
 """Width and height of a panel in inches, where the size of the picture is not given."""
 LEAST_WIDTH = 7.0
-LEAST_PANEL = (1.0, 0.75)
-"""Below these inches the axes of a panel show nothing."""
 ENOUGH_FOR_INTERVAL = 10
 """With fewer runs, a bootstrap interval covers the mean far less often than it says; the band is their range then."""
 
@@ -81,24 +57,8 @@ def plot_curves(
     check_picture(path)
     if smooth < 1:
         raise ConfigError(f"smooth must be >= 1, got {smooth}")
-    mpl = import_extra("matplotlib", "plot", "--plot")
-    import_extra("matplotlib.style", "plot", "--plot")
     panels = make_panels(records, metrics=metrics, smooth=smooth)
-    # The reader's own settings would make another picture of the same runs.
-    with mpl.style.context(["default", STYLE]):
-        figure = _draw(panels, smooth, title, size)
-        with atomic_write(path) as temporary:
-            ending = path.suffix.lower()
-            figure.savefig(temporary, format=ending[1:], dpi=150, metadata=FORMATS[ending])
-
-
-def check_picture(path: Path) -> None:
-    """Refuse a picture of an unknown kind, or in a folder that is not there."""
-    if path.suffix.lower() not in FORMATS:
-        known = f"expected one of the endings {', '.join(FORMATS)}"
-        raise ConfigError(f"--plot {str(path)!r}: {known}{nearest(path.suffix.lower(), FORMATS)}")
-    if not path.parent.is_dir():
-        raise ConfigError(f"--plot {str(path)!r}: the folder {str(path.parent)!r} does not exist")
+    save_picture(path, lambda: _draw(panels, smooth, title, size))
 
 
 def _draw(panels: Sequence[Panel], smooth: int, title: str | None, size: tuple[float, float] | None) -> Figure:
@@ -110,7 +70,7 @@ def _draw(panels: Sequence[Panel], smooth: int, title: str | None, size: tuple[f
     width, height = size or (max(LEAST_WIDTH, PANEL[0] * columns), PANEL[1] * rows)
     figure = Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.08))
     names = sorted({line.name for panel in panels for line in panel.lines}, key=by_number)
-    styles = dict(zip(names, _styles(), strict=False))
+    styles = dict(zip(names, line_styles(), strict=False))
     fewest = min((len(line.curves) for panel in panels for line in panel.lines if line.has_mean), default=0)
     is_interval = fewest >= ENOUGH_FOR_INTERVAL
     for number, panel in enumerate(panels, start=1):
@@ -119,13 +79,8 @@ def _draw(panels: Sequence[Panel], smooth: int, title: str | None, size: tuple[f
             shift = None if panel.only_step is None else float(place)
             _draw_line(axes, line, styles[line.name], shift, is_interval=is_interval)
         _finish(axes, panel)
-    if title is not None:
-        figure.suptitle(textwrap.fill(title, max(int(width * 11), 10)))
     explanation = _explanation(panels, smooth, is_interval=is_interval)
-    legend_height = _add_legend(figure, _handles(panels, styles), explanation)
-    if size is None:
-        figure.set_size_inches(width, height + legend_height + (0.3 if title else 0))
-    _check_room(figure)
+    finish_picture(figure, _handles(panels, styles), explanation, title=title, is_sized=size is not None)
     return figure
 
 
@@ -136,13 +91,6 @@ def _columns(panels: Sequence[Panel]) -> int:
     if len(counts) == 1 and 1 < max(counts) <= MOST_COLUMNS:
         return max(counts)
     return 2 if len(panels) == 4 else min(len(panels), MOST_COLUMNS)
-
-
-def _styles() -> Iterator[dict[str, Any]]:
-    """Colours first, then other line styles, then markers: 196 lines that differ, and from there on again."""
-    while True:
-        for marker, style, colour in product(MARKERS, LINE_STYLES, COLOURS):
-            yield {"color": colour, "linestyle": style, "marker": marker}
 
 
 def _draw_line(axes: Axes, line: Line, style: dict[str, Any], place: float | None, *, is_interval: bool) -> None:
@@ -224,41 +172,3 @@ def _handles(panels: Sequence[Panel], styles: dict[str, dict[str, Any]]) -> dict
     if any(panel.acts_from and panel.only_step is None for panel in panels):
         handles["acting begins"] = Line2D([], [], **BEGIN)
     return handles
-
-
-def _add_legend(figure: Figure, handles: dict[str, Line2D], explanation: str) -> float:
-    """The legend below all panels, in as many columns as fit; long names get several lines. Its height in inches."""
-    room, columns, letters = figure.get_figwidth() - 0.2, min(len(handles), 4), max(map(len, [*handles, explanation]))
-    while True:
-        legend = figure.legend(
-            handles.values(),
-            [textwrap.fill(label, letters, break_on_hyphens=False) for label in handles],
-            title=textwrap.fill(explanation, letters),
-            loc="outside lower center",
-            ncols=columns,
-            frameon=False,
-            handlelength=2.6,
-        )
-        extent = legend.get_window_extent()
-        if extent.width <= room * figure.dpi or letters <= FEWEST_LETTERS:
-            return float(extent.height / figure.dpi)
-        legend.remove()
-        if columns > 1:
-            columns -= 1
-        else:
-            letters = max(min(letters - 1, int(letters * room * figure.dpi / extent.width)), FEWEST_LETTERS)
-
-
-def _check_room(figure: Figure) -> None:
-    """Refuse a size that leaves no room for curves."""
-    width, height = figure.get_size_inches()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        figure.draw_without_rendering()
-    boxes = [axes.get_position() for axes in figure.axes]
-    is_small = any(box.width * width < LEAST_PANEL[0] or box.height * height < LEAST_PANEL[1] for box in boxes)
-    if is_small or any("constrained_layout not applied" in str(warning.message) for warning in caught):
-        raise ConfigError(
-            f"a picture of {width:g}x{height:g} inches leaves no room for curves beside legend and labels; "
-            "make it larger, or leave its size out"
-        )

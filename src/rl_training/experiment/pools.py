@@ -48,8 +48,6 @@ def open_pool(workers: int, ray: str | None, *, threads: int = 1) -> Pool:
 
 def count_workers(workers: int, ray: str | None, *, threads: int = 1) -> int:
     """How many runs can be trained at a time; of a cluster, as it is now."""
-    if ray is None:
-        return workers
     pool = open_pool(workers, ray, threads=threads)
     try:
         return pool.workers

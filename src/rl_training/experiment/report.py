@@ -1,22 +1,20 @@
-"""Run directories, read and put together: runs that differ in their seed alone, and a table of what they came to."""
+"""Runs put together: those that differ in their seed alone, and a table of what they came to."""
 
 from __future__ import annotations
 
 import re
-import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from rl_training.binding import options_with
-from rl_training.config import TrainConfig, load_config
-from rl_training.experiment.metadata import read_metadata
+from rl_training.config import TrainConfig
+from rl_training.experiment.records import RunRecord as RunRecord
+from rl_training.experiment.records import estimated_value as estimated_value
+from rl_training.experiment.records import read_runs as read_runs
 from rl_training.experiment.statistics import bootstrap_interval, interquartile_mean
-from rl_training.runtime.artifacts import read_json, read_metrics
-from rl_training.runtime.checkpoint_schema import refusing_broken_state
-from rl_training.runtime.finding import find_runs
-from rl_training.types import CheckpointError, ConfigError, nearest
+from rl_training.experiment.sweep_folder import ALGORITHM, is_task_option
+from rl_training.types import ConfigError, nearest
 
 PREFERRED = ("normalized_score", "return_mean", "fqe_value")
 """Metrics that runs may be chosen by."""
@@ -28,120 +26,44 @@ FEWEST_RUNS = 3
 """Fewer runs say nothing about how much runs differ, so there is no interval and no band."""
 NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
 
-Group: TypeAlias = tuple[str, str, str]
-"""Algorithm, task, and the options that tell runs from others of this algorithm on this task."""
 
+class Group(NamedTuple):
+    """What runs have in common that differ only in their seed."""
 
-class Alarm(NamedTuple):
-    """What a guard has found in a run."""
-
-    global_step: int
-    message: str
-    action: str
-    """What the run did: warn, or rollback."""
-
-
-@dataclass(frozen=True)
-class RunRecord:
-    """One run's evaluations."""
-
-    path: Path
-    config: TrainConfig
-    rows: list[dict[str, Any]]
-    metadata: Mapping[str, Any]
-    alarms: tuple[Alarm, ...] = ()
-    """What guards have found."""
+    algo: str
+    task: str
+    options: tuple[tuple[str, str], ...]
+    """The options that tell it from other groups: of this algorithm on this task, or in a sweep all that vary."""
+    is_swept: bool = False
 
     @property
-    def group(self) -> tuple[str, str]:
-        """Algorithm, and environment or dataset; older runs have the name of the dataset in their own name only."""
-        named = self.path.name.split("__")[1] if "__" in self.path.name else "data"
-        return self.config.algo, self.config.env_id or str(self.metadata.get("subject", named))
+    def variant(self) -> str:
+        """The options beside algorithm and task, as text."""
+        return ", ".join(f"{name}={value}" for name, value in self.options if not self._is_said(name))
 
     @property
-    def data_return(self) -> float | None:
-        """Mean return of the logged episodes, where the run has some."""
-        data = self.metadata.get("data")
-        found = data.get("return_mean") if isinstance(data, Mapping) else None
-        return float(found) if isinstance(found, (int, float)) else None
+    def name(self) -> str:
+        """What tells it from others on its task: in a sweep, what varied."""
+        if not self.is_swept:
+            return ", ".join(filter(None, (self.algo, self.variant)))
+        subject = [value for name, value in self.options if name in ALGORITHM]
+        return ", ".join(filter(None, (*subject, self.variant))) or self.algo
 
-    @property
-    def acts_from(self) -> int | None:
-        """The timestep from which on the run acts and counts environment steps; before it, updates. None: never."""
-        if not any("env_steps" in row for row in self.rows):
-            return None
-        starts = [row["global_step"] - row["env_steps"] for row in self.rows if row.get("env_steps")]
-        return int(starts[-1] if starts else self.config.algo_kwargs.get("offline_pretrain_updates", 0))
-
-    def curve(self, metric: str) -> list[tuple[int, float]]:
-        """Timestep and value at each evaluation; where one was made twice, the second counts."""
-        values = {row["global_step"]: row[metric] for row in self.rows if row.get(metric) is not None}
-        return sorted(values.items())
-
-
-def read_runs(names: str | Path | Iterable[str | Path]) -> list[RunRecord]:
-    """The runs that are meant: run directories, checkpoints, folders of runs, however deep, and patterns.
-
-    A run that cannot be read is refused where it is named itself, and else left out with a warning.
-    """
-    names = [names] if isinstance(names, (str, Path)) else list(names)
-    runs = find_runs(names)
-    named = {path.parent.parent if path.is_file() else path for path in map(Path, names)}
-    records = []
-    for run in runs:
-        try:
-            records.append(_read_run(run))
-        except (ConfigError, CheckpointError) as error:
-            if run in named:
-                raise
-            warnings.warn(f"{run} is left out: {error}", stacklevel=2)
-    if not records:
-        raise ConfigError(f"none of the {len(runs)} runs there can be read")
-    return records
-
-
-def _read_run(run: Path) -> RunRecord:
-    try:
-        config, rows = load_config(run / "config.yaml"), read_metrics(run)
-    except OSError as error:
-        raise ConfigError(f"{str(run)!r} cannot be read: {error}") from None
-    if not all({"kind", "global_step"} <= row.keys() for row in rows):
-        raise ConfigError(f"{str(run / 'metrics.jsonl')!r} has a row without kind or global_step")
-    evaluations = [row for row in rows if row["kind"] in ("eval", "validation", "callback")]
-    if rows and (value := estimated_value(run)) is not None:
-        evaluations.append({"kind": "estimate", "global_step": rows[-1]["global_step"], "fqe_value": value})
-    return RunRecord(run, config, evaluations, read_metadata(run), tuple(_alarms(rows)))
-
-
-def _alarms(rows: Sequence[Mapping[str, Any]]) -> Iterator[Alarm]:
-    for row in rows:
-        if row["kind"] == "guard" and row.get("message") is not None:
-            noticed = row.get("noticed_at")
-            step = noticed if isinstance(noticed, int) else row["global_step"]
-            yield Alarm(step, str(row["message"]), str(row.get("action")))
-
-
-def estimated_value(run: Path) -> float | None:
-    """What `estimate` or `select` found for the latest policy of a run; None where they have not judged it."""
-    own, beside = read_json(run / "estimate.json"), read_json(run.parent / "selection.json")
-    latest = (run / "checkpoints" / "latest.pt").resolve()
-    with refusing_broken_state(f"estimate.json or selection.json of {run}"):
-        judged = [*own.get("policies", []), *beside.get("candidates", [])]
-        values = [
-            each["value"] for each in judged if each["path"] is not None and Path(each["path"]).resolve() == latest
-        ]
-        return next((float(value) for value in values if value is not None), None)
+    def _is_said(self, name: str) -> bool:
+        return self.is_swept and (name in ALGORITHM or is_task_option(name))
 
 
 def summarize(records: Sequence[RunRecord], *, metrics: Sequence[str] = ()) -> list[dict[str, Any]]:
     """A row per algorithm, task, variant and metric: last and best score over seeds, IQM of the last and its interval.
 
+    The runs of one sweep have a row per combination of what varied, with its `values`.
+
     The interval is the 95 % bootstrap interval, and None where there are fewer than three runs. There is no best score,
     but None, of metrics that nothing is to be chosen by, unless they are asked for.
     """
     rows = []
-    for (algo, task, variant), name, members in choose_metrics(records, metrics):
-        better = min if name in LOWER_IS_BETTER or name.endswith("_loss") else max
+    for group, name, members in choose_metrics(records, metrics):
+        better = min if is_error(name) else max
         curves = [curve for record in members if (curve := record.curve(name))]
         if not curves:
             continue
@@ -150,9 +72,10 @@ def summarize(records: Sequence[RunRecord], *, metrics: Sequence[str] = ()) -> l
         is_choosable = name in metrics or name not in HELD_OUT
         rows.append(
             {
-                "algo": algo,
-                "task": task,
-                "variant": variant,
+                "algo": group.algo,
+                "task": group.task,
+                "variant": group.variant,
+                **({"values": dict(members[0].swept.values)} if group.is_swept and members[0].swept else {}),
                 "metric": name,
                 "runs": len(curves),
                 "last": sum(last) / len(last),
@@ -164,6 +87,11 @@ def summarize(records: Sequence[RunRecord], *, metrics: Sequence[str] = ()) -> l
     return rows
 
 
+def is_error(metric: str) -> bool:
+    """Whether less of a metric is better."""
+    return metric in LOWER_IS_BETTER or metric.endswith("_loss")
+
+
 def choose_metrics(
     records: Sequence[RunRecord], metrics: Sequence[str] = ()
 ) -> list[tuple[Group, str, list[RunRecord]]]:
@@ -172,31 +100,62 @@ def choose_metrics(
     for name in metrics:
         check_metric(records, name)
     by_task: dict[str, list[RunRecord]] = {}
-    for (_, task, _), members in groups.items():
-        by_task.setdefault(task, []).extend(members)
+    for group, members in groups.items():
+        by_task.setdefault(group.task, []).extend(members)
     return [
         (group, name, members)
         for group, members in groups.items()
         # Runs that are compared get the same metric, if they have one in common.
-        for name in metrics or pick_metrics(by_task[group[1]], members)
+        for name in metrics or pick_metrics(by_task[group.task], members)
     ]
 
 
 def group_runs(records: Sequence[RunRecord]) -> dict[Group, list[RunRecord]]:
     """Runs that differ only in their seed, under algorithm, task and the options that tell them from their neighbours.
 
-    Runs without an evaluation are left out.
+    Where all are of one sweep, what varied in it tells them apart, in its order. Runs without an evaluation are left
+    out.
     """
     evaluated = [record for record in records if record.rows]
     if not evaluated:
         raise ConfigError("none of these runs has an evaluation yet")
     groups: dict[Group, list[RunRecord]] = {}
+    if is_one_sweep(evaluated):
+        return _swept_groups(evaluated)
     for subject in sorted({record.group for record in evaluated}):
         neighbours = [record for record in evaluated if record.group == subject]
         for record, values in zip(neighbours, options_that_differ([each.config for each in neighbours]), strict=True):
-            variant = ", ".join(f"{name}={value}" for name, value in values.items())
-            groups.setdefault((*subject, variant), []).append(record)
-    return {group: groups[group] for group in sorted(groups, key=lambda group: (*group[:2], by_number(group[2])))}
+            groups.setdefault(Group(*subject, tuple(values.items())), []).append(record)
+    order = sorted(groups, key=lambda group: (group.algo, group.task, by_number(group.variant)))
+    return {group: groups[group] for group in order}
+
+
+def is_one_sweep(records: Sequence[RunRecord]) -> bool:
+    """Whether all runs are of one sweep."""
+    folders = {None if record.swept is None else record.swept.folder for record in records}
+    return len(folders) == 1 and None not in folders
+
+
+def _swept_groups(records: Sequence[RunRecord]) -> dict[Group, list[RunRecord]]:
+    """The runs of a sweep by what varied, in the order of the sweep."""
+    swept = {record.path: record.swept for record in records if record.swept is not None}
+    names = dict.fromkeys(name for each in swept.values() for name in each.columns)
+    apart = [name for name in names if is_task_option(name) and name != "env_id"]
+    texts = {name: {dict(each.texts)[name] for each in swept.values() if name in each.values} for name in apart}
+    groups: dict[Group, list[RunRecord]] = {}
+    for record in sorted(records, key=lambda record: swept[record.path].place):
+        found = dict(swept[record.path].texts)
+        more = [_task_text(name, found[name], texts[name]) for name in apart if name in found]
+        task = ", ".join(dict.fromkeys([record.group[1], *more]))
+        groups.setdefault(Group(record.config.algo, task, tuple(found.items()), True), []).append(record)
+    return groups
+
+
+def _task_text(name: str, value: str, others: set[str]) -> str:
+    """An option that makes another task, as part of the task's name; a file without its folders, if that is enough."""
+    if name.rpartition(".")[2] == "dataset_path" and len({Path(each).stem for each in others}) == len(others):
+        return Path(value).stem
+    return value if name.rpartition(".")[2].startswith("dataset_") else f"{name}={value}"
 
 
 def options_that_differ(configs: Sequence[TrainConfig]) -> list[dict[str, str]]:

@@ -1,48 +1,93 @@
-"""Statistics over several seeds."""
+"""Statistics over several seeds, and over several tasks with several seeds each, as rliable defines them."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+Numbers: TypeAlias = "NDArray[np.float64]"
+Scores: TypeAlias = "Sequence[float] | NDArray[np.float64]"
+"""A score per run."""
 
-def interquartile_mean(values: Sequence[float] | NDArray[np.float64]) -> float:
-    """Mean of the middle half: a quarter of the values, rounded down, is left out at each end."""
-    ordered = np.sort(np.asarray(values, dtype=np.float64))
-    cut = len(ordered) // 4
-    return float(ordered[cut : len(ordered) - cut].mean())
+
+def interquartile_mean(values: Scores | Numbers) -> float:
+    """Mean of the middle half of all values: a quarter of them, rounded down, is left out at each end.
+
+    Of a matrix of runs and tasks, all values count together, so that this is rliable's `aggregate_iqm`.
+    """
+    return float(_middle_means(np.ravel(np.asarray(values, dtype=np.float64))[None])[0])
+
+
+def _middle_means(rows: Numbers) -> Numbers:
+    """The interquartile mean of every row."""
+    ordered, cut = np.sort(rows, axis=1), rows.shape[1] // 4
+    means: Numbers = ordered[:, cut : rows.shape[1] - cut].mean(axis=1)
+    return means
 
 
 def bootstrap_interval(
-    values: Sequence[float],
+    values: Scores,
     *,
-    statistic: Callable[[NDArray[np.float64]], float] = interquartile_mean,
+    statistic: Callable[[Numbers], float] = interquartile_mean,
     confidence: float = 0.95,
     resamples: int = 2000,
     seed: int = 0,
 ) -> tuple[float, float]:
     """Percentile interval of a statistic over resampled runs; with one run it is that run."""
-    array = np.asarray(values, dtype=np.float64)
-    draws = np.random.default_rng(seed).integers(len(array), size=(resamples, len(array)))
-    estimates = np.array([statistic(array[draw]) for draw in draws])
-    low, high = np.quantile(estimates, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return float(low), float(high)
+    return stratified_interval([values], statistic=statistic, confidence=confidence, resamples=resamples, seed=seed)
+
+
+def stratified_interval(
+    tasks: Sequence[Scores],
+    *,
+    statistic: Callable[[Numbers], float] = interquartile_mean,
+    confidence: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """Percentile interval of a statistic of all scores, where the runs of each task are resampled by themselves."""
+    rng, arrays = np.random.default_rng(seed), [np.asarray(scores, dtype=np.float64) for scores in tasks]
+    drawn = np.concatenate([array[_draws(rng, len(array), resamples)] for array in arrays], axis=1)
+    if statistic is interquartile_mean:
+        # All resamples at once: a sweep may have many rows.
+        estimates = _middle_means(drawn)
+    else:
+        estimates = np.array([statistic(each) for each in drawn])
+    return _percentiles(estimates, confidence)
 
 
 def bootstrap_band(
-    values: NDArray[np.float64], *, confidence: float = 0.95, resamples: int = 2000, seed: int = 0
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    values: Numbers, *, confidence: float = 0.95, resamples: int = 2000, seed: int = 0
+) -> tuple[Numbers, Numbers]:
     """Percentile interval of the mean over resampled rows, for every column."""
-    runs = len(values)
-    draws = np.random.default_rng(seed).integers(runs, size=(resamples, runs))
+    return stratified_band([values], confidence=confidence, resamples=resamples, seed=seed)
+
+
+def stratified_band(
+    tasks: Sequence[Numbers], *, confidence: float = 0.95, resamples: int = 2000, seed: int = 0
+) -> tuple[Numbers, Numbers]:
+    """Percentile interval of the mean over all rows for every column, where rows of each task are resampled."""
+    rng, total = np.random.default_rng(seed), sum(map(len, tasks))
     # How often each run was drawn: a mean over a resample is a weighted mean over runs.
-    shares = (draws[:, :, None] == np.arange(runs)).sum(axis=1) / runs
-    low, high = np.quantile(shares @ values, [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
+    counts = [(_draws(rng, len(rows), resamples)[:, :, None] == np.arange(len(rows))).sum(axis=1) for rows in tasks]
+    means = np.concatenate(counts, axis=1) / total @ np.concatenate(tasks)
+    low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
     return low, high
+
+
+def _draws(rng: np.random.Generator, count: int, resamples: int) -> NDArray[np.int64]:
+    """Which of `count` runs each resample has."""
+    return rng.integers(count, size=(resamples, count))
+
+
+def _percentiles(estimates: Numbers, confidence: float) -> tuple[float, float]:
+    low, high = np.quantile(estimates, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)
 
 
 def holm(p_values: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
@@ -56,37 +101,34 @@ def holm(p_values: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]
     return adjusted
 
 
-def score_profile(
-    scores: Sequence[float] | NDArray[np.float64], thresholds: Sequence[float] | NDArray[np.float64]
-) -> NDArray[np.float64]:
+def score_profile(scores: Scores, thresholds: Scores) -> Numbers:
     """For every run, a row that is 1 where its score is above a threshold; their mean is the performance profile."""
     above = np.asarray(scores, dtype=np.float64)[:, None] > np.asarray(thresholds, dtype=np.float64)
     return above.astype(np.float64)
 
 
-def probability_of_improvement(
-    first: Sequence[float] | NDArray[np.float64], second: Sequence[float] | NDArray[np.float64]
-) -> float:
+def probability_of_improvement(first: Scores, second: Scores) -> float:
     """The probability that a run of the first kind scores higher than one of the second; equal scores count half."""
-    return float(_wins(first, second).mean())
+    return improvement_over_tasks([first], [second])
+
+
+def improvement_over_tasks(first: Sequence[Scores], second: Sequence[Scores]) -> float:
+    """The mean over tasks of the probability of improvement; scores of different tasks are never compared."""
+    return float(np.mean([_wins(*pair).mean() for pair in zip(first, second, strict=True)]))
 
 
 def improvement_interval(
-    first: Sequence[float], second: Sequence[float], *, confidence: float = 0.95, resamples: int = 2000, seed: int = 0
+    first: Scores, second: Scores, *, confidence: float = 0.95, resamples: int = 2000, seed: int = 0
 ) -> tuple[float, float]:
     """Percentile interval of the probability of improvement, over resampled runs of both kinds."""
-    wins, rng = _wins(first, second), np.random.default_rng(seed)
-    rows, columns = (rng.integers(count, size=(resamples, count)) for count in wins.shape)
-    estimates = wins[rows[:, :, None], columns[:, None, :]].mean(axis=(1, 2))
-    low, high = np.quantile(estimates, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return float(low), float(high)
+    return stratified_improvement([first], [second], confidence=confidence, resamples=resamples, seed=seed)
 
 
 MOST_SPLITS = 200_000
 """Ways to deal scores out to two groups that are all looked at; of more, as many are drawn at random."""
 
 
-def rank_test(first: Sequence[float], second: Sequence[float], *, seed: int = 0) -> float:
+def rank_test(first: Scores, second: Scores, *, seed: int = 0) -> float:
     """P-value of the hypothesis that two kinds of runs score alike, two-sided.
 
     It is the share of ways to deal all scores out to the two kinds in which one wins as clearly as here.
@@ -105,10 +147,25 @@ def rank_test(first: Sequence[float], second: Sequence[float], *, seed: int = 0)
     return float((np.abs(wins - 0.5) >= gap - 1e-12).mean())
 
 
-def _wins(
-    first: Sequence[float] | NDArray[np.float64], second: Sequence[float] | NDArray[np.float64]
-) -> NDArray[np.float64]:
+def stratified_improvement(
+    first: Sequence[Scores],
+    second: Sequence[Scores],
+    *,
+    confidence: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """Percentile interval of the mean over tasks, where the runs of each task and kind are resampled by themselves."""
+    rng, estimates = np.random.default_rng(seed), []
+    for pair in zip(first, second, strict=True):
+        wins = _wins(*pair)
+        rows, columns = (_draws(rng, count, resamples) for count in wins.shape)
+        estimates.append(wins[rows[:, :, None], columns[:, None, :]].mean(axis=(1, 2)))
+    return _percentiles(np.mean(estimates, axis=0), confidence)
+
+
+def _wins(first: Scores, second: Scores) -> Numbers:
     """For every pair of runs, 1 where the first scores higher, 0 where the second does, 1/2 where they are equal."""
     gaps = np.subtract.outer(np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64))
-    wins: NDArray[np.float64] = 0.5 * (1 + np.sign(gaps))
+    wins: Numbers = 0.5 * (1 + np.sign(gaps))
     return wins

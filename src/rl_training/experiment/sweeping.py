@@ -84,6 +84,8 @@ def run_sweep(
     count_workers(workers, ray, threads=spec.threads)
     with locked_folder(out):
         write_text(out / SPEC, dump_yaml(json.loads(json.dumps(asdict(spec)))))
+        # Whoever reads the folder meanwhile, or after a kill, knows which runs belong to it.
+        _write_results(out, [CellResult(cell, SeedProgress(cell.config.seed, "waiting", cell.name)) for cell in cells])
         watcher.on_cells(cells)
         shared = share_data([cell for cell in cells if not is_run(out / cell.name)], out / DATA)
         progress = ExperimentManager().train_all(
@@ -96,10 +98,14 @@ def run_sweep(
             on_progress=watcher.on_run,
         )
         results = [CellResult(cell, found) for cell, found in zip(cells, progress, strict=True)]
-        write_json(out / RESULTS, {"cells": [each.to_plain() for each in results]})
+        _write_results(out, results)
         if all(each.progress.status == "done" for each in results):
             shutil.rmtree(out / DATA, ignore_errors=True)
     return results
+
+
+def _write_results(out: Path, results: Sequence[CellResult]) -> None:
+    write_json(out / RESULTS, {"cells": [each.to_plain() for each in results]})
 
 
 def find_cells(cells: Sequence[Cell], out: Path) -> list[Cell]:

@@ -7,13 +7,12 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rl_training.experiment.plot import COLOURS, STYLE
+from rl_training.experiment.pictures import COLOURS, save_picture
 from rl_training.experiment.study import importances
-from rl_training.files import atomic_write
-from rl_training.types import import_extra
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 FEWEST_TRIALS = 4
 """Complete trials without which importances say nothing."""
@@ -58,12 +57,11 @@ def draw_importances(study: Any, path: Path) -> None:
 
 
 def _draw(draw: Callable[[Axes], None], path: Path, height: float) -> None:
-    """Write a picture, which appears whole or not at all."""
-    mpl = import_extra("matplotlib", "tune", "the picture of a search")
-    import_extra("matplotlib.style", "tune", "the picture of a search")
-    from matplotlib.figure import Figure
+    def figure() -> Figure:
+        from matplotlib.figure import Figure
 
-    with mpl.style.context(["default", STYLE]), atomic_write(path) as temporary:
-        figure = Figure(figsize=(WIDTH, height), layout="constrained")
-        draw(figure.add_subplot())
-        figure.savefig(temporary, format="png", dpi=120)
+        made = Figure(figsize=(WIDTH, height), layout="constrained")
+        draw(made.add_subplot())
+        return made
+
+    save_picture(path, figure, option="the picture of a search")

@@ -11,6 +11,7 @@ import pytest
 from run_directories import make_run, returns
 
 from rl_training.experiment import plot
+from rl_training.experiment.pictures import line_styles
 from rl_training.experiment.plot import plot_curves
 from rl_training.experiment.report import RunRecord, read_runs
 from rl_training.types import ConfigError, MissingExtraError
@@ -106,8 +107,8 @@ def test_long_names_are_wrapped_and_not_cut(tmp_path: Path) -> None:
 
 
 def test_many_lines_all_look_different() -> None:
-    looks = [tuple(style.values()) for _, style in zip(range(196), plot._styles(), strict=False)]
-    points = [tuple(plot._point(style).values()) for _, style in zip(range(28), plot._styles(), strict=False)]
+    looks = [tuple(style.values()) for _, style in zip(range(196), line_styles(), strict=False)]
+    points = [tuple(plot._point(style).values()) for _, style in zip(range(28), line_styles(), strict=False)]
 
     assert len(set(looks)) == 196
     assert len(set(points)) == 28

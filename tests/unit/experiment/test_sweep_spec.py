@@ -91,7 +91,7 @@ def test_ranges_keep_their_bounds() -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ({"gird": {"algo": ["iql"]}}, "unknown option 'gird'; did you mean 'grid'?"),
+        ({"grids": {"algo": ["iql"]}}, "unknown option 'grids'; did you mean 'grid'?"),
         ({"config": "td3_bc", "grid": {"algo_kwargs.bc_alfa": [1]}}, "'bc_alfa'; did you mean 'bc_alpha'?"),
         ({"config": "td3_bc", "grid": {"bc_alpha": [1]}}, "'algo_kwargs.bc_alpha'"),
         ({"grid": {"algo": ["td3bc"]}}, "unknown algorithm 'td3bc'; did you mean 'td3_bc'?"),

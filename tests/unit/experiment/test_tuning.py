@@ -155,7 +155,7 @@ def test_a_killed_search_goes_on(tmp_path: Path, unchecked: None) -> None:
     file.write_text(dump_yaml(spec), encoding="utf-8")
     command = [sys.executable, "-m", "rl_training", "tune", str(file), "--out", str(out), "--workers", "2"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-    while not all(list(out.glob(f"trials/trial000{number}*/checkpoints/update_0*.pt")) for number in (0, 1)):
+    while not all(list(out.glob(f"trials/trial000{number}*/checkpoints/update_*[1-9]*.pt")) for number in (0, 1)):
         time.sleep(0.05)
         assert process.poll() is None
     os.killpg(process.pid, signal.SIGKILL)

@@ -12,8 +12,9 @@ import numpy as np
 from rl_training.experiment.claims import among_the_best
 from rl_training.experiment.estimation import FILE as ESTIMATES
 from rl_training.experiment.page.naming import display_names, is_same_policy, which_checkpoint
-from rl_training.experiment.report import RunRecord, read_runs
+from rl_training.experiment.records import RunRecord, named_sweeps, read_runs
 from rl_training.experiment.stored import check_estimates, check_selection
+from rl_training.experiment.sweep_folder import undone_text
 from rl_training.runtime.artifacts import read_json
 from rl_training.runtime.evaluation_data import JudgedData, data_given, data_of_runs
 from rl_training.runtime.saved_policy import SavedPolicy, load_policy
@@ -94,8 +95,9 @@ def gather(
     chosen: str | Path | None = None,
 ) -> Material:
     """Read everything that a report can show of these runs."""
-    records = read_runs(runs)
-    notes: list[str] = []
+    given = [runs] if isinstance(runs, (str, Path)) else list(runs)
+    records = read_runs(given)
+    notes = [line for sweep in named_sweeps(given, records) for line in undone_text(sweep)]
     picked = _stored_selection(records) if selection is None else _read(selection, check_selection)
     if estimates is not None:
         found: Plain | None = _read(estimates, check_estimates)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from string import ascii_uppercase
 from typing import Any
 
 from rl_training.experiment.page import charts
-from rl_training.experiment.page.axes import DASH, number, percent, span
-from rl_training.experiment.page.markup import figure, p, section, table
+from rl_training.experiment.page.axes import DASH, LONGEST_NAME, number, percent, span
+from rl_training.experiment.page.markup import figure, items, p, section, table
+from rl_training.experiment.sweep_folder import value_text
 
 Plain = Mapping[str, Any]
 
@@ -60,10 +62,16 @@ def _panel(panel: Plain) -> str:
 
 
 def _scores(scores: list[Plain]) -> str:
+    """A row per group of runs; in a sweep, a column for each option that varied."""
+    is_sweep = all("values" in each for each in scores)
+    varied = list(dict.fromkeys(name for each in scores for name in each["values"])) if is_sweep else []
+    # The many columns of a sweep need the room.
+    is_one_metric = is_sweep and len({each["metric"] for each in scores}) == 1
     rows = [
         (
-            ", ".join(filter(None, (each["algo"], each["variant"]))),
-            each["metric"],
+            *(value_text(each["values"][name]) if name in each["values"] else DASH for name in varied),
+            *([] if varied else [", ".join(filter(None, (each["algo"], each["variant"])))]),
+            *([] if is_one_metric else [each["metric"]]),
             each["runs"],
             each["last"],
             each["best"],
@@ -72,7 +80,9 @@ def _scores(scores: list[Plain]) -> str:
         )
         for each in scores
     ]
-    return table(("algorithm", "metric", "runs", "last", "best", "interquartile mean", "95 % interval"), rows)
+    measures = ("runs", "last", "best", "IQM" if varied else "interquartile mean", "95 % interval")
+    found = table((*(varied or ["algorithm"]), *([] if is_one_metric else ["metric"]), *measures), rows)
+    return p(f"Scores by {scores[0]['metric']}; IQM is the interquartile mean:") + found if is_one_metric else found
 
 
 def _profiles(found: Plain) -> str:
@@ -109,8 +119,16 @@ def _profiles(found: Plain) -> str:
 
 def _improvements(found: Plain) -> str:
     """How probably a run of one algorithm scores higher than one of another."""
+    names = {each["name"]: each["name"] for each in found["profiles"]}
+    if 2 * max(map(len, names)) + len(" over ") > LONGEST_NAME:
+        # Two names that do not fit into the figure stand above it, under a letter each.
+        names = dict(zip(names, ascii_uppercase, strict=False))
     rows = [
-        {"name": f"{each['first']} over {each['second']}", "value": each["probability"], "interval": each["interval"]}
+        {
+            "name": f"{names[each['first']]} over {names[each['second']]}",
+            "value": each["probability"],
+            "interval": each["interval"],
+        }
         for each in found["improvements"]
     ]
     svg = charts.forest(
@@ -123,13 +141,14 @@ def _improvements(found: Plain) -> str:
         within=(0, 1),
     )
     numbers = table(
-        ("first", "second", "probability", "95 % interval"),
+        ("first", "second", "probability", "95 % interval", "what it means"),
         [
             (
                 each["first"],
                 each["second"],
                 each["probability"],
                 DASH if each["interval"] is None else " to ".join(map(number, each["interval"])),
+                each["meaning"],
             )
             for each in found["improvements"]
         ],
@@ -144,4 +163,6 @@ def _improvements(found: Plain) -> str:
         caption += "Two runs each are too few for intervals."
     if found["groups_in_all"] > len(found["profiles"]):
         caption += f" The best {len(found['profiles'])} of {found['groups_in_all']} are compared."
-    return figure(svg, caption, numbers)
+    caption += " The numbers below say in words which pairs can be told apart."
+    letters = [f"{letter}: {name}" for name, letter in names.items() if letter != name]
+    return figure(svg, caption, numbers, before=items(letters) if letters else "")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rl_training.experiment.report import RunRecord, options_that_differ
+from rl_training.experiment.sweep_folder import ALGORITHM
 
 NAMED = re.compile(r"(?P<algo>.+?)__(?P<subject>.+)__seed(?P<seed>\d+)__\d{8}-\d{6}(-\d+)?")
 """The name of a run that was not given one."""
@@ -26,6 +27,9 @@ def display_names(records: Sequence[RunRecord]) -> dict[Path, str]:
 
 
 def _short_name(record: RunRecord) -> str:
+    if record.swept is not None:
+        shown = [value if name in ALGORITHM else f"{name}={value}" for name, value in record.swept.texts]
+        return ", ".join([*(shown or [record.config.algo]), f"seed {record.config.seed}"])
     match = NAMED.fullmatch(record.path.name)
     return f"{match['algo']}, seed {match['seed']}" if match else record.path.name
 

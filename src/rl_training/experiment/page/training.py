@@ -9,32 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.experiment.curves import Panel, make_panels
+from rl_training.experiment.improvement import improvement
 from rl_training.experiment.page.gathering import Material, Plain
 from rl_training.experiment.plot import ENOUGH_FOR_INTERVAL
-from rl_training.experiment.report import (
-    FEWEST_RUNS,
-    RunRecord,
-    choose_metrics,
-    options_that_differ,
-    summarize,
-)
-from rl_training.experiment.statistics import (
-    bootstrap_band,
-    improvement_interval,
-    interquartile_mean,
-    probability_of_improvement,
-    score_profile,
-)
+from rl_training.experiment.report import RunRecord, is_one_sweep, options_that_differ, summarize
+from rl_training.experiment.scores import EVALUATIONS, ScoreTable, make_profile, score_rows, score_tables
+from rl_training.experiment.statistics import Numbers, bootstrap_band
 from rl_training.types import ConfigError
 
 MOST_POINTS = 200
 """Points of a curve that are kept: more would not be seen."""
-EVALUATIONS = ("normalized_score", "return_mean")
-"""Metrics that are scores in an environment."""
 FEWEST_SEEDS = 2
 """Runs of an algorithm from which on its scores are a distribution."""
-MOST_COMPARED = 6
-"""Algorithms and variants that are compared in pairs, those with the highest scores."""
 
 
 def training(material: Material) -> Plain:
@@ -61,56 +47,50 @@ def _seeds(records: Sequence[RunRecord]) -> list[Plain]:
     """Per task, how the last scores of several seeds are distributed, and how probably one beats another.
 
     Definitions are those of rliable: a performance profile is the share of runs whose score is above a threshold, and
-    the probability of improvement counts equal scores half.
+    the probability of improvement counts equal scores half. Tasks that can be put together come first, as one.
     """
-    tasks: dict[tuple[str, str], dict[str, list[float]]] = {}
-    for (algo, task, variant), metric, members in choose_metrics(records):
-        scores = [curve[-1][1] for record in members if (curve := record.curve(metric))]
-        if metric in EVALUATIONS and len(scores) >= FEWEST_SEEDS:
-            tasks.setdefault((task, metric), {})[f"{algo}, {variant}" if variant else algo] = scores
-    return [_compared(*key, groups) for key, groups in tasks.items() if len(groups) > 1]
+    rows = [row for row in score_rows(records) if row.metric in EVALUATIONS and len(row.scores) >= FEWEST_SEEDS]
+    return [_compared(table) for table in score_tables(rows) if len(table.groups) > 1]
 
 
-def _compared(task: str, metric: str, groups: dict[str, list[float]]) -> Plain:
-    best = sorted(groups, key=lambda name: -interquartile_mean(groups[name]))[:MOST_COMPARED]
-    thresholds = np.unique(np.concatenate([groups[name] for name in best]))
+def _compared(table: ScoreTable) -> Plain:
+    best = table.best()
+    thresholds = np.unique(np.concatenate([scores for name in best for scores in table.groups[name]]))
     return {
-        "task": task,
-        "metric": metric,
-        "groups_in_all": len(groups),
+        "task": table.task,
+        "metric": table.metric,
+        "groups_in_all": len(table.groups),
         "thresholds": thresholds.tolist(),
-        "profiles": [_profile(name, groups[name], thresholds) for name in best],
+        "profiles": [_profile(name, table.groups[name], thresholds) for name in best],
         "improvements": [
-            {
-                "first": first,
-                "second": second,
-                "probability": probability_of_improvement(groups[first], groups[second]),
-                "interval": improvement_interval(groups[first], groups[second])
-                if min(len(groups[first]), len(groups[second])) >= FEWEST_RUNS
-                else None,
-            }
-            for first, second in combinations(best, 2)
+            improvement(pair, table.metric, table.tasks, *(table.groups[name] for name in pair)).to_plain()
+            for pair in combinations(best, 2)
         ],
     }
 
 
-def _profile(name: str, scores: list[float], thresholds: NDArray[np.float64]) -> Plain:
+def _profile(name: str, tasks: list[list[float]], thresholds: Numbers) -> Plain:
     """The share of runs above each threshold, with its band over resampled runs where there are enough."""
-    above = score_profile(scores, thresholds)
-    low, high = bootstrap_band(above) if len(scores) >= FEWEST_RUNS else (None, None)
+    shares, low, high = make_profile(tasks, thresholds)
     return {
         "name": name,
-        "scores": scores,
-        "shares": above.mean(axis=0).tolist(),
+        "scores": [score for scores in tasks for score in scores],
+        "shares": shares.tolist(),
         "low": None if low is None else low.tolist(),
         "high": None if high is None else high.tolist(),
     }
 
 
 def _options(material: Material) -> Plain:
-    """Options that differ between runs which have them; runs with the same options stand together."""
+    """Options that differ between runs which have them; runs with the same options stand together.
+
+    What varied in a sweep is left out: the table of scores has a column for each.
+    """
     found = options_that_differ([record.config for record in material.records])
-    names = [name for name in found[0] if len({each[name] for each in found} - {"None"}) > 1]
+    varied = {name for record in material.records if record.swept for name in record.swept.columns}
+    if not is_one_sweep(material.records):
+        varied = set()
+    names = [name for name in found[0] if name not in varied and len({each[name] for each in found} - {"None"}) > 1]
     groups: dict[tuple[str, ...], list[RunRecord]] = {}
     for record, values in zip(material.records, found, strict=True):
         groups.setdefault((record.config.algo, *(values[name] for name in names)), []).append(record)
