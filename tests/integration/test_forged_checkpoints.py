@@ -111,6 +111,9 @@ RESUMED: dict[str, dict[str, Any]] = {
     "guards of other networks": {"trainer/guards": GUARDS},
     "counters of text": {"trainer/state": {"update_count": "many"}},
     "a list as counter of rows": {"source/first_stream": [0]},
+    "streams beyond their type": {"source/first_stream": 1 << 40},
+    "more rows than steps": {"trainer/state/stored": 1 << 31},
+    "branches of lists": {"trainer/branches": [[1]]},
     "a batch that claims": {"config/algo_kwargs/batch_size": (1 << 63) - 1},
 }
 

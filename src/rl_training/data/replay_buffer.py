@@ -19,6 +19,9 @@ from rl_training.returns import returns_to_go
 from rl_training.spaces import Column
 from rl_training.types import Batch, ConfigError, DatasetError
 
+MOST_STREAMS = 1 << 30
+"""Streams are counted in 32 bits, with room for those of the environments that begin next."""
+
 Annotate = Callable[[Batch, Tensor], Batch]
 """From rows in episode order, and the places of their last rows, to fields that no log contains."""
 
@@ -246,6 +249,8 @@ class ReplayBuffer(UniformSource):
         super().load_state_dict(state)
         rows = self.rows
         rows.stop, rows.oldest, rows.first_stream = (index(state[name]) for name in ("added", "oldest", "first_stream"))
+        if not 0 <= rows.first_stream < MOST_STREAMS:
+            raise ValueError(f"first_stream is {rows.first_stream}, expected a number below {MOST_STREAMS}")
         self.first_whole = rows.first
         if rows.links is not None:
             rows.last.fill_(-1)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rl_training.returns import episode_bounds
 from rl_training.spaces import Column
-from rl_training.types import Batch
+from rl_training.types import Batch, ConfigError
 
 
 class Rows:
@@ -38,7 +38,13 @@ class Rows:
     def ring(cls, capacity: int, columns: Mapping[str, Column], device: torch.device | str = "cpu") -> Rows:
         """An empty ring. Its columns are not filled, so that memory is taken only as rows come."""
         empty = partial(torch.empty, capacity, device=device)
-        return cls({name: empty(*each.shape, dtype=each.torch_dtype) for name, each in columns.items()}, stop=0)
+        try:
+            return cls({name: empty(*each.shape, dtype=each.torch_dtype) for name, each in columns.items()}, stop=0)
+        except (RuntimeError, MemoryError):
+            # Torch has an error of its own for each of its allocators.
+            raise ConfigError(
+                f"there is no memory for a replay buffer of {capacity} rows: lower buffer_capacity"
+            ) from None
 
     def link(self, num_streams: int) -> None:
         """From now on keep, for every row, the number of the row that follows it in its stream."""

@@ -121,6 +121,13 @@ class _Counters(_Part):
     logged: dict[str, Any] = {}
     own_metrics: tuple[str, ...] = ()
 
+    @model_validator(mode="after")
+    def _check_stored(self) -> Self:
+        """More rows than steps would be paid for with updates without end."""
+        if self.stored > self.env_steps:
+            raise ValueError(f"{self.stored} rows of {self.env_steps} steps")
+        return self
+
 
 class _Rollback(_Part):
     """The row of metrics about one time that a run went back."""
@@ -159,6 +166,7 @@ class _Trainer(_Part):
     best_metrics: Values
     fine_tuning: Values | None
     horizon: int | None
+    branches: list[Count] = []
     guards: _Guards | None = None
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rl_training.data import ReplayBuffer, Rows, TransitionDataset
 from rl_training.spaces import Column
+from rl_training.types import ConfigError
 
 
 def log(ends: str) -> Rows:
@@ -106,3 +107,8 @@ def test_drawing_from_a_mapped_log_reads_only_the_rows_drawn(mapped: dict[str, T
     assert batch["obs"].shape == (4, 64)
     # A block has 256 rows; for every number of them that is not there, the system reads up to 64 KiB around it.
     assert _resident() - before < 256 * len(mapped) * 2 * 65536 + 50e6
+
+
+def test_a_ring_that_does_not_fit_into_memory_says_so() -> None:
+    with pytest.raises(ConfigError, match="no memory for a replay buffer of 1125899906842624 rows"):
+        Rows.ring(1 << 50, {"obs": Column((100,), "float32")})
