@@ -19,6 +19,8 @@ from rl_training.binding import bind
 from rl_training.cli import main
 from rl_training.config import TrainConfig, parse_yaml
 from rl_training.experiment.pipeline_config import read_pipeline
+from rl_training.experiment.sweep_spec import make_cells, read_sweep
+from rl_training.experiment.tune_spec import read_tune
 from rl_training.runtime.options import bind_options
 
 ROOT = Path(__file__).parents[2]
@@ -111,11 +113,17 @@ def _kill(arguments: list[str]) -> None:
 @pytest.mark.parametrize("page", [page for page in PAGES if _blocks(page, "yaml")], ids=_ids)
 def test_yaml_examples_bind(page: Path) -> None:
     for block in _blocks(page, "yaml"):
-        values = {"algo": "td3_bc", **parse_yaml(block, where=str(page))}
+        values = parse_yaml(block, where=str(page))
         if "data" in values:
-            del values["algo"]
             read_pipeline(values)
             continue
+        if "trials" in values:
+            read_tune(values)
+            continue
+        if values.keys() & {"grid", "cases"}:
+            assert make_cells(read_sweep(values), Path("sweep"))
+            continue
+        values = {"algo": "td3_bc", **values}
         config: TrainConfig = bind(values, TrainConfig)[0]
         bind_options(config)
 
