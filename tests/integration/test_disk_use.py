@@ -192,3 +192,16 @@ def test_temporary_files_of_a_killed_process_are_deleted(tmp_path: Path) -> None
 
     assert not any(path.exists() for path in left)
     assert other.exists()
+
+
+def test_a_draft_that_gets_its_name_meanwhile_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draft = tmp_path / ".run.1.1"
+    (draft / "checkpoints").mkdir(parents=True)
+
+    def is_signed(path: Path) -> bool:
+        path.rename(tmp_path / "run")
+        return True
+
+    monkeypatch.setattr("rl_training.runtime.drafts.is_signed", is_signed)
+    drop_drafts(tmp_path)
+    assert (tmp_path / "run" / "checkpoints").is_dir()

@@ -30,14 +30,18 @@ def drop_drafts(parent: Path) -> None:
     One of a live process is locked. It is not yet signed, and young, if the process is about to lock it.
     """
     for path in parent.glob(".*") if parent.is_dir() else ():
-        if DRAFT.fullmatch(path.name) and ((path / INSIDE).is_dir() or _is_empty(path)):
-            is_old = time.time() - path.stat().st_mtime > OLD_DRAFT
-            if (is_old or is_signed(path)) and is_locked(path) is False:
+        # Another process may give it its name at any moment.
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if DRAFT.fullmatch(path.name) and _is_left(path):
                 _delete(path)
 
 
-def _is_empty(path: Path) -> bool:
-    return path.is_dir() and not any(path.iterdir())
+def _is_left(path: Path) -> bool:
+    """Whether a draft belongs to no process any more."""
+    if not (path / INSIDE).is_dir() and any(path.iterdir()):
+        return False
+    is_old = time.time() - path.stat().st_mtime > OLD_DRAFT
+    return (is_old or is_signed(path)) and is_locked(path) is False
 
 
 def _delete(draft: Path) -> None:
