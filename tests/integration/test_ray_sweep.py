@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from command_line import TINY
 from small_runs import differences
+from steering import steering_log
 
+from rl_training import run_pipeline
 from rl_training.config import parse_overrides
 from rl_training.experiment.jobs import Job, SeedProgress
 from rl_training.experiment.ray_pool import RayPool
@@ -130,3 +133,12 @@ def test_a_run_that_is_stopped_saves_its_state_and_one_that_fails_says_why(clust
     found = run_sweep({"config": "td3_bc", "options": options}, tmp_path / "out", ray=cluster.address)
     assert found[0].progress.status == "failed"
     assert "no.npz" in str(found[0].progress.error)
+
+
+def test_a_pipeline_trains_there_too(cluster: Any, tmp_path: Path) -> None:
+    np.savez(tmp_path / "log.npz", **steering_log(40))
+    config = {"data": str(tmp_path / "log.npz"), "updates": 20, "seeds": [0], "gamma": 0.8, "members": 2}
+    config |= {"fit_updates": 40, "algorithms": ["td3_bc"], "algo_kwargs": {"hidden_sizes": [8], "batch_size": 16}}
+    found = run_pipeline(config, tmp_path / "out", ray=cluster.address)
+    assert {name: each["status"] for name, each in found.runs.items()} == {"bc__seed0": "done", "td3_bc__seed0": "done"}
+    assert found.export.is_dir()
