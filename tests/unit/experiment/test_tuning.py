@@ -137,6 +137,19 @@ def test_options_that_come_again_get_the_next_seed(tmp_path: Path, unchecked: No
     assert ["__seed0__" in runs[0], "__seed1__" in runs[1]] == [True, True]
 
 
+@pytest.mark.parametrize("kind", ["journal", "database"])
+def test_several_folders_work_on_one_study(kind: str, tmp_path: Path, unchecked: None) -> None:
+    storage = str(tmp_path / "shared.journal") if kind == "journal" else f"sqlite:///{tmp_path / 'shared.db'}"
+    shared = {"storage": storage, "study": "shared", "sampler": "random"}
+    run_tuning(small(trials=1, **shared), tmp_path / "first")
+    watcher = Watcher()
+    result = run_tuning(small(trials=2, **shared), tmp_path / "second", watcher=watcher)
+    # The first trial counts, and is not trained again.
+    assert watcher.ends == {1: "complete"}
+    assert result.trials["complete"] == 2
+    assert len(list((tmp_path / "second" / "trials").iterdir())) == 1
+
+
 def test_a_trial_that_fails_does_not_end_the_search(tmp_path: Path) -> None:
     (tmp_path / "no.npz").write_bytes(b"PK")
     kwargs = {name: value for name, value in OPTIONS["algo_kwargs"].items() if not name.startswith("dataset")}
