@@ -140,5 +140,5 @@ def test_a_pipeline_trains_there_too(cluster: Any, tmp_path: Path) -> None:
     config = {"data": str(tmp_path / "log.npz"), "updates": 20, "seeds": [0], "gamma": 0.8, "members": 2}
     config |= {"fit_updates": 40, "algorithms": ["td3_bc"], "algo_kwargs": {"hidden_sizes": [8], "batch_size": 16}}
     found = run_pipeline(config, tmp_path / "out", ray=cluster.address)
-    assert {name: each["status"] for name, each in found.runs.items()} == {"bc__seed0": "done", "td3_bc__seed0": "done"}
+    assert {name: each["status"] for name, each in found.runs.items()} == {"bc_seed0": "done", "td3_bc_seed0": "done"}
     assert found.export.is_dir()

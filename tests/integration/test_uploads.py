@@ -21,6 +21,7 @@ import pytest
 from command_line import TINY, Command, call_main
 from small_runs import SMALL, differences
 
+from rl_training import importing
 from rl_training.runtime.checkpointing import load_checkpoint
 
 pytest.importorskip("s3fs")
@@ -34,6 +35,8 @@ KEYS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    # Modules that other tests of this process have imported would be part of what commands print.
+    monkeypatch.setattr(importing, "IMPORTED", [])
     return partial(call_main, monkeypatch, capsys)
 
 
