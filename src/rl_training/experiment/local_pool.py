@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -92,6 +92,8 @@ class LocalPool:
             for process in busy:
                 process.terminate()
             for connection in self._running:
+                with suppress(OSError):
+                    connection.send(None)
                 connection.close()
             _join(everyone)
         except KeyboardInterrupt:
@@ -118,8 +120,10 @@ def _serve(connection: Connection) -> None:
     """The body of a worker process: train runs until nobody has another one."""
     while True:
         try:
-            job: Job = connection.recv()
+            job: Job | None = connection.recv()
         except (EOFError, ConnectionResetError):
+            return
+        if job is None:
             return
         perform(job, connection.send)
 
