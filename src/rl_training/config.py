@@ -9,7 +9,7 @@ from dataclasses import asdict, fields
 from importlib import resources
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
 from pydantic import BeforeValidator, Field
@@ -226,6 +226,21 @@ def read_mapping(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: expected a mapping of options, got {type(values).__name__}")
     return values
+
+
+T = TypeVar("T")
+
+
+def read_group(source: Any, group: type[T]) -> T:
+    """An option group from a record of it, a mapping, or the path of a YAML file."""
+    if isinstance(source, group):
+        return source
+    is_mapping = isinstance(source, Mapping)
+    try:
+        found: T = bind(source if is_mapping else read_mapping(Path(source)), group)[0]
+    except ConfigError as error:
+        raise ConfigError(*error.problems, where=None if is_mapping else str(source)) from None
+    return found
 
 
 def with_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic import Field
 
-from rl_training.binding import bind, option, options, options_with
-from rl_training.config import PathText, dump_yaml, parse_yaml
+from rl_training.binding import option, options, options_with
+from rl_training.config import PathText, dump_yaml, read_group, read_mapping
 from rl_training.data import ColumnsConfig
 from rl_training.experiment.candidates import check_name
 from rl_training.files import write_text
@@ -86,25 +86,20 @@ class PipelineConfig:
 
 def read_pipeline(source: PipelineConfig | Mapping[str, Any] | str | Path) -> PipelineConfig:
     """Checked options, from a YAML file or a mapping."""
-    if isinstance(source, PipelineConfig):
-        return source
-    values = read_values(source) if isinstance(source, (str, Path)) else dict(source)
-    where = str(source) if isinstance(source, (str, Path)) else None
-    try:
-        config: PipelineConfig = bind(values, PipelineConfig)[0]
-    except ConfigError as error:
-        raise ConfigError(*error.problems, where=where) from None
-    return config
+    if isinstance(source, (str, Path)):
+        _require_file(source)
+    return read_group(source, PipelineConfig)
 
 
 def read_values(path: str | Path) -> dict[str, Any]:
     """The mapping in a YAML file, not checked yet."""
+    _require_file(path)
+    return read_mapping(Path(path))
+
+
+def _require_file(path: str | Path) -> None:
     if not Path(path).is_file():
         raise ConfigError(f"the pipeline's file {str(path)!r} does not exist")
-    values = parse_yaml(Path(path).read_text(encoding="utf-8"), where=str(path))
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path}: expected a mapping of options, got {type(values).__name__}")
-    return values
 
 
 class Workspace:

@@ -74,6 +74,12 @@ def go_on(study: Any, stored: Any) -> Any:
     return require_optuna().trial.Trial(study, stored._trial_id)
 
 
+def report(study: Any, trial: Any, value: float, step: int) -> None:
+    """Tell a study what a trial has reached; a resumed run reaches some steps again."""
+    if step not in study.get_trials(deepcopy=False)[trial.number].intermediate_values:
+        trial.report(value, step)
+
+
 def tell_end(study: Any, trial: Any, state: str) -> None:
     """Tell a study that a trial has ended without a score."""
     study.tell(trial, state=require_optuna().trial.TrialState[state])

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from rl_training.binding import bind, option, options
-from rl_training.config import TrainConfig, read_mapping
+from rl_training.config import TrainConfig, read_group
 from rl_training.runtime.named_runs import defining_options
 from rl_training.runtime.options import BoundConfig, RunOptions, merge, plain_config, read_options
 from rl_training.seeds import parse_seeds
@@ -108,14 +108,7 @@ class SweepSpec:
 
 def read_sweep(source: SweepSpec | Mapping[str, Any] | str | Path) -> SweepSpec:
     """A sweep from a record, a mapping, or the path of a YAML file."""
-    if isinstance(source, SweepSpec):
-        return source
-    values = dict(source) if isinstance(source, Mapping) else read_mapping(Path(source))
-    try:
-        spec: SweepSpec = bind(values, SweepSpec)[0]
-    except ConfigError as error:
-        raise ConfigError(*error.problems, where=None if isinstance(source, Mapping) else str(source)) from None
-    return spec
+    return read_group(source, SweepSpec)
 
 
 def _draw(random: RandomDraws) -> Iterator[dict[str, Any]]:

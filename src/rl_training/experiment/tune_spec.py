@@ -8,8 +8,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-from rl_training.binding import bind, option, options
-from rl_training.config import read_mapping
+from rl_training.binding import option, options
+from rl_training.config import read_group, read_mapping
 from rl_training.experiment.lower_bound import LOWER_BOUND
 from rl_training.experiment.sweep_spec import Cell, Range, make_cell, read_ranges
 from rl_training.seeds import parse_seeds
@@ -59,14 +59,7 @@ class TuneSpec:
 
 def read_tune(source: TuneSpec | Mapping[str, Any] | str | Path) -> TuneSpec:
     """A search from a record, a mapping, or the path of a YAML file."""
-    if isinstance(source, TuneSpec):
-        return source
-    values = dict(source) if isinstance(source, Mapping) else read_mapping(Path(source))
-    try:
-        spec: TuneSpec = bind(values, TuneSpec)[0]
-    except ConfigError as error:
-        raise ConfigError(*error.problems, where=None if isinstance(source, Mapping) else str(source)) from None
-    return spec
+    return read_group(source, TuneSpec)
 
 
 def packaged_spaces() -> dict[str, Path]:

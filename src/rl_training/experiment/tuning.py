@@ -12,7 +12,7 @@ from rl_training.config import dump_yaml
 from rl_training.experiment.jobs import Job, JobKey, SeedProgress
 from rl_training.experiment.lower_bound import LOWER_BOUND
 from rl_training.experiment.pools import Pool, count_workers, open_pool
-from rl_training.experiment.study import go_on, open_study, require_optuna, suggest, tell_end
+from rl_training.experiment.study import go_on, open_study, report, require_optuna, suggest, tell_end
 from rl_training.experiment.sweep_spec import Range
 from rl_training.experiment.sweeping import locked_folder
 from rl_training.experiment.tune_check import Check, best_config, check_best
@@ -133,6 +133,8 @@ class _Search:
     watcher: TuneWatcher
     running: dict[JobKey, Any] = field(default_factory=dict)
     pruned: set[JobKey] = field(default_factory=set)
+    reported: dict[JobKey, int] = field(default_factory=dict)
+    """By run, the timestep of the last score that the study knows."""
 
     def run(self, pool: Pool, slots: int) -> None:
         """Train trials until there are as many as asked for; those that an earlier call has begun come first."""
@@ -209,9 +211,10 @@ class _Search:
         trial, metrics = self.running[progress.key], progress.metrics or {}
         self.watcher.on_run(progress)
         step = int(metrics.get("global_step", 0))
-        known = self.study.get_trials(deepcopy=False)[trial.number].intermediate_values
-        if self.metric in metrics and step not in known:
-            trial.report(metrics[self.metric], step)
+        # The last score stands in every message until the next one, and a storage may be far away.
+        if self.metric in metrics and step != self.reported.get(progress.key):
+            self.reported[progress.key] = step
+            report(self.study, trial, metrics[self.metric], step)
             if not progress.has_ended and progress.key not in self.pruned and trial.should_prune():
                 self.pruned.add(progress.key)
                 pool.stop(progress.key)
