@@ -74,7 +74,9 @@ def tiny_config(tmp_path: Path) -> Callable[..., TrainConfig]:
 
 def packaged(algo: str) -> str:
     """The smallest config that is shipped for an algorithm."""
-    return {"her": "her/point_goal", "dqn": "dqn/cartpole", "ppo": "ppo/cartpole"}.get(algo, f"{algo}/pendulum")
+    own = {"her": "her/point_goal", "ppo": "ppo/cartpole"}
+    is_discrete = "continuous" not in ALGORITHMS[algo].action_kinds
+    return own.get(algo, f"{algo}/cartpole" if is_discrete else f"{algo}/pendulum")
 
 
 def transitions(rows: int = 60, *, episode: int = 20, obs_dim: int = 3, seed: int = 0) -> dict[str, NDArray[Any]]:

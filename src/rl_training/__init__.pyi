@@ -386,9 +386,118 @@ class _DQNHyper(_Hyper, total=False):
     gamma: float
     double: bool
     dueling: bool
+    num_quantiles: int | None
     huber_delta: float | None
     tau: float
     target_update_interval: int
+
+class _DiscreteBCQHyper(_DQNHyper, total=False):
+    threshold: float
+    logit_penalty: float
+
+class DiscreteBCQ(ManagedAlgorithm):
+    """DiscreteBCQ: double DQN that looks only at choices which the data makes likely enough."""
+
+    algo: ClassVar[str]
+    def __init__(
+        self,
+        config: ConfigSource | None = None,
+        *,
+        dataset: Any = None,
+        env: Any = None,
+        **options: Unpack[_DiscreteBCQHyper],
+    ) -> None: ...
+
+def train_discrete_bcq(config: ConfigSource, **arguments: Any) -> TrainResult: ...
+
+class _DiscreteCQLHyper(_DQNHyper, total=False):
+    conservative_weight: float
+
+class DiscreteCQL(ManagedAlgorithm):
+    """DiscreteCQL: DQN whose values are pushed down over all choices and up at the logged ones."""
+
+    algo: ClassVar[str]
+    def __init__(
+        self,
+        config: ConfigSource | None = None,
+        *,
+        dataset: Any = None,
+        env: Any = None,
+        **options: Unpack[_DiscreteCQLHyper],
+    ) -> None: ...
+
+def train_discrete_cql(config: ConfigSource, **arguments: Any) -> TrainResult: ...
+
+class _DiscreteCRRHyper(_ValueHyper, total=False):
+    weights: Literal['exp', 'binary', 'constant']
+    beta: float
+    max_weight: float
+    target_policy: Literal['target', 'online']
+    conservative_weight: float
+    num_critics: int
+    target_update_interval: int
+
+class DiscreteCRR(ManagedAlgorithm):
+    """DiscreteCRR: imitate the data, but only or mostly where the critic prefers its choices to the policy's own."""
+
+    algo: ClassVar[str]
+    def __init__(
+        self,
+        config: ConfigSource | None = None,
+        *,
+        dataset: Any = None,
+        env: Any = None,
+        **options: Unpack[_DiscreteCRRHyper],
+    ) -> None: ...
+
+def train_discrete_crr(config: ConfigSource, **arguments: Any) -> TrainResult: ...
+
+class _DiscreteIQLHyper(_ValueHyper, total=False):
+    expectile: float
+    beta: float
+    max_weight: float
+    value_learning_rate: float | None
+    extraction: Literal['weighted', 'constrained', 'shifted']
+    threshold: float
+
+class DiscreteIQL(ManagedAlgorithm):
+    """DiscreteIQL: learn how good the best logged choices are without asking for any other choice."""
+
+    algo: ClassVar[str]
+    def __init__(
+        self,
+        config: ConfigSource | None = None,
+        *,
+        dataset: Any = None,
+        env: Any = None,
+        **options: Unpack[_DiscreteIQLHyper],
+    ) -> None: ...
+
+def train_discrete_iql(config: ConfigSource, **arguments: Any) -> TrainResult: ...
+
+class _DiscreteSACHyper(_ValueHyper, total=False):
+    alpha: float | Literal['auto']
+    target_entropy_ratio: float
+    temperature_learning_rate: float | None
+    conservative_weight: float
+    bc_weight: float
+    huber_delta: float | None
+    num_critics: int
+
+class DiscreteSAC(ManagedAlgorithm):
+    """DiscreteSAC: SAC whose policy is categorical, so that all expectations over choices are exact."""
+
+    algo: ClassVar[str]
+    def __init__(
+        self,
+        config: ConfigSource | None = None,
+        *,
+        dataset: Any = None,
+        env: Any = None,
+        **options: Unpack[_DiscreteSACHyper],
+    ) -> None: ...
+
+def train_discrete_sac(config: ConfigSource, **arguments: Any) -> TrainResult: ...
 
 class DQN(ManagedAlgorithm):
     """DQN: learn the value of every choice, and take the best."""

@@ -21,6 +21,9 @@ TOLERANCE = 1e-5
 ROWS_CHECKED = 1 << 16
 """Rows checked at a time, which bounds the memory that a check takes beside the data."""
 
+MASK = "valid_actions"
+"""The part of an observation, always the first, that is 1 for every choice that is possible and 0 for the others."""
+
 ActionKind: TypeAlias = Literal["continuous", "discrete"]
 
 
@@ -261,6 +264,16 @@ class SpaceSpec:
     def obs_dim(self) -> int:
         """Length of an observation as networks see it."""
         return sum(part.size for part in self.obs.values())
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether an observation begins with a mask of the choices that are possible."""
+        return MASK in self.obs
+
+    @property
+    def feature_dim(self) -> int:
+        """Length of an observation without its mask."""
+        return self.obs_dim - self.action_dim if self.is_masked else self.obs_dim
 
     @property
     def action_dim(self) -> int:

@@ -11,7 +11,6 @@ import torch
 from peers import OBS_DIM, actor_layers, assert_layers_equal, batches, copy_layers, peer_batch, peer_layers
 
 from rl_training.algorithms import ALGORITHMS, Algorithm, dqn_loss
-from rl_training.algorithms.dqn import next_values
 from rl_training.models.discrete import ChoiceCritic, duel
 from rl_training.runtime.policy import Policy
 from rl_training.spaces import DiscreteActions, SpaceSpec
@@ -54,10 +53,26 @@ def test_the_advantages_of_a_dueling_critic_are_centred_in_each_state() -> None:
 
 
 def test_the_critic_chooses_and_the_target_network_values() -> None:
-    by_critic, by_target = torch.tensor([[1.0, 2.0]]), torch.tensor([[5.0, 3.0]])
-    double = next_values(target_q_values=by_target, next_q_values=by_critic)
-    plain = next_values(target_q_values=by_target)
-    assert [0.99 * float(double), 0.99 * float(plain)] == pytest.approx([2.97, 4.95])
+    batch = {name: torch.zeros(1) for name in ("obs", "rewards", "next_obs", "dones")}
+    for double, expected in ((True, 2.97), (False, 4.95)):
+        algorithm: Any = _build(double=double)
+        for networks, values in ((algorithm.model, [1.0, 2.0]), (algorithm.target, [5.0, 3.0])):
+            networks.critic = _Fixed(torch.tensor([values]))
+        assert float(algorithm.target_atoms(batch)) == pytest.approx(expected)
+
+
+class _Fixed(torch.nn.Module):
+    """A critic with the same values everywhere."""
+
+    def __init__(self, values: torch.Tensor) -> None:
+        super().__init__()
+        self.values = values
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        return self.values
+
+    def quantiles(self, obs: torch.Tensor) -> torch.Tensor:
+        return self.values[..., None]
 
 
 def test_the_loss_is_quadratic_within_delta_and_linear_beyond() -> None:

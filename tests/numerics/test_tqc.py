@@ -11,11 +11,11 @@ from peers import batches, build
 from torch import Tensor
 from torch.nn import functional
 
+from rl_training.algorithms.quantiles import quantile_huber_loss
 from rl_training.algorithms.tqc import (
     TQC,
     TQCHyper,
     pooled_atoms,
-    quantile_huber_loss,
     quantile_objective,
     quantile_spread,
     tqc_loss,

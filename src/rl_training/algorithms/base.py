@@ -24,7 +24,7 @@ from rl_training.models import Model
 from rl_training.models.own_encoders import make_encoder
 from rl_training.reading import TRANSITION, Reading, Transitions
 from rl_training.spaces import ActionKind, ActionSpace, BoxActions, Column, SpaceSpec
-from rl_training.types import Batch, Metrics
+from rl_training.types import Batch, ConfigError, Metrics
 
 __all__ = ["ALGORITHMS", "TRANSITION", "Algorithm", "Alpha", "Hyper", "Mode", "Sizes", "Step", "UpdateResult",
            "ValueHyper", "register"]  # fmt: skip
@@ -200,7 +200,14 @@ class Algorithm(nn.Module, Generic[H, M]):
         if "discrete" in accepted:
             shape["discrete"] = spaces.action.kind == "discrete"
         if shape.get("encoder") is not None:
-            shape["encoder"] = make_encoder(shape["encoder"], spaces.obs_dim, hyper.encoder_kwargs)
+            shape["encoder"] = make_encoder(shape["encoder"], spaces.feature_dim, hyper.encoder_kwargs)
+        if spaces.is_masked and "masked" not in accepted:
+            where = f"{cls.model_class.__name__}, the model of {cls.name}"
+            raise ConfigError(
+                f"{where}, knows no masks of actions: pass **shape on to Model, or leave valid_actions out"
+            )
+        if spaces.is_masked:
+            shape["masked"] = True
         return cls.model_class(obs_dim=spaces.obs_dim, action_dim=spaces.action_dim, **shape)
 
     def set_obs_statistics(self, mean: Tensor, std: Tensor) -> None:

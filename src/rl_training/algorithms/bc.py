@@ -12,12 +12,12 @@ No known differences: trajectories are counted, not timesteps.
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, Hyper, Step, register
+from rl_training.algorithms.choices import normalized_entropy, share
 from rl_training.binding import option, options
 from rl_training.models import MLPBCModel
 from rl_training.models.actors import gaussian_log_prob
@@ -48,12 +48,11 @@ def stochastic_bc_loss(*, log_probs: Tensor, log_stds: Tensor) -> Metrics:
 def discrete_bc_loss(*, log_probs: Tensor, actions: Tensor) -> Metrics:
     """The objective of the categorical policy: log-probabilities (B, choices) of all choices, choices (B,)."""
     nll = -pick(log_probs, actions).mean()
-    entropy = -(log_probs.exp() * log_probs).sum(-1).mean()
     return {
         "actor_loss": nll,
         "nll": nll,
-        "accuracy": (log_probs.argmax(-1) == actions).to(log_probs.dtype).mean(),
-        "entropy_normalized": entropy / math.log(log_probs.shape[-1]),
+        "accuracy": share(log_probs.argmax(-1) == actions, log_probs.dtype),
+        "entropy_normalized": normalized_entropy(log_probs),
     }
 
 

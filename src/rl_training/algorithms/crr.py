@@ -61,6 +61,15 @@ def actor_objective(
     """Weighted likelihood; values (B,) of the logged actions, and (samples, B) of the policy's."""
     baseline = policy_q_values.mean(0) if advantage == "mean" else policy_q_values.amax(0)
     advantages = (data_q_values - baseline).detach()
+    return weighted_imitation(
+        advantages=advantages, log_probs=log_probs, weights=weights, beta=beta, max_weight=max_weight
+    )
+
+
+def weighted_imitation(
+    *, advantages: Tensor, log_probs: Tensor, weights: Weights, beta: float, max_weight: float
+) -> Metrics:
+    """Likelihood (B,) of the logged actions, weighted by their advantages (B,)."""
     better = (advantages > 0).to(advantages.dtype)
     factors = {
         "exp": losses.exp_weights(advantages / beta, max_weight),

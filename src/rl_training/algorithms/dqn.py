@@ -4,26 +4,37 @@
 
 With `double: false`, a' is the best choice by the target network Q' itself. With `dueling`, the network splits Q into
 a value of the state and advantages of the choices, whose mean is taken out. The target network is a copy of the critic
-that is made anew every `target_update_interval` updates.
+that is made anew every `target_update_interval` updates. With `num_quantiles: N`, the critic knows N quantiles theta_i
+of the return of every choice, Q is their mean, and
+
+    critic minimises  mean sum_i mean_j |tau_i - 1{y_j < theta_i(s, a)}| * huber(y_j - theta_i(s, a)),
+                      tau_i = (i - 1/2) / N,      y_j = r + gamma * (1 - done) * theta'_j(s', a')
+
+which is QR-DQN. Errors below `huber_delta` count by their square, and squares are not made for quantiles: where returns
+are hardly larger than `huber_delta`, the mean of the quantiles is biased. Returns of 0 and 1 need `huber_delta: 0.01`.
 
 Mnih et al., "Human-level control through deep reinforcement learning", Nature 2015; van Hasselt, Guez and Silver, "Deep
 Reinforcement Learning with Double Q-learning", AAAI 2016; Wang et al., "Dueling Network Architectures for Deep
-Reinforcement Learning", ICML 2016.
+Reinforcement Learning", ICML 2016; Dabney et al., "Distributional Reinforcement Learning with Quantile Regression",
+AAAI 2018.
 
 Differs from the papers: Adam instead of RMSProp; one trunk for both streams of the dueling network, which part in the
-last layer; the interval of the target network counts updates, not steps of the environment.
+last layer; the interval of the target network counts updates, not steps of the environment; with quantiles too, the
+critic chooses a' unless `double` is false.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from rl_training.algorithms import losses
 from rl_training.algorithms.base import Algorithm, Hyper, Step, register
+from rl_training.algorithms.choices import share
+from rl_training.algorithms.quantiles import bellman_atoms, quantile_huber_loss
 from rl_training.binding import option, options
-from rl_training.models.discrete import MLPDQNModel, pick
+from rl_training.models.discrete import pick
+from rl_training.models.discrete_bundles import MLPDQNModel
 from rl_training.types import Batch, Metrics
 
 
@@ -34,6 +45,7 @@ class DQNHyper(Hyper, learning_rate=1e-3, max_grad_norm=10.0):
     gamma: float = option(0.99, "discount per step", ge=0, le=1)
     double: bool = option(True, "the critic chooses the action whose target value counts")
     dueling: bool = option(False, "separate the state's value from its choices' advantages")
+    num_quantiles: int | None = option(None, "quantiles of the return that are learned; null: its mean", ge=1, le=1000)
     huber_delta: float | None = option(1.0, "error from which the loss is linear; null: squared error", gt=0)
     tau: float = option(1.0, "rate at which the target network follows; 1: a copy", gt=0, le=1)
     target_update_interval: int = option(125, "updates between moves of the target network", ge=1)
@@ -45,25 +57,39 @@ def dqn_loss(*, q_values: Tensor, actions: Tensor, target_q_values: Tensor, hube
     `q_gap` is how much higher the best choice is valued than the logged one. If it keeps growing, critics extrapolate.
     """
     taken, greedy = pick(q_values, actions), q_values.amax(-1)
-    if huber_delta is None:
-        loss = functional.mse_loss(taken, target_q_values)
-    else:
-        loss = functional.huber_loss(taken, target_q_values, delta=huber_delta)
+    errors = taken - target_q_values
+    loss = (errors.square() if huber_delta is None else losses.huber(errors, huber_delta)).mean()
     return {
         "critic_loss": loss,
-        "td_error_abs": (taken - target_q_values).abs().mean(),
+        "td_error_abs": errors.abs().mean(),
         "q_mean": taken.mean(),
         "q_greedy_mean": greedy.mean(),
         "q_gap": (greedy - taken).mean(),
-        "agreement": (q_values.argmax(-1) == actions).to(taken.dtype).mean(),
+        "agreement": share(q_values.argmax(-1) == actions, taken.dtype),
         "target_q_mean": target_q_values.mean(),
     }
 
 
-def next_values(*, target_q_values: Tensor, next_q_values: Tensor | None = None) -> Tensor:
-    """Target values (B,) of the best choices: by the critic's values (B, choices), or by the target values alone."""
-    chosen_by = target_q_values if next_q_values is None else next_q_values
-    return pick(target_q_values, chosen_by.argmax(-1))
+def quantile_dqn_loss(
+    *, quantiles: Tensor, actions: Tensor, target_atoms: Tensor, huber_delta: float | None = 1.0
+) -> Metrics:
+    """The same with quantiles: (B, choices, N), choices (B,), and atoms of the target (B, N).
+
+    The loss is the sum over quantiles of a mean over atoms, as QR-DQN has it. `crossing_rate` is the share of
+    neighbouring quantiles in the wrong order.
+    """
+    metrics = dqn_loss(q_values=quantiles.mean(-1), actions=actions, target_q_values=target_atoms.mean(-1))
+    taken = pick_quantiles(quantiles, actions)
+    loss = quantile_huber_loss(quantiles=taken, target_atoms=target_atoms, delta=huber_delta)
+    steps = taken.diff(dim=-1)
+    crossings = {"crossing_rate": share(steps < 0, taken.dtype)} if taken.shape[-1] > 1 else {}
+    spread = {"quantile_spread": (taken[:, -1] - taken[:, 0]).mean()}
+    return metrics | {"critic_loss": taken.shape[-1] * loss} | spread | crossings
+
+
+def pick_quantiles(quantiles: Tensor, actions: Tensor) -> Tensor:
+    """The quantiles (B, N) of the given choices (B,), out of those (B, choices, N) of all choices."""
+    return pick(quantiles.movedim(-1, 0), actions).movedim(0, -1)
 
 
 @register("dqn", mode="online")
@@ -88,17 +114,28 @@ class DQN(Algorithm[DQNHyper, MLPDQNModel]):
 
     def critic_loss(self, batch: Batch) -> Metrics:
         """The logged choice's value against the best choice's at s'."""
-        hyper, next_obs = self.hyper, batch["next_obs"]
-        with torch.no_grad():
-            next_q = self.model.critic(next_obs) if hyper.double else None
-            best_q = next_values(target_q_values=self.target.critic(next_obs), next_q_values=next_q)
-            target_q = losses.bellman(batch, best_q, hyper.gamma)
-        return dqn_loss(
-            q_values=self.model.critic(batch["obs"]),
-            actions=batch["actions"],
-            target_q_values=target_q,
-            huber_delta=hyper.huber_delta,
-        )
+        return self.td_loss(self.model.critic.quantiles(batch["obs"]), batch)
+
+    def td_loss(self, quantiles: Tensor, batch: Batch) -> Metrics:
+        """The loss of quantiles (B, choices, N) against those of the best choice at s'."""
+        atoms, actions, delta = self.target_atoms(batch), batch["actions"], self.hyper.huber_delta
+        if self.hyper.num_quantiles is not None:
+            return quantile_dqn_loss(quantiles=quantiles, actions=actions, target_atoms=atoms, huber_delta=delta)
+        # There is one number per choice, its value.
+        return dqn_loss(q_values=quantiles[..., 0], actions=actions, target_q_values=atoms[:, 0], huber_delta=delta)
+
+    @torch.no_grad()
+    def target_atoms(self, batch: Batch) -> Tensor:
+        """Targets (B, N) of the quantiles, by those of the target network at the best choice at s'."""
+        next_obs = batch["next_obs"]
+        quantiles = self.target.critic.quantiles(next_obs)
+        values = self.model.critic(next_obs) if self.hyper.double else quantiles.mean(-1)
+        best = self.best_choices(values, next_obs)
+        return bellman_atoms(batch, pick_quantiles(quantiles, best), self.hyper.gamma)
+
+    def best_choices(self, values: Tensor, obs: Tensor) -> Tensor:
+        """The best choices (B,) by their values (B, choices)."""
+        return values.argmax(-1)
 
 
 DQNAlgorithm = DQN

@@ -18,7 +18,6 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from rl_training.algorithms import losses
 from rl_training.algorithms.base import Algorithm, Step, ValueHyper, register
@@ -75,9 +74,8 @@ def bootstrap_objective(*, q_values: Tensor, bellman_targets: Tensor, huber_delt
     metrics = losses.critic_objective(q_values=q_values, target_q_values=bellman_targets)
     if huber_delta is None:
         return metrics
-    errors = q_values - bellman_targets
-    huber = functional.huber_loss(errors, torch.zeros_like(errors), reduction="none", delta=huber_delta)
-    return metrics | {"critic_loss": huber.mean(-1).sum()}
+    errors = losses.huber(q_values - bellman_targets, huber_delta)
+    return metrics | {"critic_loss": errors.mean(-1).sum()}
 
 
 iql_loss = losses.combine("iql_loss", value_objective, actor_objective, bootstrap_objective)

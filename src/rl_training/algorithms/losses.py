@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.returns import lambda_returns
@@ -54,6 +55,13 @@ def bellman(batch: Batch, next_values: Tensor, gamma: float | Tensor) -> Tensor:
         shapes = f"rewards {tuple(rewards.shape)}, dones {tuple(dones.shape)}, next_values {tuple(next_values.shape)}"
         raise ValueError(f"shapes must be equal, got {shapes}")
     return rewards + batch.get("discounts", gamma) * (1 - dones) * next_values
+
+
+def huber(errors: Tensor, delta: float | None) -> Tensor:
+    """Half the square of errors up to `delta`, and linear beyond; None: half the square of all."""
+    if delta is None:
+        return 0.5 * errors.square()
+    return functional.huber_loss(errors, torch.zeros_like(errors), reduction="none", delta=delta)
 
 
 def critic_objective(*, q_values: Tensor, target_q_values: Tensor) -> Metrics:

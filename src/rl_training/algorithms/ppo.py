@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, Hyper, Step, register
+from rl_training.algorithms.choices import entropies
 from rl_training.binding import option, options
 from rl_training.models.actors import gaussian_log_prob
 from rl_training.models.discrete import pick
@@ -155,7 +156,7 @@ class PPO(Algorithm[PPOHyper, MLPPPOModel]):
         """Log-probabilities of actions and the policy's entropy, (B,) each, and metrics."""
         if self.action_space.kind == "discrete":
             log_probs: Tensor = self.model.actor(inputs)
-            return pick(log_probs, actions), -(log_probs.exp() * log_probs).sum(-1), {}
+            return pick(log_probs, actions), entropies(log_probs), {}
         mean, log_std = self.model.actor(inputs)
         entropy = (log_std + 0.5 * math.log(2 * math.pi * math.e)).sum(-1).expand(len(inputs))
         return gaussian_log_prob(actions, mean, log_std), entropy, {"std": log_std.exp().mean()}

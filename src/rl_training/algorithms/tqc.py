@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from rl_training.algorithms import losses
 from rl_training.algorithms.base import register
+from rl_training.algorithms.quantiles import bellman_atoms, quantile_huber_loss
 from rl_training.algorithms.sac import SAC, SACHyper
 from rl_training.binding import option, options
 from rl_training.models import MLPTQCModel
@@ -41,22 +41,6 @@ class TQCHyper(SACHyper):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require("dropped_quantiles", "<", "num_quantiles")
-
-
-def quantile_huber_loss(*, quantiles: Tensor, target_atoms: Tensor) -> Tensor:
-    """Regression of M quantiles (..., B, M) on the distribution of atoms (B, K): the mean over all pairs.
-
-    The m-th quantile has the level (m - 1/2) / M. Errors of atoms above it are weighted by the level, errors of atoms
-    below it by 1 minus the level. An error counts by half its square up to 1, and linearly beyond.
-    """
-    if quantiles.shape[-2] != target_atoms.shape[0] or target_atoms.ndim != 2:
-        shapes = f"quantiles {tuple(quantiles.shape)}, target_atoms {tuple(target_atoms.shape)}"
-        raise ValueError(f"quantiles must be (..., B, M) and target_atoms (B, K), got {shapes}")
-    count = quantiles.shape[-1]
-    levels = (torch.arange(count, dtype=quantiles.dtype, device=quantiles.device) + 0.5) / count
-    errors = target_atoms[:, None] - quantiles[..., None]
-    weights = (levels[:, None] - (errors.detach() < 0).to(errors.dtype)).abs()
-    return (weights * functional.huber_loss(errors, torch.zeros_like(errors), reduction="none")).mean()
 
 
 def quantile_objective(*, quantiles: Tensor, target_atoms: Tensor) -> Metrics:
@@ -118,11 +102,7 @@ class TQC(SAC):
         quantiles = self.target.critic.quantiles(batch["next_obs"], next_actions)
         atoms = truncated_atoms(quantiles, self.hyper.dropped_quantiles)
         atoms = atoms - (self.model.temperature() * log_probs)[:, None]
-        # Every atom of a row has the row's reward and end.
-        columns: Batch = {
-            name: batch[name][:, None].expand_as(atoms) for name in ("rewards", "dones", "discounts") if name in batch
-        }
-        return losses.bellman(columns, atoms, self.hyper.gamma)
+        return bellman_atoms(batch, atoms, self.hyper.gamma)
 
     def actor_loss(self, batch: Batch) -> Metrics:
         """Value and entropy of the policy's own actions, and the temperature by the same sample."""

@@ -313,8 +313,8 @@ class MLPFQEModel(Model):
         self.critic = (ChoiceEnsemble if discrete else QEnsemble)(**self.critic_shape, size=num_critics)
 
 
-def temperature(alpha: float | Literal["auto"]) -> Multiplier:
-    """The temperature of the entropy: learned, starting at 1, or fixed."""
+def temperature(alpha: float | Literal["auto"], *, bounds: tuple[float, float] | None = None) -> Multiplier:
+    """The temperature of the entropy: learned, starting at 1, perhaps with bounds on its logarithm; or fixed."""
     if alpha == "auto":
-        return Multiplier()
+        return Multiplier(bounds=bounds)
     return Multiplier(math.log(alpha) if alpha > 0 else -math.inf, learned=False)

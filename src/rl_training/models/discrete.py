@@ -10,7 +10,6 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from rl_training.models.encoders import Network, NetworkOptions
-from rl_training.models.model import Model, Shape
 from rl_training.models.perceptrons import EnsembleMLP
 
 
@@ -22,7 +21,11 @@ class CategoricalActor(Network):
 
     def forward(self, obs: Tensor) -> Tensor:
         """Log-probabilities (B, choices)."""
-        return self.mlp(self.encoder(obs)).log_softmax(-1)
+        return self.logits(obs).log_softmax(-1)
+
+    def logits(self, obs: Tensor) -> Tensor:
+        """What the softmax is taken of, (B, choices)."""
+        return self.only_valid(self.mlp(self.encoder(obs)), obs)
 
     def log_prob(self, obs: Tensor, actions: Tensor) -> Tensor:
         """Log-probabilities (B,) of choices (B,)."""
@@ -31,70 +34,93 @@ class CategoricalActor(Network):
     def act(self, obs: Tensor, *, deterministic: bool) -> Tensor:
         """The most likely choice (B,), or a sample."""
         log_probs: Tensor = self(obs)
-        return log_probs.argmax(-1) if deterministic else log_probs.exp().multinomial(1)[:, 0]
+        return log_probs.argmax(-1) if deterministic else draw(log_probs)
 
 
 class ChoiceCritic(Network):
     """The value of every choice: obs (B, dim) to (B, choices).
 
     With `dueling`, the network gives the value of the state and the advantage of each choice. The value of a choice is
-    the sum of both, minus the mean advantage.
+    the sum of both, minus the mean advantage. With `num_quantiles`, all of these are so many quantiles of the return,
+    and the value of a choice is the mean of its quantiles.
     """
 
     def __init__(
-        self, obs_dim: int, action_dim: int, *, dueling: bool = False, **options: Unpack[NetworkOptions]
+        self,
+        obs_dim: int,
+        action_dim: int,
+        *,
+        dueling: bool = False,
+        num_quantiles: int | None = None,
+        **options: Unpack[NetworkOptions],
     ) -> None:
-        super().__init__(obs_dim, action_dim + dueling, **options)
-        self.dueling = dueling
+        super().__init__(obs_dim, (action_dim + dueling) * (num_quantiles or 1), **options)
+        self.dueling, self.num_quantiles = dueling, num_quantiles
 
     def forward(self, obs: Tensor) -> Tensor:
         """Values (B, choices)."""
+        if self.num_quantiles is not None:
+            return self.quantiles(obs).mean(-1)
         outputs = self.mlp(self.encoder(obs))
-        return duel(outputs[:, :1], outputs[:, 1:]) if self.dueling else outputs
+        return self.only_valid(duel(outputs[:, :1], outputs[:, 1:]) if self.dueling else outputs, obs)
+
+    def quantiles(self, obs: Tensor) -> Tensor:
+        """Quantiles of the return of every choice, (B, choices, quantiles), in no particular order."""
+        # By quantile first, so that masks and duels are over the last axis, as they are over values.
+        outputs = self.mlp(self.encoder(obs))
+        outputs = outputs.reshape(*outputs.shape[:-1], -1, self.num_quantiles or 1).movedim(-1, 0)
+        values = duel(outputs[..., :1], outputs[..., 1:]) if self.dueling else outputs
+        return self.only_valid(values, obs).movedim(0, -1)
 
 
 class ChoiceEnsemble(Network):
-    """E critics with an output for every choice; the values of given choices, or of given probabilities of all."""
+    """E critics with an output for every choice."""
 
-    def __init__(self, obs_dim: int, action_dim: int, *, size: int, **options: Unpack[NetworkOptions]) -> None:
+    def __init__(self, obs_dim: int, action_dim: int, *, size: int = 2, **options: Unpack[NetworkOptions]) -> None:
         options["network"] = partial(EnsembleMLP, size)
         super().__init__(obs_dim, action_dim, **options)
 
     def forward(self, obs: Tensor, actions: Tensor) -> Tensor:
         """Values (E, B) of choices (B,), or expected values under probabilities (B, choices)."""
-        values = self.mlp(self.encoder(obs))
         if actions.is_floating_point():
-            return (values * actions).sum(-1)
-        return pick(values, actions.expand(values.shape[:-1]))
+            return expectation(actions, self.choices(obs))
+        return pick(self.choices(obs), actions)
+
+    def choices(self, obs: Tensor) -> Tensor:
+        """Values (E, B, choices) of all choices."""
+        return self.only_valid(self.mlp(self.encoder(obs)), obs)
 
 
 def duel(values: Tensor, advantages: Tensor) -> Tensor:
-    """Values (B, choices) from values of states (B, 1) and advantages (B, choices)."""
+    """Values (..., choices) from values of states (..., 1) and advantages (..., choices)."""
     return values + advantages - advantages.mean(-1, keepdim=True)
 
 
 def pick(values: Tensor, actions: Tensor) -> Tensor:
-    """The numbers (B,) of the given choices (B,), out of the numbers (B, choices) of all choices."""
-    return values.gather(-1, actions[..., None]).squeeze(-1)
+    """The numbers (..., B) of the given choices (B,), out of the numbers (..., B, choices) of all choices."""
+    return values.gather(-1, actions.expand(values.shape[:-1])[..., None]).squeeze(-1)
 
 
-class MLPDQNModel(Model):
-    """A critic; the policy takes the choice that it values most."""
+def draw(log_probs: Tensor) -> Tensor:
+    """Choices (B,) by their log-probabilities (B, choices)."""
+    return log_probs.exp().multinomial(1)[:, 0]
 
-    def __init__(self, *, dueling: bool = False, **shape: Unpack[Shape]) -> None:
-        super().__init__(**shape)
-        self.critic = ChoiceCritic(**self.critic_shape, dueling=dueling)
 
-    def act(self, obs: Tensor, *, deterministic: bool) -> Tensor:
-        """The choice (B,) of the highest value; there is nothing to sample."""
-        values: Tensor = self.critic(obs)
-        return values.argmax(-1)
+def expectation(probs: Tensor, values: Tensor) -> Tensor:
+    """The mean of values (..., choices) by the probabilities of choices (..., choices).
 
-    def log_probs(self, obs: Tensor, actions: Tensor) -> Tensor:
-        """0 for the choice of the highest value, minus infinity for the others."""
-        is_taken = actions == self.act(obs, deterministic=True)
-        return torch.where(is_taken, 0.0, -math.inf)
+    Choices that are not possible have the value minus infinity and the probability 0. They count for nothing, and get
+    no gradient: 0 times infinity would be no number.
+    """
+    return (probs * values.masked_fill(values == -math.inf, 0)).sum(-1)
 
-    def values(self, obs: Tensor, actions: Tensor) -> Tensor:
-        """Values (B,) of choices."""
-        return pick(self.critic(obs), actions)
+
+def allowed_choices(log_probs: Tensor, threshold: float) -> Tensor:
+    """Which choices (B, choices) are more likely than `threshold` times the likeliest: that one always is."""
+    ratios = log_probs - log_probs.amax(-1, keepdim=True)
+    return ratios > (math.log(threshold) if threshold > 0 else -math.inf)
+
+
+def certain(choices: Tensor, actions: Tensor) -> Tensor:
+    """Log-probabilities (B,) of actions for a policy that takes these choices (B,) for certain."""
+    return torch.where(actions == choices, 0.0, -math.inf)

@@ -7,6 +7,7 @@ the user's own are made in `models/own_encoders.py`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypedDict, cast
 
@@ -33,6 +34,21 @@ class VectorEncoder(nn.Identity):
     def __init__(self, output_size: int) -> None:
         super().__init__()
         self.output_size = output_size
+
+
+class BehindMask(nn.Module):
+    """An encoder of observations that begin with a mask: 1 for every choice that is possible, 0 for the others.
+
+    The encoder behind it does not see the mask.
+    """
+
+    def __init__(self, encoder: Encoder, choices: int) -> None:
+        super().__init__()
+        self.encoder, self.choices, self.output_size = encoder, choices, encoder.output_size
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Features of the rest of the observation."""
+        return self.encoder(obs[..., self.choices :])
 
 
 def encoder_for(obs_dim: int, encoder: nn.Module | None) -> Encoder:
@@ -74,3 +90,12 @@ class Network(nn.Module):
         super().__init__()
         self.encoder = encoder_for(obs_dim, encoder)
         self.mlp = network(self.encoder.output_size + beside, hidden_sizes, output_size, **options)
+
+    def only_valid(self, values: Tensor, obs: Tensor) -> Tensor:
+        """Values (..., B, choices) with minus infinity for choices that the mask in the observations excludes.
+
+        So no maximum, no softmax and no gradient ever sees them. Without a mask, all choices are possible.
+        """
+        if not isinstance(self.encoder, BehindMask):
+            return values
+        return values.masked_fill(obs[..., : self.encoder.choices] == 0, -math.inf)

@@ -10,7 +10,7 @@ from typing_extensions import Unpack
 
 from rl_training.models.actors import GaussianActor, gaussian_log_prob
 from rl_training.models.critics import ValueNetwork
-from rl_training.models.discrete import CategoricalActor, pick
+from rl_training.models.discrete import CategoricalActor, draw, pick
 from rl_training.models.initializers import orthogonal_head
 from rl_training.models.model import Model, Shape
 from rl_training.types import Batch
@@ -37,7 +37,7 @@ class MLPPPOModel(Model):
         """A sample that is not clipped, with the inputs of the networks, its log-probability, and the state's value."""
         if isinstance(self.actor, CategoricalActor):
             choices: Tensor = self.actor(obs)
-            actions = choices.exp().multinomial(1)[:, 0]
+            actions = draw(choices)
             log_probs = pick(choices, actions)
         else:
             mean, log_std = self.actor(obs)

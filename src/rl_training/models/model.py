@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from typing_extensions import NotRequired, Required
 
 from rl_training.models.activations import ACTIVATIONS, Activation, ActivationFunction
+from rl_training.models.encoders import BehindMask, encoder_for
 from rl_training.models.perceptrons import Norm
 from rl_training.types import Batch
 
@@ -26,6 +27,7 @@ class Shape(TypedDict, total=False):
     critic_hidden_sizes: Sequence[int] | None
     activation: Activation | None
     layer_norm: Norm
+    masked: bool
 
 
 class StateShape(TypedDict):
@@ -61,7 +63,8 @@ class Model(nn.Module):
 
     The hidden layers of all networks have `hidden_sizes`, unless the actor, or critics and value network, have sizes of
     their own. Each network has its own copy of the encoder. `activation` is the function between the layers of all
-    networks, and `layer_norm` says whether and where all hidden layers are normalised.
+    networks, and `layer_norm` says whether and where all hidden layers are normalised. Observations that are `masked`
+    begin with a mask of choices, which only the choice of an action looks at.
     """
 
     actor: Any
@@ -80,6 +83,7 @@ class Model(nn.Module):
         critic_hidden_sizes: Sequence[int] | None = None,
         activation: Activation | None = None,
         layer_norm: Norm = "none",
+        masked: bool = False,
     ) -> None:
         super().__init__()
         self.obs_dim, self.action_dim = obs_dim, action_dim
@@ -87,7 +91,10 @@ class Model(nn.Module):
         chosen = activation or self.default_activation
 
         def shape(own: Sequence[int] | None) -> StateShape:
-            plain: StateShape = {"obs_dim": obs_dim, "hidden_sizes": own or sizes, "encoder": copy.deepcopy(encoder)}
+            front = copy.deepcopy(encoder)
+            if masked:
+                front = BehindMask(encoder_for(obs_dim - action_dim, front), action_dim)
+            plain: StateShape = {"obs_dim": obs_dim, "hidden_sizes": own or sizes, "encoder": front}
             # What is not said is as the network has it, so that a network need not take options that are not used.
             if chosen != "relu":
                 plain["activation"] = ACTIVATIONS[chosen]
@@ -116,13 +123,19 @@ class Model(nn.Module):
         actions: Tensor = self.actor.act(obs, deterministic=deterministic)
         return actions
 
+    @property
+    def acting(self) -> tuple[str, ...]:
+        """The children that `act` needs: the actor, or all of them where a model acts in a way of its own."""
+        children = tuple(name for name, _ in self.named_children())
+        return ("actor",) if type(self).act is Model.act else children
+
     def log_probs(self, obs: Tensor, actions: Tensor) -> Tensor | None:
         """Log-probabilities (B,) with which `act` draws these actions, or log-densities; None where it has none.
 
         A deterministic policy has no density. Neither has one that chooses among actions which it draws.
         """
         log_prob = getattr(getattr(self, "actor", None), "log_prob", None)
-        if log_prob is None or type(self).act is not Model.act:
+        if log_prob is None or self.acting != ("actor",):
             return None
         found: Tensor = log_prob(obs, actions)
         return found

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from rl_training.models.activations import ACTIVATIONS
 from rl_training.models.actors import DeterministicActor, GaussianActor, TanhGaussianActor
-from rl_training.models.discrete import CategoricalActor, ChoiceCritic, MLPDQNModel
+from rl_training.models.discrete import CategoricalActor, ChoiceCritic
+from rl_training.models.discrete_bundles import MLPDQNModel
 from rl_training.models.encoders import Network, VectorEncoder
 from rl_training.models.model import Model
 from rl_training.models.novelty import Novelty

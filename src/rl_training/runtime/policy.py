@@ -156,7 +156,5 @@ def _filled(model: Model, networks: Mapping[str, Tensor], *, acts_only: bool) ->
 
 
 def spectators(model: Model) -> tuple[str, ...]:
-    """The networks that have no part in acting: all but the actor, unless the model acts in a way of its own."""
-    if type(model).act is not Model.act:
-        return ()
-    return tuple(name for name, _ in model.named_children() if name != "actor")
+    """The networks that have no part in acting."""
+    return tuple(name for name, _ in model.named_children() if name not in model.acting)

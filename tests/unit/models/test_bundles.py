@@ -18,7 +18,7 @@ BUNDLES: dict[str, Any] = {
     if inspect.isclass(value) and issubclass(value, Model) and value is not Model
 }
 SHAPE = {"obs_dim", "action_dim", "encoder", "hidden_sizes", "actor_hidden_sizes", "critic_hidden_sizes"}
-SHAPE |= {"activation", "layer_norm"}
+SHAPE |= {"activation", "layer_norm", "masked"}
 SPACES: dict[str, Any] = {"obs_dim": 3, "action_dim": 2}
 
 

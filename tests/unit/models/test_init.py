@@ -193,6 +193,11 @@ USES: dict[str, dict[str, str]] = {
     "tqc": {"actor": "uniform", "critic": "uniform"},
     "crossq": {"actor": "uniform", "critic": "uniform"},
     "dqn": {"critic": "uniform"},
+    "discrete_bcq": {"critic": "uniform", "clone": "uniform"},
+    "discrete_cql": {"critic": "uniform"},
+    "discrete_iql": {"actor": "uniform", "critic": "uniform", "value": "uniform"},
+    "discrete_crr": {"actor": "uniform", "critic": "uniform"},
+    "discrete_sac": {"actor": "uniform", "critic": "uniform"},
     "ppo": {"actor": "orthogonal_small_last", "value": "orthogonal_unit_last"},
     # rlkit's: a small last layer, smaller for actors.
     "bear": {"actor": "smaller_last", "critic": "small_last", "vae": "uniform"},

@@ -1,0 +1,72 @@
+"""Discrete CQL: DQN whose values are pushed down over all choices and up at the logged ones.
+
+    critic minimises  TD + conservative_weight * D,    D = mean (log sum_a exp Q(s, a) - Q(s, a_logged))
+
+TD is the loss of double DQN or, with `num_quantiles`, that of QR-DQN. D is the cross-entropy of the logged choices with
+the values as logits. If its weight is large, the algorithm clones the data. The weight is relative to the rewards: for
+returns between 0 and 1, it should be between 0.05 and 0.2. The values are no returns any more; judge the policy by
+`rl-training estimate`.
+
+Kumar et al., "Conservative Q-Learning for Offline Reinforcement Learning", NeurIPS 2020.
+
+Differs from the authors' code: double DQN instead of QR-DQN by default, and a weight of 1 instead of 4 or 1 by the size
+of the data.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from rl_training.algorithms.base import register
+from rl_training.algorithms.choices import conservative_gap
+from rl_training.algorithms.dqn import DQN, DQNHyper, dqn_loss
+from rl_training.binding import option, options
+from rl_training.types import Batch, Metrics
+
+
+@options
+class DiscreteCQLHyper(DQNHyper, learning_rate=3e-4, max_grad_norm=None, tau=0.005, target_update_interval=1):
+    """Hyper-parameters of discrete CQL."""
+
+    conservative_weight: float = option(1.0, "weight of the penalty", ge=0)
+
+
+def with_penalty(metrics: Metrics, *, q_values: Tensor, actions: Tensor, conservative_weight: float) -> Metrics:
+    """A loss of the critic and the penalty on values (B, choices) that exceed those of the logged choices (B,)."""
+    gap = conservative_gap(q_values, actions)
+    return metrics | {
+        "critic_loss": metrics["critic_loss"] + conservative_weight * gap,
+        "td_loss": metrics["critic_loss"],
+        "cql_penalty": gap,
+        "q_soft_max": q_values.logsumexp(-1).mean(),
+    }
+
+
+def discrete_cql_loss(
+    *,
+    q_values: Tensor,
+    actions: Tensor,
+    target_q_values: Tensor,
+    conservative_weight: float,
+    huber_delta: float | None = 1.0,
+) -> Metrics:
+    """The whole objective, from tensors alone: values (B, choices), choices (B,), and targets (B,)."""
+    metrics = dqn_loss(q_values=q_values, actions=actions, target_q_values=target_q_values, huber_delta=huber_delta)
+    return with_penalty(metrics, q_values=q_values, actions=actions, conservative_weight=conservative_weight)
+
+
+@register("discrete_cql", mode="offline")
+class DiscreteCQL(DQN):
+    """Conservative Q-learning of choices."""
+
+    hyper: DiscreteCQLHyper
+    defaults = {"exploration_noise": 0.05}
+
+    def critic_loss(self, batch: Batch) -> Metrics:
+        """The loss of DQN, and the penalty."""
+        quantiles, weight = self.model.critic.quantiles(batch["obs"]), self.hyper.conservative_weight
+        metrics = self.td_loss(quantiles, batch)
+        return with_penalty(metrics, q_values=quantiles.mean(-1), actions=batch["actions"], conservative_weight=weight)
+
+
+DiscreteCQLAlgorithm = DiscreteCQL
