@@ -343,7 +343,6 @@ def test_a_run_on_rows_in_no_order_is_refused_with_what_to_do(tiny_config: MakeC
         ("policy_noise", -0.1),
         ("noise_clip", -0.1),
         ("policy_delay", 0),
-        ("hidden_sizes", ()),
         ("critic_hidden_sizes", (0,)),
         ("learning_rate", 0.0),
         ("critic_learning_rate", 0.0),

@@ -32,7 +32,7 @@ class Hyper:
     """
 
     learning_rate: float = option(3e-4, "learning rate of Adam", gt=0)
-    hidden_sizes: Sizes = option((256, 256), "widths of the hidden layers", min_length=1)
+    hidden_sizes: Sizes = option((256, 256), "widths of the hidden layers; none: linear networks")
     activation: Activation = network_option("relu", "function between the layers of all networks")
     layer_norm: Norm = network_option("none", "normalise all hidden layers, before or after the activation")
     encoder: EncoderPath | None = network_option(None, "class in front of every network, such as my_module:MyEncoder")

@@ -94,7 +94,7 @@ class Model(nn.Module):
             front = copy.deepcopy(encoder)
             if masked:
                 front = BehindMask(encoder_for(obs_dim - action_dim, front), action_dim)
-            plain: StateShape = {"obs_dim": obs_dim, "hidden_sizes": own or sizes, "encoder": front}
+            plain: StateShape = {"obs_dim": obs_dim, "hidden_sizes": sizes if own is None else own, "encoder": front}
             # What is not said is as the network has it, so that a network need not take options that are not used.
             if chosen != "relu":
                 plain["activation"] = ACTIVATIONS[chosen]
