@@ -62,6 +62,7 @@ class _DataOptions(_DatasetSpec, total=False):
     action_low: Sequence[float] | None
     action_high: Sequence[float] | None
     num_actions: int | None
+    invalid_actions: Literal['error', 'drop']
     accept_audit: bool
     best_fraction: float | None
     validation_fraction: float | None

@@ -42,8 +42,10 @@ def logs(draw: Any) -> dict[str, Any]:
         log["timestamps"] = 1.7e9 + np.cumsum(rng.uniform(1e-3, 1, rows))
     if draw(st.booleans()):
         log["propensities"] = rng.uniform(0.1, 1, rows).astype(dtype)
-    if draw(st.booleans()):
-        log["valid_actions"] = rng.integers(0, 2, (rows, 3)).astype(np.float32)
+    if is_discrete and draw(st.booleans()):
+        names = ("valid_actions", "next_valid_actions")[: draw(st.integers(1, 2))]
+        # The last choice is always possible.
+        log |= {name: np.append(rng.integers(0, 2, (rows, 2)), np.ones((rows, 1)), axis=1) for name in names}
     if draw(st.booleans()):
         log["achieved_goals"] = rng.normal(size=(rows, 1)).astype(dtype)
     return log

@@ -123,7 +123,8 @@ def _table_columns(dataset: TransitionDataset) -> tuple[dict[str, _Column], dict
         if field in fields and (field != "rewards" or dataset.has_rewards):
             columns[role], mapping[role] = _Column(fields[field]), role
     if "valid_actions" in fields:
-        mapping["valid_actions"] = _numbered("valid_action", fields["valid_actions"])
+        masks = list(known.valid_actions) if known is not None and known.valid_actions else None
+        mapping["valid_actions"] = masks or _numbered("valid_action", fields["valid_actions"])
         columns |= _columns(mapping["valid_actions"], fields["valid_actions"])
     further = {field: values for field, values in further_fields(dataset).items() if field in FURTHER}
     for field, values in further.items():

@@ -41,10 +41,12 @@ def collect_dataset(
         # Copied here and below, since environments may write into the arrays they gave before.
         obs = np.array(instance.reset(seed=seed)[0])
         # Hindsight on logged data needs what each step achieved, in a task with goals.
-        has_goals = hasattr(instance, "has_wrapper_attr") and instance.has_wrapper_attr("achieved_goal")
+        has_goals = _has(instance, "achieved_goal")
+        # Observations may begin with a mask of the choices that are possible.
+        choices = instance.get_wrapper_attr("masked_choices") if _has(instance, "masked_choices") else 0
         ended, length = 0, 0
         while len(rows.get("obs", ())) != size and ended != episodes:
-            action = np.array(instance.action_space.sample() if act is None else act(obs))
+            action = np.array(_random_action(instance, obs, choices) if act is None else act(obs))
             seen, reward, terminated, truncated, _ = instance.step(action)
             next_obs = np.array(seen)
             values = {"obs": obs, "actions": action, "rewards": reward, "next_obs": next_obs, "dones": terminated}
@@ -59,4 +61,17 @@ def collect_dataset(
                     instance.spec.id, f"episode {ended + 1}", length, or_else="ask for steps instead of episodes"
                 )
             obs = np.array(instance.reset()[0]) if over else next_obs
-    return TransitionDataset.from_dict({name: np.asarray(values) for name, values in rows.items()}, copy=False)
+    arrays = {name: np.asarray(values) for name, values in rows.items()}
+    if choices:
+        for mask, seen in (("valid_actions", "obs"), ("next_valid_actions", "next_obs")):
+            arrays[mask], arrays[seen] = np.split(arrays[seen], [choices], axis=1)
+    return TransitionDataset.from_dict(arrays, copy=False)
+
+
+def _has(env: Any, name: str) -> bool:
+    return hasattr(env, "has_wrapper_attr") and bool(env.has_wrapper_attr(name))
+
+
+def _random_action(env: Any, obs: Any, choices: int) -> Any:
+    """A uniform action; of choices, one that is possible."""
+    return env.action_space.sample(mask=obs[:choices].astype(np.int8)) if choices else env.action_space.sample()

@@ -30,7 +30,15 @@ _SINGLE = (
     "behavior_log_prob",
 )
 _SEVERAL = ("obs", "next_obs", "actions", "valid_actions")
-FURTHER = ("achieved_goals", "next_actions", "next_action_mask", "returns_to_go", "tail_rewards", "timestamps")
+FURTHER = (
+    "achieved_goals",
+    "next_actions",
+    "next_action_mask",
+    "next_valid_actions",
+    "returns_to_go",
+    "tail_rewards",
+    "timestamps",
+)
 """Fields that have no key of their own."""
 _ASKS_EPISODES = (
     "dataset_columns: which rows belong to the same episode (run, batch, day, patient)? Name the column that says so "

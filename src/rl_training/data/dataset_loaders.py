@@ -19,6 +19,7 @@ from rl_training.data.columns import ColumnsConfig
 from rl_training.data.fields import REWARDS_HINT
 from rl_training.data.hdf5_files import read_hdf5
 from rl_training.data.mapped import read_mapped
+from rl_training.data.masks import check_logged
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.offline_mixers import concatenate_datasets, mix_transition_datasets
 from rl_training.data.readers import read_minari, read_npz, read_pt, refuse_what_is_no_file
@@ -118,6 +119,9 @@ class DataOptions(DatasetSpec):
     action_low: tuple[float, ...] | None = option(None, "lower action bounds, without an env_id")
     action_high: tuple[float, ...] | None = option(None, "upper action bounds, without an env_id")
     num_actions: int | None = option(None, "number of choices, without an env_id; default: largest logged + 1", ge=1)
+    invalid_actions: Literal["error", "drop"] = option(
+        "error", "rows whose action is excluded by their valid_actions: refuse the data, or drop them"
+    )
     accept_audit: bool = option(False, "train even on data that the audit refuses; the run remembers it")
     best_fraction: float | None = option(None, "keep this share of episodes, by return", gt=0, le=1)
     validation_fraction: float | None = option(
@@ -158,6 +162,7 @@ def load_transition_dataset(
     returns: Mapping[str, Any] | None = None,
     dataset: TransitionDataset | None = None,
     inspect: Callable[[TransitionDataset], None] | None = None,
+    first_choice: int | None = None,
     **values: Any,
 ) -> TransitionDataset:
     """The dataset that options describe: read, checked, filtered, its rewards transformed, split.
@@ -168,7 +173,8 @@ def load_transition_dataset(
     options leave it open and there are episodes to spare. With `returns`, the arguments of `with_returns_to_go`, the
     dataset has returns-to-go of the transformed rewards, computed before any row is mixed away. A `dataset` that is
     given takes the place of one that options name. `inspect` is called with each part as it was
-    read, before anything is changed.
+    read, before anything is changed. Logged choices are compared with masks if `first_choice` is given, the number of
+    the first choice, or if those that are excluded are to be dropped.
     """
     if isinstance(source, DataOptions):
         if values:
@@ -177,7 +183,7 @@ def load_transition_dataset(
     else:
         path = {} if source is None else {"dataset_path": source}
         options = bind({**path, **values}, DataOptions)[0]
-    parts = [_filter(part, options, inspect) for part in _parts(options, env, dataset)]
+    parts = [_filter(part, options, inspect, first_choice) for part in _parts(options, env, dataset)]
     if env_rewards is not None:
         parts = [part.with_reward_transform(**env_rewards.resolve()) for part in parts]
     # One normalisation for all parts: with one of its own, bad data would be rewarded as well as good data.
@@ -273,9 +279,15 @@ def _read_file(path: Path, kind: Kind) -> TransitionDataset:
 
 
 def _filter(
-    dataset: TransitionDataset, options: DataOptions, inspect: Callable[[TransitionDataset], None] | None
+    dataset: TransitionDataset,
+    options: DataOptions,
+    inspect: Callable[[TransitionDataset], None] | None,
+    first_choice: int | None,
 ) -> TransitionDataset:
     """The episodes that the options ask for, with remarks on the data and the returns it came with."""
+    drops = options.invalid_actions == "drop"
+    if drops or first_choice is not None:
+        dataset = check_logged(dataset, first=first_choice or 0, drop=drops)
     if inspect is not None:
         inspect(dataset)
     dataset = dataset.with_notes(*audit(dataset))

@@ -26,7 +26,8 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "timestamps": ("timestamp",),
     "behavior_log_probs": ("infos/action_log_probs", "action_log_probs", "action_logp_normalised"),
     "propensities": (),
-    "valid_actions": (),
+    "valid_actions": ("action_masks", "action_mask"),
+    "next_valid_actions": ("next_action_masks",),
     "masks": (),
     "episode_ends": ("episode_terminals",),
     "next_action_mask": (),
@@ -54,8 +55,13 @@ BESIDE_STEPS = (
     "tail_rewards",
     "timestamps",
     "valid_actions",
+    "next_valid_actions",
 )
 """Fields that an episode may have for every step."""
+MASKS = ("valid_actions", "next_valid_actions")
+"""Which choices were possible: 1 for each that was, 0 for the others."""
+VECTORS = ("obs", "next_obs", "actions", "next_actions", "achieved_goals", *MASKS)
+"""Fields with several numbers per row."""
 REWARDS_HINT = "add an array named 'rewards' or, of a table, set dataset_columns.reward; bc needs none"
 FIRST_ROWS = 5
 ROW_LIMIT = 1 << 14
@@ -109,10 +115,32 @@ def read_fields(arrays: Mapping[str, Any], *, copy: bool = False) -> dict[str, N
             raise DatasetError(f"{field} has {len(array)} rows, obs has {rows}")
     if rows == 0:
         raise DatasetError("the dataset is empty")
-    for first, second in (("obs", "next_obs"), ("actions", "next_actions")):
+    for first, second in (("obs", "next_obs"), ("actions", "next_actions"), MASKS):
+        if second in fields and first not in fields:
+            raise DatasetError(f"{second} are there, but no {first}")
         if second in fields and fields[second].shape != fields[first].shape:
             raise DatasetError(f"{second} has {_width(fields[second])}, {first} has {_width(fields[first])}")
-    return _ends(_with_log_probs(fields))
+    return _with_masks(_ends(_with_log_probs(fields)))
+
+
+def _with_masks(fields: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Masks of choices, of which every one leaves at least one; after the end of the task all are possible."""
+    if "valid_actions" not in fields:
+        return fields
+    if fields["actions"].ndim == 2:
+        raise DatasetError(
+            "valid_actions say which choices were possible, and the actions are no choices: leave them out"
+        )
+    if "next_valid_actions" in fields:
+        # What stands there means nothing.
+        after = np.where(fields["dones"][:, None], np.float32(1), fields["next_valid_actions"])
+        fields = {**fields, "next_valid_actions": after}
+    for name in (name for name in MASKS if name in fields):
+        none = np.flatnonzero(~fields[name].any(axis=1))
+        if len(none):
+            rows = ", ".join(map(str, none[:FIRST_ROWS])) + (", ..." if len(none) > FIRST_ROWS else "")
+            raise DatasetError(f"{name} leave no choice in {len(none)} rows ({rows}): at least one must be 1")
+    return fields
 
 
 def _with_log_probs(fields: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -155,7 +183,7 @@ def as_array(spelling: str, value: Any, *, copy: bool = False) -> NDArray[Any]:
 
 def _shape(field: str, spelling: str, value: Any, *, copy: bool) -> NDArray[Any]:
     array = as_array(spelling, value, copy=copy)
-    if field in ("obs", "next_obs", "actions", "next_actions", "achieved_goals", "valid_actions"):
+    if field in VECTORS:
         if field in ("actions", "next_actions") and array.dtype.kind in "iub":
             return _choices(spelling, array)
         if array.ndim == 1:
@@ -168,6 +196,8 @@ def _shape(field: str, spelling: str, value: Any, *, copy: bool) -> NDArray[Any]
             raise DatasetError(f"{spelling} must be one number per row, got shape {array.shape}")
     if field in ("dones", "truncations", "masks", "episode_ends", "next_action_mask"):
         return _flags(spelling, array)
+    if field in MASKS:
+        return _flags(spelling, array).astype(np.float32)
     return _numbers(field, spelling, array)
 
 
@@ -202,9 +232,11 @@ def _choices(spelling: str, array: NDArray[Any]) -> NDArray[np.int64]:
 
 def _flags(spelling: str, array: NDArray[Any]) -> NDArray[np.bool_]:
     flags = array.astype(bool)
-    wrong = np.flatnonzero(flags != array)
+    wrong = np.argwhere(flags != array)
     if len(wrong):
-        raise DatasetError(f"{spelling} must be 0 or 1, got {array[wrong[0]]} in row {wrong[0]}")
+        row, *column = wrong[0].tolist()
+        place = f"row {row}" + (f", column {column[0]}" if column else "")
+        raise DatasetError(f"{spelling} must be 0 or 1, got {array[(row, *column)]} in {place}")
     return flags
 
 
@@ -271,20 +303,31 @@ def add_next_obs(logged: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Take the next row as `next_obs`; drop rows that end an episode without terminating, for they have none.
 
     A terminated row keeps its own observation as `next_obs`: nothing is bootstrapped from it. `tail_rewards` has the
-    reward of the dropped row after each row, and NaN where none was dropped.
+    reward of the dropped row after each row, and NaN where none was dropped. The next row also says which choices were
+    possible next, where rows say which are.
     """
     obs, dones, truncations = logged["obs"], logged["dones"], logged["truncations"]
-    logged["next_obs"] = following(obs)
-    logged["next_obs"][dones] = obs[dones]
+    if "next_obs" not in logged:
+        logged["next_obs"] = following(obs)
+        logged["next_obs"][dones] = obs[dones]
+    if misses_next_masks(logged):
+        logged["next_valid_actions"] = following(logged["valid_actions"])
+        logged["next_valid_actions"][dones] = 1
     kept = ~truncations
     if not kept.any():
-        raise DatasetError("no row has a next observation: every row ends an episode, and 'next_obs' is missing")
+        missing = "'next_obs' is missing" if "next_valid_actions" not in logged else "'next_valid_actions' are missing"
+        raise DatasetError(f"no row has a next observation: every row ends an episode, and {missing}")
     starts_anew = np.concatenate([[True], (dones | truncations)[:-1]])
     # The row before a dropped one is where its episode is cut from here on.
     before_dropped = np.append(truncations[1:] & ~starts_anew[1:], False)
     logged["tail_rewards"] = np.where(before_dropped, following(logged["rewards"]), np.float32(np.nan))
     logged["truncations"] = before_dropped
     return {name: array[kept] for name, array in logged.items()}
+
+
+def misses_next_masks(logged: Mapping[str, Any]) -> bool:
+    """Whether it is known which choices were possible in each row, but not which were after it."""
+    return "valid_actions" in logged and "next_valid_actions" not in logged
 
 
 def following(array: NDArray[Any]) -> NDArray[Any]:

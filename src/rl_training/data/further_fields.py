@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_training.data.fields import MASKS
 from rl_training.data.mapped_columns import chunks
 from rl_training.data.offline_dataset import TransitionDataset
 
 
 def further_fields(dataset: TransitionDataset) -> dict[str, NDArray[Any]]:
     """These fields, by their names."""
-    names = ["achieved_goals", "behavior_log_probs", "returns_to_go", "tail_rewards", "timestamps", "valid_actions"]
+    names = ["achieved_goals", "behavior_log_probs", "returns_to_go", "tail_rewards", "timestamps"]
+    names += list(MASKS)
     names += [] if finds_next_actions(dataset) else ["next_actions", "next_action_mask"]
     found = {name: getattr(dataset, name, None) for name in names}
     return {name: value.numpy(force=True) for name, value in found.items() if value is not None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,6 +58,17 @@ def take_rows(column: Tensor, rows: Tensor, stored: Stored | None) -> Tensor:
     if stored is None or not len(rows):
         return column.index_select(0, rows)
     return _written(len(rows), column[:1], lambda part: column.index_select(0, rows[part]), stored)
+
+
+def join_columns(columns: Sequence[Tensor], stored: Stored | None) -> Tensor:
+    """Columns side by side, (N, ...); those of mapped columns are kept in a file, which goes with the tensor."""
+    if stored is None:
+        return torch.cat(list(columns), dim=1)
+
+    def join(part: slice) -> Tensor:
+        return torch.cat([column[part] for column in columns], dim=1)
+
+    return _written(len(columns[0]), join(slice(1)), join, stored)
 
 
 def _written(rows: int, like: Tensor, get: Callable[[slice], Tensor], stored: Stored) -> Tensor:

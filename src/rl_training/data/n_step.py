@@ -51,7 +51,8 @@ def with_n_step(dataset: TransitionDataset, n_step: int, gamma: float) -> Transi
     """
     rows = dataset.rows
     window, follows = rows.window(rows.numbers(), n_step)
-    names = [name for name in ("next_obs", "next_actions", "next_action_mask") if name in rows.columns]
+    after = ("next_obs", "next_actions", "next_action_mask", "next_valid_actions")
+    names = [name for name in after if name in rows.columns]
     rewards, dones = rows.get("rewards", window), rows.get("dones", window)
     stepped = sum_windows(rows, names, window, follows, rewards=rewards, dones=dones, gamma=gamma)
     mask = stepped.pop("next_action_mask", None)

@@ -18,7 +18,7 @@ from typing_extensions import Self
 from rl_training.config import RewardTransformConfig
 from rl_training.data.columns import AnyColumns, ColumnsConfig, RewardOf
 from rl_training.data.episodes import SHUFFLED, SHUFFLED_HINT, Episode
-from rl_training.data.fields import add_next_actions, add_next_obs, as_numpy, read_fields, rename
+from rl_training.data.fields import add_next_actions, add_next_obs, as_numpy, misses_next_masks, read_fields, rename
 from rl_training.data.mapped_columns import Stored, digest, map_rows, older_digest, take_rows
 from rl_training.data.origin import UNKNOWN, Origin
 from rl_training.data.rows import Rows
@@ -94,7 +94,7 @@ class TransitionDataset:
         plain = {name: as_numpy(each) if isinstance(each, Tensor) else each for name, each in arrays.items()}
         logged = add_next_actions(read_fields(plain, copy=copy))
         rows = len(logged["obs"])
-        if "next_obs" not in logged:
+        if "next_obs" not in logged or misses_next_masks(logged):
             logged = add_next_obs(logged)
         dropped = rows - len(logged["obs"])
         logged["dones"] = logged["dones"].astype(np.float32)

@@ -16,7 +16,17 @@ from rl_training.data.archives import npz_members
 from rl_training.data.arrow import table_rows
 from rl_training.data.columns import ColumnsConfig
 from rl_training.data.end_flags import end_conflict
-from rl_training.data.fields import ALIASES, KNOWN, add_next_actions, add_next_obs, following, read_fields, rename
+from rl_training.data.fields import (
+    ALIASES,
+    KNOWN,
+    MASKS,
+    add_next_actions,
+    add_next_obs,
+    following,
+    misses_next_masks,
+    read_fields,
+    rename,
+)
 from rl_training.data.hdf5_files import are_choices, hdf5_items, pieces
 from rl_training.data.mapped import mapped_writer
 from rl_training.data.mapped_columns import chunks
@@ -26,7 +36,7 @@ from rl_training.types import DatasetError
 
 FLOATS = {
     spelling
-    for field in ("obs", "next_obs", "rewards", "achieved_goals", "returns_to_go", "tail_rewards")
+    for field in ("obs", "next_obs", "rewards", "achieved_goals", "returns_to_go", "tail_rewards", *MASKS)
     for spelling in (field, *ALIASES[field])
 }
 """Names of fields that training reads as floating-point numbers, whatever they are in the file."""
@@ -124,6 +134,7 @@ def _write(
     logged = read_fields(arrays)
     rows, ends = len(logged["obs"]), logged["dones"] | logged["truncations"]
     has_next_obs, has_next_actions = "next_obs" in logged, "next_actions" in logged or not bool(ends.all())
+    has_next_obs = has_next_obs and not misses_next_masks(logged)
     if not has_next_obs and bool(logged["truncations"].all()):
         add_next_obs(dict(logged))  # says what is wrong
     with mapped_writer(out) as writer:

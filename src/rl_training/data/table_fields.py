@@ -30,14 +30,19 @@ class Part:
 
 
 def read_observations(source: TableFiles | Table, columns: ColumnsConfig) -> NDArray[np.float32]:
-    """The observations of a table for a policy that was trained on such tables, in the table's order."""
-    missing = [name for name in columns.obs if name not in source.names]
+    """The observations of a table for a policy that was trained on such tables, in the table's order.
+
+    They begin with the masks of choices, if the policy was trained with masks.
+    """
+    needed = [*columns.valid_actions, *columns.obs]
+    missing = [name for name in needed if name not in source.names]
     if missing:
         shown = ", ".join(map(repr, missing[:10])) + (f" and {len(missing) - 10} more" if len(missing) > 10 else "")
         word = "columns" if len(missing) > 1 else "column"
-        raise DatasetError(f"the policy observes {len(columns.obs)} columns; the table lacks the {word} {shown}")
-    table = source.read(columns.obs) if isinstance(source, TableFiles) else source
-    part = _features(table, columns.obs, columns)
+        raise DatasetError(f"the policy observes {len(needed)} columns; the table lacks the {word} {shown}")
+    table = source.read([*columns.valid_actions, *columns.obs]) if isinstance(source, TableFiles) else source
+    features, masks = _features(table, columns.obs, columns), _numbers(table, columns.valid_actions)
+    part = Part(np.concatenate([masks.values, features.values], axis=1), masks.sources + features.sources)
     cells = EmptyCells(part.sources)
     cells.add(part.values, np.arange(len(table)))
     cells.refuse(table.places)
@@ -75,12 +80,39 @@ def learn_categories(
         for name in unknown:
             found[name].update(table.distinct(name))
     learned = {name: tuple(sorted(texts, key=natural)) for name, texts in found.items()}
+    stated = bool(columns.choices)
     if has_names:
         columns = replace(columns, choices=learned[action])
+    if columns.valid_actions:
+        columns = replace(columns, valid_actions=_masks_of_choices(columns, stated=stated))
     if columns.categories:
         one_hot = {name: known or learned[name] for name, known in columns.categories.items()}
         columns = replace(columns, one_hot=one_hot)
     return columns, notes
+
+
+def _masks_of_choices(columns: ColumnsConfig, *, stated: bool) -> tuple[str, ...]:
+    """The columns of masks in the order of the choices: by name where each ends in that of a choice, else as listed.
+
+    Choices that were found in the table have no order of their own, so names must say which mask is whose.
+    """
+    masks, choices = columns.valid_actions, columns.choices
+    if columns.action_kind != "discrete":
+        raise DatasetError("valid_actions say which choices were possible, and the actions are no choices")
+    if not choices:
+        return masks
+    owners = {choice: [mask for mask in masks if mask.endswith(choice)] for choice in choices}
+    if len(masks) == len(choices) and all(len(found) == 1 for found in owners.values()):
+        by_name = tuple(found[0] for found in owners.values())
+        if len(set(by_name)) == len(masks):
+            return by_name
+    if stated and len(masks) == len(choices):
+        return masks
+    shown = ", ".join(choices[:10]) + (", ..." if len(choices) > 10 else "")
+    hint = "list all choices in dataset_columns.choices, and the columns of valid_actions in the same order"
+    raise DatasetError(
+        f"valid_actions are {len(masks)} columns, and there are {len(choices)} choices ({shown}): {hint}"
+    )
 
 
 def fields_of(table: Table, columns: ColumnsConfig, expression: Expression | None) -> dict[str, Part]:

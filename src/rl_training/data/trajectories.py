@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_training.data.fields import ALIASES, BESIDE_STEPS, as_array
+from rl_training.data.fields import ALIASES, BESIDE_STEPS, MASKS, as_array
 from rl_training.types import DatasetError
 
 
@@ -64,15 +64,19 @@ def _count_steps(number: int, obs: NDArray[Any] | None, actions: NDArray[Any] | 
     return 0 if actions is None else len(actions)
 
 
-def _beside(get: Callable[[str], Any], infos: Mapping[str, Any], steps: int) -> dict[str, NDArray[Any]]:
+def _beside(get: Callable[..., Any], infos: Mapping[str, Any], steps: int) -> dict[str, NDArray[Any]]:
     """Optional fields of an episode; Minari keeps them in `infos`, which begin with the reset."""
     rows = {}
     for field in BESIDE_STEPS:
-        found = get(field)
-        found = infos.get(field) if found is None else found
+        names = (field, *(ALIASES[field] if field in MASKS else ()))
+        found = get(*names)
+        found = next((infos[name] for name in names if name in infos), None) if found is None else found
         if found is not None:
             array = as_array(field, found)
             if not array.ndim:
                 raise DatasetError(f"{field} of an episode must have a row per step, got a single number")
             rows[field] = array[-steps:]
+            if field == "valid_actions" and len(array) == steps + 1 and np.isfinite(array[0]).all():
+                # One mask for every observation, as environments give them.
+                rows |= {"valid_actions": array[:-1], "next_valid_actions": array[1:]}
     return rows

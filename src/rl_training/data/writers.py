@@ -174,7 +174,9 @@ def _write_minari(dataset: TransitionDataset, dataset_id: str, env: Any, policy:
         infos = {name: np.concatenate([_blank(column), column]) for name, column in columns.items()}
         buffers.append(minari.data_collector.EpisodeBuffer(id=number, **arrays, infos=infos))
     name = "an unknown environment" if env is None else env.spec.id
-    spaces = _spaces(dataset) if env is None else (env.observation_space, env.action_space)
+    # An observation of a task that gives masks begins with the mask, which is a field of its own here.
+    is_known = env is not None and env.observation_space.shape == (dataset.obs_dim,)
+    spaces = (env.observation_space, env.action_space) if is_known else _spaces(dataset)
     with _minari_draft(minari, dataset_id), warnings.catch_warnings():
         # Minari asks for an author and other facts that only a published dataset needs.
         warnings.filterwarnings("ignore", module=r"minari\.")

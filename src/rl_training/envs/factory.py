@@ -23,10 +23,11 @@ from gymnasium.wrappers import FlattenObservation, RescaleAction, TransformActio
 from rl_training.config import RewardTransformConfig
 from rl_training.envs.goals import FlattenGoal, has_goal
 from rl_training.envs.guarding import Apart, Guarded
+from rl_training.envs.masks import MaskFirst, gives_masks
 from rl_training.envs.rewards import apply_reward_wrappers, as_reward_transform
 from rl_training.envs.snapshots import Snapshot
 from rl_training.importing import FILES, check_permitted, own_code_failed
-from rl_training.spaces import BoxActions, Column, DiscreteActions, SpaceSpec
+from rl_training.spaces import MASK, BoxActions, Column, DiscreteActions, SpaceSpec
 from rl_training.types import ConfigError, MissingExtraError, UserError, import_extra, nearest
 
 WRAPPERS = ("reward",)
@@ -53,8 +54,9 @@ def make_native_env(
 
 
 def as_native(env: gym.Env[Any, Any], *, with_achieved: bool = False) -> gym.Env[Any, Any]:
-    """An environment of supported spaces with flat float32 observations."""
-    return FlattenGoal(env, with_achieved=with_achieved) if has_goal(env) else _flatten(env)
+    """An environment of supported spaces with flat float32 observations, which begin with a mask if it gives masks."""
+    flat = FlattenGoal(env, with_achieved=with_achieved) if has_goal(env) else _flatten(env)
+    return MaskFirst(flat) if gives_masks(flat) else flat
 
 
 GIVEN = "given/"
@@ -199,6 +201,8 @@ def _obs_parts(env: gym.Env[Any, Any]) -> dict[str, Column]:
     """The parts of an observation before it is flattened, in the order of the flat vector."""
     inner = env
     while isinstance(inner, gym.Wrapper):
+        if isinstance(inner, MaskFirst):
+            return {MASK: Column((inner.masked_choices,)), **_obs_parts(inner.env)}
         whole = inner.env.observation_space
         if isinstance(whole, Dict) and isinstance(inner, (FlattenGoal, FlattenObservation)):
             names = inner.parts if isinstance(inner, FlattenGoal) else list(whole.keys())

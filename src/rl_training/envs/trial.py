@@ -9,10 +9,12 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.spaces import Box, Dict
+from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
+from rl_training.envs.masks import read_mask
 from rl_training.importing import own_code_failed
+from rl_training.types import OwnCodeError
 
 SIGNATURE = "def reset(self, *, seed=None, options=None)"
 OLD_STEP = "step returns 4 values, as in the old Gym: return observation, reward, terminated, truncated, info"
@@ -44,6 +46,8 @@ class Trial:
         self.returns: list[float] = []
         self.lengths: list[int] = []
         self.has_run = False
+        self.info: Mapping[str, Any] = {}
+        """What the last reset or step told beside the observation."""
         self.trace = ""
         """The traceback of the first call that failed."""
 
@@ -128,9 +132,21 @@ class Trial:
 
     def step(self) -> tuple[float, bool]:
         """The reward of a random action, and whether the episode is over."""
-        result = self._call("step", self.env.step, self.env.action_space.sample())
+        result = self._call("step", self.env.step, self._random_action())
         self.steps += 1
         return self._read_step(result)
+
+    def _random_action(self) -> Any:
+        """An action that is possible, in an environment that says which are."""
+        if not isinstance(self.env.action_space, Discrete):
+            return self.env.action_space.sample()
+        try:
+            mask = read_mask(self.env, self.info)
+        except OwnCodeError as error:
+            self.mistake("action_masks", str(error))
+            self.trace = self.trace or error.trace
+            raise _Stopped from None
+        return self.env.action_space.sample(None if mask is None else mask.astype(np.int8))
 
     def _read_step(self, result: Any) -> tuple[float, bool]:
         if isinstance(result, tuple) and len(result) == 4:
@@ -172,6 +188,7 @@ class Trial:
             raise _Stopped from None
 
     def _check_info(self, info: Any, where: str) -> None:
+        self.info = info if isinstance(info, dict) else {}
         if not isinstance(info, dict):
             self.mistake("info", f"info from {where} is a {type(info).__name__}: it must be a dict, which may be empty")
 

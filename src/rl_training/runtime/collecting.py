@@ -235,7 +235,9 @@ class LocalCollector:
         """Step every environment once, by uniform actions or by the policy's, and count the steps of the task."""
         obs = self.stepper.obs
         _refuse_broken("an observation", obs, self.lengths)
-        acted = self.policy.sample(self.num_envs) if random else self._explore(obs, noise)
+        # In a task with goals, an observation ends with the goal achieved, which the policy does not see.
+        seen = torch.as_tensor(obs[:, : self.obs_dim], dtype=torch.float32, device=self.policy.obs_mean.device)
+        acted = self.policy.sample(seen) if random else self._explore(seen, noise)
         actions = acted.actions.numpy(force=True)
         if not np.isfinite(actions).all():
             raise DivergedError(f"the policy gave an action that is {actions[~np.isfinite(actions)][0]}")
@@ -259,14 +261,19 @@ class LocalCollector:
         self._account(result)
         if self.statistics is not None:
             self.statistics.add(self._networks_see(result.next_obs[result.valid]))
-            self.policy.set_obs_statistics(*self.statistics.moments())
+            self.policy.set_obs_statistics(*self._moments(self.statistics))
         return int(result.valid.sum())
 
-    def _explore(self, obs: NDArray[Any], noise: float) -> Acted:
-        # In a task with goals, an observation ends with the goal achieved, which the policy does not see.
-        seen = torch.as_tensor(obs[:, : self.obs_dim], dtype=torch.float32, device=self.policy.obs_mean.device)
+    def _moments(self, statistics: RunningStatistics) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of observations so far; a mask at their beginning stays as it is."""
+        mean, std = statistics.moments()
+        masked = self.obs_dim - self.policy.spaces.feature_dim
+        mean[:masked], std[:masked] = 0, 1
+        return mean, std
+
+    def _explore(self, obs: Tensor, noise: float) -> Acted:
         try:
-            return self.policy.explore(seen, noise=noise)
+            return self.policy.explore(obs, noise=noise)
         except RuntimeError:
             # Probabilities that are not numbers cannot be drawn from.
             if all(bool(each.isfinite().all()) for each in self.policy.model.parameters()):

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from rl_training.config import TrainConfig
 from rl_training.data import DataOptions, TransitionDataset, load_transition_dataset
 from rl_training.data.fields import REWARDS_HINT
+from rl_training.data.masks import with_all_possible, with_masks_first
 from rl_training.data.timing import StepTimes, step_times
 from rl_training.envs import Task, make_native_env, reward_transform, try_out
 from rl_training.runtime.auditing import TrainingAudit
@@ -80,6 +81,7 @@ def load_data(
     env = None if env_id is None else partial(make_native_env, env_id, config.env_kwargs, raw_rewards=True)
     _check_reward_wrappers(config, data_options)
     audit = TrainingAudit(None if spaces is None else spaces.action)
+    first = spaces.action.start if spaces is not None and isinstance(spaces.action, DiscreteActions) else 0
     dataset = load_transition_dataset(
         data_options,
         env=env,
@@ -88,6 +90,7 @@ def load_data(
         returns=_returns(options),
         dataset=given,
         inspect=audit.inspect,
+        first_choice=first,
     )
     summary = audit.summary(accepted=data_options.accept_audit)
     times, dataset = step_times(dataset), _without_timestamps(dataset)
@@ -100,11 +103,13 @@ def load_data(
     else:
         origin = str(env_id)
         _refuse_stated_spaces(data_options)
-        dataset = _fitted(dataset, spaces, origin)
+        dataset = _with_masks(_fitted(dataset, spaces, origin), spaces, origin)
     if data_options.clip_actions and isinstance(spaces.action, BoxActions):
         dataset = dataset.with_clipped_actions(spaces.action.low, spaces.action.high)
     _check_actions(dataset, spaces, origin)
     encoded = dataset.map_actions(spaces.action.encode)
+    if "valid_actions" in dataset.fields:
+        encoded, spaces = fit_masks(encoded, spaces)
     return Data(encoded, spaces, _fingerprint(encoded), says, summary, times)
 
 
@@ -175,8 +180,8 @@ def _refuse_stated_spaces(options: DataOptions) -> None:
 
 def _fitted(dataset: TransitionDataset, spaces: SpaceSpec, env_id: str) -> TransitionDataset:
     """The dataset with actions of the environment's kind; one that does not fit the environment is refused."""
-    if dataset.obs_dim != spaces.obs_dim:
-        raise DatasetError(f"the dataset has obs_dim {dataset.obs_dim}, {env_id} has {spaces.obs_dim}")
+    if dataset.obs_dim != spaces.feature_dim:
+        raise DatasetError(f"the dataset has obs_dim {dataset.obs_dim}, {env_id} has {spaces.feature_dim}")
     if isinstance(spaces.action, DiscreteActions):
         actions = dataset.actions
         if not dataset.is_discrete and (dataset.action_dim > 1 or not bool((actions == actions.round()).all())):
@@ -189,6 +194,26 @@ def _fitted(dataset: TransitionDataset, spaces: SpaceSpec, env_id: str) -> Trans
     return dataset
 
 
+def _with_masks(dataset: TransitionDataset, spaces: SpaceSpec, env_id: str) -> TransitionDataset:
+    """The dataset with masks if the environment gives masks; one that has them where the environment does not."""
+    has_masks = "valid_actions" in dataset.fields
+    if has_masks and not spaces.is_masked:
+        hint = f"give {env_id} a method action_masks(), or leave valid_actions out of the data"
+        raise DatasetError(f"the data says which actions were possible, and {env_id} does not: {hint}")
+    if has_masks or not spaces.is_masked:
+        return dataset
+    note = f"{env_id} says which actions are possible and the data does not: all count as possible in the data"
+    return with_all_possible(dataset, spaces.action_dim).with_notes(note)
+
+
+def fit_masks(dataset: TransitionDataset, spaces: SpaceSpec) -> tuple[TransitionDataset, SpaceSpec]:
+    """The dataset with its masks before its observations, and the spaces for that."""
+    width, count = dataset.valid_actions.shape[1], spaces.action_dim
+    if width != count:
+        raise DatasetError(f"valid_actions has {width} columns, and there are {count} choices: one column per choice")
+    return with_masks_first(dataset), spaces if spaces.is_masked else spaces.with_mask()
+
+
 def with_spaces_of_data(dataset: TransitionDataset, options: DataOptions) -> tuple[TransitionDataset, SpaceSpec, str]:
     """The spaces that the options or the data imply, where there is no environment to ask, and who says so."""
     parts = [part.actions for part in (dataset, dataset.validation) if part is not None]
@@ -196,11 +221,15 @@ def with_spaces_of_data(dataset: TransitionDataset, options: DataOptions) -> tup
         if options.action_low is not None:
             raise ConfigError("action_low and action_high do not go with choices, which are integers; set num_actions")
         named = dataset.columns.choices if dataset.columns is not None else ()
-        count = options.num_actions or len(named) or 1 + max(int(part.max()) for part in parts)
+        masks = dataset.fields.get("valid_actions")
+        masked = 0 if masks is None else masks.shape[1]
+        count = options.num_actions or len(named) or masked or 1 + max(int(part.max()) for part in parts)
         if named and count != len(named):
             raise ConfigError(f"num_actions is {count}, but the table has {len(named)} choices; list them in choices")
         if named:
             return dataset, SpaceSpec.vector(dataset.obs_dim, DiscreteActions(count)), _choices_text(named)
+        if options.num_actions is None and masked:
+            return dataset, SpaceSpec.vector(dataset.obs_dim, DiscreteActions(count)), "as many as masks have columns"
         if options.num_actions is None:
             dataset = dataset.with_notes(f"taken to be all there are: {count} choices; set num_actions if more exist")
         says = "as the config says" if options.num_actions is not None else "as the largest logged one suggests"

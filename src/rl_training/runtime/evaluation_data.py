@@ -16,9 +16,10 @@ from rl_training.binding import bind
 from rl_training.config import TrainConfig
 from rl_training.data import DataOptions, TransitionDataset, as_dataset, load_transition_dataset
 from rl_training.data.columns import ColumnsConfig
+from rl_training.data.masks import check_logged
 from rl_training.data.offline_mixers import concatenate_datasets
 from rl_training.models.novelty import Novelty, fit_novelty, hold_out
-from rl_training.runtime.datasets import find_task, load_data
+from rl_training.runtime.datasets import find_task, fit_masks, load_data
 from rl_training.runtime.fitting import EvaluationLog
 from rl_training.runtime.options import RunOptions, bind_options
 from rl_training.runtime.saved_policy import SavedPolicy
@@ -137,9 +138,14 @@ def data_given(
         dataset = as_dataset(data)
         source = "the given dataset"
     spaces = policies[0].spaces if policies else _spaces_of(dataset)
-    dataset = _fitting(dataset, spaces)
+    dataset = check_logged(_fitting(dataset, spaces), first=getattr(spaces.action, "start", 0))
+    dataset = dataset.map_actions(spaces.action.encode)
+    if spaces.is_masked and "valid_actions" not in dataset.fields:
+        raise DatasetError("the policy chooses among valid_actions, which the data does not have")
+    if "valid_actions" in dataset.fields and (spaces.is_masked or not policies):
+        dataset, spaces = fit_masks(dataset, spaces)
     relation = HELD_OUT if is_held_out else "whether the policies were trained on them is not known"
-    return JudgedData(EvaluationLog(dataset.map_actions(spaces.action.encode), spaces), source, is_held_out, relation)
+    return JudgedData(EvaluationLog(dataset, spaces), source, is_held_out, relation)
 
 
 def _stated(columns: Mapping[str, Any], said: ColumnsConfig | None) -> dict[str, Any]:
@@ -153,7 +159,9 @@ def _spaces_of(dataset: TransitionDataset) -> SpaceSpec:
     actions = dataset.actions
     if dataset.is_discrete:
         named = () if dataset.columns is None else dataset.columns.choices
-        return SpaceSpec.vector(dataset.obs_dim, DiscreteActions(len(named) or 1 + int(actions.max())))
+        masks = dataset.fields.get("valid_actions")
+        count = len(named) or (0 if masks is None else masks.shape[1]) or 1 + int(actions.max())
+        return SpaceSpec.vector(dataset.obs_dim, DiscreteActions(count))
     low, high = actions.amin(0), actions.amax(0)
     if bool((low >= -1).all()) and bool((high <= 1).all()):
         low, high = torch.full_like(low, -1), torch.ones_like(high)
@@ -163,8 +171,9 @@ def _spaces_of(dataset: TransitionDataset) -> SpaceSpec:
 
 def _fitting(dataset: TransitionDataset, spaces: SpaceSpec) -> TransitionDataset:
     """The dataset, if a policy with these spaces could have made it."""
-    if dataset.obs_dim != spaces.obs_dim:
-        raise DatasetError(f"the data has {dataset.obs_dim} observations per row, the policy takes {spaces.obs_dim}")
+    if dataset.obs_dim != spaces.feature_dim:
+        found = f"{dataset.obs_dim} observations per row, the policy takes {spaces.feature_dim}"
+        raise DatasetError(f"the data has {found}")
     if dataset.is_discrete != isinstance(spaces.action, DiscreteActions) or (
         not dataset.is_discrete and dataset.action_dim != spaces.action_dim
     ):

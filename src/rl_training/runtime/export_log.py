@@ -179,4 +179,7 @@ def vector_observations(log: Log | None, policy: Policy) -> NDArray[np.float32]:
     signs = np.resize([1, -1], SHIFTED_VECTORS)
     shifted[np.arange(SHIFTED_VECTORS), places] += 3 * signs * std[places]
     far = mean + 10 * std * rng.choice([-1, 1], size=(FAR_VECTORS, width))
-    return np.concatenate([logged, shifted, [np.zeros(width), mean, low, high], far]).astype(np.float32)
+    found = np.concatenate([logged, shifted, [np.zeros(width), mean, low, high], far]).astype(np.float32)
+    # A mask is 0 or 1, and is as it was logged or leaves all choices.
+    found[0 if log is None else LOGGED_VECTORS :, : width - policy.spaces.feature_dim] = 1
+    return found

@@ -12,7 +12,7 @@ from rl_training.models.activations import ACTIVATIONS
 from rl_training.models.actors import DeterministicActor, GaussianActor, TanhGaussianActor
 from rl_training.models.discrete import CategoricalActor, ChoiceCritic
 from rl_training.models.discrete_bundles import MLPDQNModel
-from rl_training.models.encoders import Network, VectorEncoder
+from rl_training.models.encoders import BehindMask, Network, VectorEncoder
 from rl_training.models.model import Model
 from rl_training.models.novelty import Novelty
 from rl_training.models.perceptrons import MLP
@@ -27,7 +27,8 @@ def plain_arrays(policy: Policy, novelty: Novelty | None) -> dict[str, NDArray[A
         return found
     network, head, outputs = found
     mlp = network.mlp
-    if type(mlp) is not MLP or not isinstance(network.encoder, VectorEncoder):
+    encoder = network.encoder.encoder if isinstance(network.encoder, BehindMask) else network.encoder
+    if type(mlp) is not MLP or not isinstance(encoder, VectorEncoder):
         return "its network is more than a perceptron: it has an encoder, or normalises by the batch"
     if mlp.norm != "none":
         return "its layers are normalised"
@@ -46,6 +47,7 @@ def plain_arrays(policy: Policy, novelty: Novelty | None) -> dict[str, NDArray[A
         arrays |= {"low": np.array(space.low, dtype=np.float32), "high": np.array(space.high, dtype=np.float32)}
     else:
         arrays["start"] = np.array(space.start)
+        arrays["masked"] = np.array(space.count if policy.spaces.is_masked else 0)
     if novelty is not None:
         arrays |= {"codebook": _numpy(novelty.codebook), "distance": _numpy(novelty.distance)}
         arrays |= {"novelty_mean": _numpy(novelty.mean), "novelty_std": _numpy(novelty.std)}
@@ -55,9 +57,11 @@ def plain_arrays(policy: Policy, novelty: Novelty | None) -> dict[str, NDArray[A
 def _network(model: Model) -> tuple[Network, str, slice] | str:
     """The network that acts, what is done with its outputs, and which of them the action depends on."""
     if type(model).act is MLPDQNModel.act and isinstance(model.critic, ChoiceCritic):
+        if model.critic.num_quantiles is not None:
+            return "its value is a mean of quantiles"
         # With `dueling`, the first output is the value of the state, which all choices share.
         return model.critic, "argmax", slice(1 if model.critic.dueling else 0, None)
-    if type(model).act is not Model.act:
+    if model.acting != ("actor",):
         return "it chooses among candidate actions"
     actor = model.actor
     if type(actor) is CategoricalActor:

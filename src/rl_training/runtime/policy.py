@@ -100,11 +100,11 @@ class Policy(nn.Module):
     def explore(self, obs: Tensor, *, noise: float = 0.0) -> Acted:
         """A sample to learn from, perturbed by noise as the action space defines it."""
         drawn, extras = self.model.explore(self.inputs(obs))
-        return self._acted(self.spaces.action.perturb(drawn, noise), extras)
+        return self._acted(self.spaces.action.perturb(drawn, noise, self.spaces.mask_of(obs)), extras)
 
-    def sample(self, count: int) -> Acted:
-        """Uniform actions, whatever is observed."""
-        return self._acted(self.spaces.action.sample(count), {})
+    def sample(self, obs: Tensor) -> Acted:
+        """Uniform actions, whatever is observed; of choices, only those that are possible."""
+        return self._acted(self.spaces.action.sample(len(obs), self.spaces.mask_of(obs)), {})
 
     def _acted(self, drawn: Tensor, extras: Batch) -> Acted:
         space = self.spaces.action

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from rl_training.data import ReplayBuffer, write_npz
+from rl_training.data.masks import without_masks_first
 from rl_training.files import writing
 from rl_training.runtime.artifacts import RunDirectory
 from rl_training.runtime.checkpoint_schema import check_rows, refusing_broken_state
@@ -56,6 +57,8 @@ class ReplayStore:
         """Write the buffer, unless it is empty, as a dataset: raw rewards, actions in native units."""
         if len(self.buffer):
             dataset = self.buffer.to_dataset()
+            if spaces.is_masked:
+                dataset = without_masks_first(dataset, spaces.action_dim)
             write_npz(dataset.with_fields(actions=spaces.action.decode(dataset.actions)), path)
 
     def keep(self, name: str, spans: Sequence[Sequence[int]] | None = None) -> None:

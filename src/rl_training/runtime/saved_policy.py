@@ -161,14 +161,20 @@ class SavedPolicy:
             yield env_id, merge(dict(config.env_kwargs) if is_own else {}, env_kwargs or {})
 
     def predict(
-        self, obs: ArrayLike | Mapping[str, ArrayLike], *, deterministic: bool = True, allow_nan: bool = False
+        self,
+        obs: ArrayLike | Mapping[str, ArrayLike],
+        *,
+        valid_actions: ArrayLike | None = None,
+        deterministic: bool = True,
+        allow_nan: bool = False,
     ) -> NDArray[Any]:
         """Actions in native units for one observation or a batch; the same call gives the same actions.
 
-        Where the environment gives dictionaries, an observation may be such a dictionary. Rows with NaN or infinity are
-        refused, unless `allow_nan`: the action for them means nothing.
+        Where the environment gives dictionaries, an observation may be such a dictionary. A policy that was trained
+        with masks of choices needs `valid_actions`, 1 for each choice that is possible, as an argument or in that
+        dictionary. Rows with NaN or infinity are refused, unless `allow_nan`: the action for them means nothing.
         """
-        rows = self.spaces.flatten(obs)
+        rows = self.spaces.flatten(obs if valid_actions is None else self.spaces.with_valid(obs, valid_actions))
         if not allow_nan:
             _refuse_not_finite(np.atleast_2d(rows))
         with forked(self.config.seed), torch.no_grad():

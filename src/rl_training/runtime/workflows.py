@@ -280,11 +280,13 @@ def predict(
     path: str | Path,
     obs: ArrayLike | Mapping[str, ArrayLike],
     *,
+    valid_actions: ArrayLike | None = None,
     deterministic: bool = True,
     allow_nan: bool = False,
 ) -> NDArray[Any]:
     """Actions of a checkpoint's policy in native units, for one observation or a batch.
 
-    Rows with NaN or infinity are refused, unless `allow_nan`.
+    Rows with NaN or infinity are refused, unless `allow_nan`. A policy that was trained with masks of choices needs
+    `valid_actions`.
     """
-    return load_policy(path).predict(obs, deterministic=deterministic, allow_nan=allow_nan)
+    return load_policy(path).predict(obs, valid_actions=valid_actions, deterministic=deterministic, allow_nan=allow_nan)

@@ -123,11 +123,14 @@ def test_single_decisions_terminate_and_keep_their_propensities(tmp_path: Path) 
         "propensity": "chance",
     }
     chances = ["chance", "0.5", "0.25", "0.125", "1", "0"]
+    chances = [f"{each},{mask}" for each, mask in zip(chances, ["can_open,can_closed", *["1,1"] * 5], strict=True)]
     text = "".join(f"{line},{chance}\n" for line, chance in zip(PLANT.splitlines(), chances, strict=True))
-    data = load(tmp_path, text, obs=["x_2"], valid_actions=["safe"], **mapping)
+    data = load(tmp_path, text, obs=["x_2"], valid_actions=["can_*"], **mapping)
     assert data.dones.tolist() == [1] * 5
     assert data.behavior_log_probs.exp().tolist() == [0.5, 0.25, 0.125, 1, 0]
-    assert data.valid_actions.shape == (5, 1)
+    assert data.valid_actions.shape == (5, 2)
+    assert data.columns is not None
+    assert data.columns.valid_actions == ("can_closed", "can_open")
     assert any("'run'" in note for note in data.notes)
 
 

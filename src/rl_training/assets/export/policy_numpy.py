@@ -49,6 +49,7 @@ class Policy:
         self.low: Any = arrays.get("low")
         self.high: Any = arrays.get("high")
         self.start: Any = arrays.get("start")
+        self.masked = int(arrays.get("masked", 0))
         self.codebook: Any = arrays.get("codebook")
         self.novelty_mean: Any = arrays.get("novelty_mean")
         self.novelty_std: Any = arrays.get("novelty_std")
@@ -57,12 +58,14 @@ class Policy:
     def __call__(self, obs: Any) -> Any:
         """The action for one observation or a batch: numbers within their bounds, or the number of a choice."""
         rows = (np.asarray(obs, dtype=np.float32) - self.obs_mean) / self.obs_std
+        # Observations may begin with a mask: 1 for each choice that is possible.
+        mask, rows = rows[..., : self.masked], rows[..., self.masked :]
         for number, (weight, bias) in enumerate(self.layers):
             rows = rows @ weight.T + bias
             if number < len(self.layers) - 1:
                 rows = self.activation(rows).astype(np.float32)
         if self.head == "argmax":
-            return rows.argmax(-1) + self.start
+            return (np.where(mask == 0, -np.inf, rows) if self.masked else rows).argmax(-1) + self.start
         unit = np.tanh(rows) if self.head == "tanh" else np.clip(rows, -1, 1)
         centre, half = (self.low + self.high) / 2, (self.high - self.low) / 2
         return np.clip(centre + half * unit, self.low, self.high).astype(np.float32)

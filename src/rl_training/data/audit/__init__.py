@@ -44,6 +44,7 @@ CHECKS: tuple[Check, ...] = (
     values.duplicate_rows,
     values.duplicate_episodes,
     values.action_bounds,
+    values.possible_actions,
     values.stuck_actions,
     values.quantised_actions,
     values.action_scale,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rl_training.data.audit.finding import Finding, View, found, hash_rows, passed, plural, unchecked
-from rl_training.spaces import BoxActions
+from rl_training.spaces import BoxActions, DiscreteActions
 
 MOST_COLUMNS = 1000
 """Columns that are compared with each other."""
@@ -32,6 +32,29 @@ def finite(view: View) -> Finding:
     if not len(rows):
         return passed("finite", "every number is finite")
     return not_finite(f"{plural(len(rows), 'row')} of {', '.join(names)} hold NaN or infinity", rows.tolist())
+
+
+def possible_actions(view: View) -> Finding:
+    """Logged choices that their own mask excludes."""
+    name, masks = "possible actions", view.dataset.fields.get("valid_actions")
+    if masks is None:
+        return unchecked(name, "the data does not say which actions were possible (valid_actions)")
+    choices, allowed = view.dataset.actions.numpy(force=True), masks.numpy(force=True)
+    start = view.bounds.start if isinstance(view.bounds, DiscreteActions) else 0
+    numbers = choices - start
+    inside = (numbers >= 0) & (numbers < allowed.shape[1])
+    wrong = ~inside | (allowed[np.arange(len(numbers)), np.where(inside, numbers, 0)] == 0)
+    rows = np.flatnonzero(wrong)
+    if not len(rows):
+        return passed(name, "every logged action was possible")
+    return found(
+        name,
+        "fail",
+        f"{plural(len(rows), 'row')} took an action that valid_actions excludes there",
+        "either the mask or the action is wrong, and a policy would learn from what cannot have happened",
+        "mend the data, or set invalid_actions: drop to leave such rows out",
+        rows=rows.tolist(),
+    )
 
 
 def not_finite(message: str, rows: list[int], count: int | None = None) -> Finding:
