@@ -194,6 +194,57 @@ def _tensors(algorithm: Algorithm) -> list[Tensor]:
     return [value for value in algorithm.state_dict().values() if isinstance(value, Tensor)]
 
 
+CHOOSERS = [name for name in NAMES if "discrete" in ALGORITHMS[name].action_kinds]
+
+
+def _masked(name: str, **hyper: Any) -> tuple[Algorithm, list[Batch]]:
+    """An algorithm for three choices of which some are not possible, and batches of its rows."""
+    torch.manual_seed(0)
+    cls, generator = ALGORITHMS[name], torch.Generator().manual_seed(2)
+    spaces = SpaceSpec.vector(4, DiscreteActions(3)).with_mask()
+    algorithm = cls.build(spaces, cls.hyper_class(hidden_sizes=(16, 16), **hyper))
+
+    def draw(field: str) -> Tensor:
+        values = torch.randn(32, 4, generator=generator)
+        if field == "dones":
+            return (values[:, 0] > 1).float()
+        if field == "actions":
+            return torch.ones(32, dtype=torch.int64)
+        if field not in ("obs", "next_obs", "inputs"):
+            return values[:, 0]
+        # The choice that is always possible is the logged one.
+        masks = (torch.rand(32, 3, generator=generator) < 0.5).float()
+        masks[:, 1] = 1
+        return torch.cat([masks, values], 1)
+
+    return algorithm, [{field: draw(field) for field in algorithm.needs} for _ in range(UPDATES)]
+
+
+@pytest.mark.parametrize("name", CHOOSERS)
+def test_choices_that_are_not_possible_are_never_made_and_break_nothing(name: str) -> None:
+    algorithm, batches = _masked(name)
+    for batch in batches:
+        for metric, value in algorithm.update(batch).metrics.items():
+            assert math.isfinite(float(value)), metric
+    assert all(bool(value.isfinite().all()) for value in _tensors(algorithm))
+    obs = torch.cat([batch["inputs" if "inputs" in batch else "obs"] for batch in batches])
+    for deterministic in (True, False):
+        chosen = algorithm.act(obs, deterministic=deterministic)
+        assert bool(obs[torch.arange(len(obs)), chosen].all())
+
+
+@pytest.mark.parametrize("name", CHOOSERS)
+def test_compiled_updates_with_masks_equal_eager_ones(name: str) -> None:
+    (eager, batches), (compiled, _) = _masked(name), _masked(name)
+    torch._dynamo.reset()
+    compiled.compile_steps(backend="aot_eager")
+    for algorithm in (eager, compiled):
+        for batch in batches:
+            algorithm.update(batch)
+    for mine, other in zip(_tensors(eager), _tensors(compiled), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_train_evaluate_predict_and_resume_through_the_registry(name: str, tiny_config: MakeConfig) -> None:
     spec = get_algorithm_spec(name)

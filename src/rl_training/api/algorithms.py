@@ -125,12 +125,21 @@ class ManagedAlgorithm:
         result = self._trained().record(path, env=env, episodes=num_episodes, seed=seed, deterministic=deterministic)
         return result.to_dict()
 
-    def predict(self, obs: ArrayLike, *, deterministic: bool = True, allow_nan: bool = False) -> NDArray[Any]:
+    def predict(
+        self,
+        obs: ArrayLike,
+        *,
+        valid_actions: ArrayLike | None = None,
+        deterministic: bool = True,
+        allow_nan: bool = False,
+    ) -> NDArray[Any]:
         """Actions in native units for one observation or a batch, from memory.
 
-        Rows with NaN or infinity are refused, unless `allow_nan`.
+        A policy that was trained with masks of choices needs `valid_actions`, 1 for each choice that is possible. Rows
+        with NaN or infinity are refused, unless `allow_nan`.
         """
-        return self._trained().predict(obs, deterministic=deterministic, allow_nan=allow_nan)
+        trained = self._trained()
+        return trained.predict(obs, valid_actions=valid_actions, deterministic=deterministic, allow_nan=allow_nan)
 
     def predict_value(self, obs: ArrayLike, actions: ArrayLike) -> NDArray[Any]:
         """Values of native actions by the critics: the discounted return that they predict, of transformed rewards."""

@@ -149,7 +149,14 @@ def score_text(metrics: Mapping[str, float]) -> str:
         if "success_rate" in metrics:
             text += f", success {metrics['success_rate']:.2f}"
         return f"{text}, D4RL score {metrics['normalized_score']:.1f}" if "normalized_score" in metrics else text
-    names = ("td_error", "initial_value", "initial_return", "action_mse", "action_agreement")
+    names = (
+        "td_error",
+        "initial_value",
+        "initial_return",
+        "action_mse",
+        "action_agreement",
+        "logged_action_probability",
+    )
     return ", ".join(f"{name} {metrics[name]:.4g}" for name in names if name in metrics)
 
 

@@ -30,6 +30,14 @@ NEAR_BEST = 0.1
 LEAST_BEST, MOSTLY_BEST = 0.1, 0.9
 """The least share of episodes that is cloned as the best ones, and the share near the best from which all are alike."""
 
+FOR_UNIT_RETURNS: dict[str, dict[str, Any]] = {
+    "discrete_iql": {"beta": 20.0},
+    "discrete_cql": {"conservative_weight": 0.1},
+    "discrete_crr": {"beta": 0.05},
+    "discrete_sac": {"conservative_weight": 0.1, "alpha": 0.02},
+}
+"""Options that are relative to the returns, where these are between 0 and 1 but for a shift."""
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -157,13 +165,13 @@ def choose_candidates(facts: Facts, *, gamma: float | None = None) -> list[Candi
     found = [_clone(facts)]
     if not facts.can_improve:
         return found
-    if facts.is_discrete:
-        reason = "learns the value of every choice; nothing keeps it near the log, which the estimate has to check"
-        if facts.is_single_step:
-            reason = "learns the reward of every choice, with discount 0 since each row is a decision of its own"
+    if facts.is_single_step and facts.is_discrete:
+        reason = "learns the reward of every choice, with discount 0 since each row is a decision of its own"
         return [*found, _learner("dqn", reason, facts, gamma)]
     if not facts.is_nearly_deterministic and facts.some_are_better and facts.episodes >= 2 * FEWEST_BEST:
         found.append(_best_clone(facts))
+    if facts.is_discrete:
+        return [*found, *_choosers(facts, gamma)]
     found.append(_td3_bc(facts, gamma))
     found.append(
         _learner("iql", "imitates the better part of the logged actions, and never tries others", facts, gamma)
@@ -171,6 +179,23 @@ def choose_candidates(facts: Facts, *, gamma: float | None = None) -> list[Candi
     if facts.rows >= MANY_ROWS and not facts.is_nearly_deterministic:
         reason = f"scores higher than td3_bc where there are many rows, and {facts.rows:,} are enough for it"
         found.append(_learner("rebrac", reason, facts, gamma))
+    return found
+
+
+def _choosers(facts: Facts, gamma: float | None) -> list[Candidate]:
+    """Algorithms that learn from rewards to choose."""
+    found = [
+        _learner("discrete_bcq", "takes the best choice among those that the log makes likely", facts, gamma),
+        _learner(
+            "discrete_iql", "imitates the better part of the logged choices, and never tries others", facts, gamma
+        ),
+    ]
+    if facts.is_nearly_random:
+        reason = "learns the value of every choice; the log holds all of them, since it was made nearly at random"
+        found.append(_learner("dqn", reason, facts, gamma))
+    elif facts.rows >= MANY_ROWS:
+        reason = "values choices that the log lacks lower than they seem, which many rows allow to learn"
+        found.append(_learner("discrete_cql", reason, facts, gamma))
     return found
 
 
@@ -191,7 +216,8 @@ def named_candidates(names: Sequence[str], facts: Facts, *, gamma: float | None 
 
 def check_name(name: str) -> None:
     """Refuse what is neither an algorithm that learns from a log nor a candidate of its own."""
-    known = [*(algo for algo, cls in ALGORITHMS.items() if cls.mode == "offline"), "dqn", BEST_CLONE]
+    choosers = [algo for algo, cls in ALGORITHMS.items() if cls.action_kinds == ("discrete",) and cls.mode == "online"]
+    known = [*(algo for algo, cls in ALGORITHMS.items() if cls.mode == "offline"), *choosers, BEST_CLONE]
     if name not in known:
         hint = nearest(name, known) or f"; there are {', '.join(known)}"
         raise ConfigError(f"algorithms: no algorithm for a log is called {name!r}{hint}")
@@ -226,7 +252,10 @@ def _td3_bc(facts: Facts, gamma: float | None) -> Candidate:
 def _learner(algo: str, reason: str, facts: Facts, gamma: float | None) -> Candidate:
     """An algorithm that learns from rewards, which are brought to a usual size where returns tell their own."""
     options: dict[str, Any] = {}
-    if facts.returns_differ and not facts.is_single_step:
+    if facts.is_discrete and facts.returns is not None and facts.returns_differ and not facts.is_single_step:
+        options["reward_scale"] = float(f"{1 / (facts.returns[2] - facts.returns[0]):.4g}")
+        options |= FOR_UNIT_RETURNS.get(algo, {})
+    elif facts.returns_differ and not facts.is_single_step:
         options["reward_normalize"] = "return_range"
     if facts.is_single_step or gamma is not None:
         options["gamma"] = 0.0 if facts.is_single_step else gamma

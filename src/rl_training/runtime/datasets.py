@@ -110,6 +110,7 @@ def load_data(
     encoded = dataset.map_actions(spaces.action.encode)
     if "valid_actions" in dataset.fields:
         encoded, spaces = fit_masks(encoded, spaces)
+        says += "; valid_actions say which are possible"
     return Data(encoded, spaces, _fingerprint(encoded), says, summary, times)
 
 

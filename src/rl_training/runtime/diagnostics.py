@@ -20,6 +20,7 @@ CHUNK = 512
 def diagnose(algorithm: Algorithm, dataset: TransitionDataset, *, seed: int = 0) -> dict[str, float]:
     """Held-out losses, action distance and, for algorithms with critics, TD error and predicted values.
 
+    Of choices, the distance is the share of agreement, and beside it the mean probability of the logged choices.
     Values are the smallest of the critics at the policy's own action; `td_error` is the mean square of their
     one-step inconsistency. `initial_value` is what they predict of the discounted return, on transformed rewards;
     `initial_return` is what the logged episodes had of it. Neither is a substitute for a rollout.
@@ -55,6 +56,7 @@ def _average(report: Callable[[Batch], Metrics], dataset: TransitionDataset) -> 
 def _measure(algorithm: Algorithm, batch: Batch) -> Metrics:
     policy_actions = algorithm.act(batch["obs"])
     report = algorithm.action_space.compare(policy_actions, batch["actions"])
+    report |= _probability(algorithm, batch)
     if not hasattr(algorithm.model, "critic"):
         return report
     with torch.no_grad():
@@ -64,6 +66,15 @@ def _measure(algorithm: Algorithm, batch: Batch) -> Metrics:
         next_q = _values(algorithm, batch["next_obs"])
         target = batch["rewards"] + getattr(algorithm.hyper, "gamma", 1.0) * (1 - batch["dones"]) * next_q
     return report | {"td_error": (q - target).square().mean(), "value_mean": policy_q.mean()}
+
+
+@torch.no_grad()
+def _probability(algorithm: Algorithm, batch: Batch) -> Metrics:
+    """The mean probability of the logged choices; that of continuous actions would be a density, which has a unit."""
+    if algorithm.action_space.kind != "discrete":
+        return {}
+    log_probs = algorithm.model.log_probs(algorithm.normalize(batch["obs"]), batch["actions"])
+    return {} if log_probs is None else {"logged_action_probability": log_probs.exp().mean()}
 
 
 @torch.no_grad()

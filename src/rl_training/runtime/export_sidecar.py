@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.data import ColumnsConfig
-from rl_training.data.table_fields import feature_names
 from rl_training.models.novelty import EPISODE_QUANTILE, ROW_QUANTILE, Novelty
 from rl_training.runtime.artifacts import package_version, read_json
 from rl_training.runtime.export_graph import OPSET, PolicyGraph
 from rl_training.runtime.export_log import Log, describe_obs, flagged_share
 from rl_training.runtime.finding import is_run
 from rl_training.runtime.saved_policy import SavedPolicy
-from rl_training.runtime.table_prediction import find_columns
-from rl_training.spaces import BoxActions, SpaceSpec
+from rl_training.runtime.table_prediction import find_columns, observation_names
+from rl_training.spaces import MASK, BoxActions, SpaceSpec
 
 FORMAT = 1
 NOVELTY_TOLERANCE = 1e-3
@@ -86,11 +85,13 @@ def _observation(spaces: SpaceSpec, columns: ColumnsConfig | None, log: Log | No
         parts.append({"name": name, "shape": list(part.shape), "from": start, "to": start + part.size})
         start += part.size
     how = "One vector per observation, in native units; it is normalised inside the graph."
-    if list(spaces.obs) != ["obs"]:
+    if spaces.is_masked:
+        how += " It begins with a mask: 1 for every choice that is possible, 0 for the others, at least one of them 1."
+    if list(spaces.obs) not in (["obs"], [MASK, "obs"]):
         how += " The parts of an observation are flattened in row-major order and joined in the order of `parts`."
     return {
         "width": spaces.obs_dim,
-        "names": None if columns is None else feature_names(columns.obs, columns),
+        "names": None if columns is None else observation_names(spaces, columns),
         "parts": parts,
         "how": how,
         "training": None if log is None else describe_obs(log),

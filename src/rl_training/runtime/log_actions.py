@@ -9,11 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rl_training.data.table_fields import feature_names
 from rl_training.models.novelty import fit_novelty, hold_out
 from rl_training.runtime.evaluation_data import JudgedData
 from rl_training.runtime.saved_policy import SavedPolicy
-from rl_training.runtime.table_prediction import find_columns
+from rl_training.runtime.table_prediction import find_columns, observation_names
 from rl_training.spaces import BoxActions, DiscreteActions
 
 MOST_ROWS = 20_000
@@ -53,7 +52,7 @@ def compare_actions(saved: SavedPolicy, data: JudgedData, *, seed: int = 0) -> d
     features = [f"observation {place}" for place in range(saved.spaces.obs_dim)]
     names = [f"action {place}" for place in range(space.size)] if isinstance(space, BoxActions) else ["action"]
     if columns is not None:
-        features, names = feature_names(columns.obs, columns), list(columns.actions)
+        features, names = observation_names(saved.spaces, columns), list(columns.actions)
     plain: dict[str, Any] = {"kind": space.kind, "rows": len(found.rows), "rows_of_log": len(data.log.dataset)}
     if isinstance(space, BoxActions):
         plain["dimensions"] = [_dimension(found, space, place, name) for place, name in enumerate(names[:MOST_SHOWN])]

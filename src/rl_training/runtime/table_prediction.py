@@ -19,13 +19,16 @@ from rl_training.data import (
     write_table,
 )
 from rl_training.data import make_table as tabulate
+from rl_training.data.table_fields import feature_names
 from rl_training.runtime.checkpoint_schema import refusing_broken_state
 from rl_training.runtime.saved_policy import SavedPolicy
+from rl_training.spaces import SpaceSpec
 from rl_training.types import ConfigError, DatasetError
 
 __all__ = [
     "check_table_path",
     "name_actions",
+    "observation_names",
     "predict_table",
     "table_columns",
     "table_kind",
@@ -58,6 +61,11 @@ def name_actions(saved: SavedPolicy, actions: NDArray[Any]) -> dict[str, NDArray
     columns = table_columns(saved)
     named = np.array(columns.choices)[actions] if columns.choices else actions
     return dict(zip(columns.actions, named.reshape(len(named), -1).T, strict=True))
+
+
+def observation_names(spaces: SpaceSpec, columns: ColumnsConfig) -> list[str]:
+    """A name for every number of an observation, by the columns of a table; those of its mask come first."""
+    return [*(columns.valid_actions if spaces.is_masked else ()), *feature_names(columns.obs, columns)]
 
 
 def table_columns(saved: SavedPolicy) -> ColumnsConfig:

@@ -78,11 +78,20 @@ def test_without_telling_rewards_only_the_clone_is_left(change: dict[str, object
     assert any("nothing can be called better" in line for line in facts.describe())
 
 
-def test_choices_get_dqn_that_learns_from_the_log() -> None:
-    clone, learner = choose_candidates(replace(BROAD, is_discrete=True), gamma=0.9)
-    assert (clone.name, learner.name) == ("bc", "dqn")
-    assert learner.options["mode"] == "offline"
-    assert learner.options["gamma"] == 0.9
+def test_choices_get_algorithms_that_stay_near_the_log() -> None:
+    choices = replace(BROAD, is_discrete=True, returns=(0.0, 100.0, 400.0))
+    found = choose_candidates(choices, gamma=0.9)
+    assert names(found)[:4] == ["bc", "bc_best", "discrete_bcq", "discrete_iql"]
+    iql = found[3].options
+    assert (iql["gamma"], iql["reward_scale"], iql["beta"]) == (0.9, 0.0025, 20.0)
+    assert "dqn" not in names(found)
+    many = choose_candidates(replace(choices, rows=50_000))
+    assert names(many)[-1] == "discrete_cql"
+
+
+def test_random_choices_get_dqn_that_learns_from_the_log() -> None:
+    learner = choose_candidates(replace(BROAD, is_discrete=True, action_spread=0.95))[-1]
+    assert (learner.name, learner.options["mode"]) == ("dqn", "offline")
 
 
 def test_single_decisions_have_discount_0() -> None:

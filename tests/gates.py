@@ -1,0 +1,68 @@
+"""A task in which only some choices are possible, and others fail: for tests of masks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from numpy.typing import NDArray
+
+GATES = 6
+"""Gates to pass; gate number k opens by choice k % 3."""
+
+
+class Gates(gym.Env[NDArray[np.float32], int]):
+    """A walk through gates. Choice 3 waits, and one of the others opens the next gate; all else is impossible.
+
+    Its `info` says what is possible.
+    """
+
+    def __init__(self) -> None:
+        self.observation_space = Box(-1.0, 1.0, (2,), dtype=np.float32)
+        self.action_space: Any = Discrete(4)
+        self.gate = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.gate = int(self.np_random.integers(3))
+        return self._observe()
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.mask()[int(action)], f"choice {action} at gate {self.gate}"
+        self.gate += int(action) != 3
+        is_over = self.gate >= GATES
+        obs, info = self._observe()
+        return obs, float(is_over) - 0.05, is_over, False, info
+
+    def mask(self) -> NDArray[np.int8]:
+        """What is possible at this gate."""
+        return np.array([choice in (self.gate % 3, 3) for choice in range(4)], dtype=np.int8)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"gate": self.gate}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.gate = int(state["gate"])
+
+    def _observe(self) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        obs = np.array([self.gate / GATES, self.np_random.uniform(-1, 1)], dtype=np.float32)
+        return obs, self.info()
+
+    def info(self) -> dict[str, Any]:
+        return {"action_mask": self.mask()}
+
+
+class SilentGates(Gates):
+    """The same task, which says by a method what is possible."""
+
+    def info(self) -> dict[str, Any]:
+        return {}
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        return self.mask().astype(bool)
+
+
+gym.register("Gates-v0", entry_point="gates:Gates", max_episode_steps=30)
+gym.register("SilentGates-v0", entry_point="gates:SilentGates", max_episode_steps=30)
