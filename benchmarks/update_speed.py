@@ -2,7 +2,8 @@
 
     python benchmarks/update_speed.py [--algos td3_bc iql] [--rounds 7] [--seconds 2] [--threads 1]
 
-Networks, batch, data and numbers of sampled actions are equal on both sides; data has HalfCheetah's sizes. Each variant
+Networks, batch, data and numbers of sampled actions are equal on both sides; data has HalfCheetah's sizes, with six
+choices in place of its actions for algorithms that choose. Target networks follow as on the other side. Each variant
 lives in a process of its own, as its users would run it, and waits while another is timed. Each round times every
 variant once, so that what else the machine does falls on all of them; the ratio is the median over rounds of ours by
 theirs in that round. Where d3rlpy lacks the algorithm, the ratio is to our own eager update.
@@ -26,10 +27,11 @@ from rl_training.algorithms import ALGORITHMS
 from rl_training.data import TransitionDataset, source_for
 from rl_training.runtime.artifacts import MetricWindow
 from rl_training.runtime.performance import configure_machine
-from rl_training.spaces import BoxActions, SpaceSpec
+from rl_training.spaces import BoxActions, DiscreteActions, SpaceSpec
 
 OBS_DIM, ACTION_DIM, ROWS, EPISODE = 17, 6, 100_000, 1000
 SPACES = SpaceSpec.vector(OBS_DIM, BoxActions((-1.0,) * ACTION_DIM, (1.0,) * ACTION_DIM))
+CHOICES = SpaceSpec.vector(OBS_DIM, DiscreteActions(ACTION_DIM))
 WARM_UP = 1.0
 """Seconds of updates before the first that counts."""
 
@@ -44,6 +46,10 @@ class Case:
     widths: dict[str, tuple[int, ...]] = field(default_factory=lambda: {"actor": (256, 256), "critic": (256, 256)})
     layer_norm: bool = False
     batch: int = 256
+    algo: str | None = None
+    """Our algorithm, where the case has another name."""
+    choices: bool = False
+    """Whether actions are choices."""
 
     @property
     def variants(self) -> tuple[str, ...]:
@@ -52,6 +58,9 @@ class Case:
 
 
 SMALL = {"hidden_sizes": (256, 256)}
+COPIED: dict[str, Any] = {"tau": 1.0, "target_update_interval": 8000, "max_grad_norm": None}
+"""d3rlpy's target networks of algorithms that choose."""
+ONE_NETWORK: dict[str, tuple[int, ...]] = {"": (256, 256)}
 CASES = {
     "awac": Case(SMALL, "AWACConfig"),
     "awr": Case(),
@@ -81,17 +90,30 @@ CASES = {
     "sac_n": Case(SMALL),
     "td3_bc": Case({}, "TD3PlusBCConfig"),
     "xql": Case(),
+    "bc_choices": Case({}, "DiscreteBCConfig", widths=ONE_NETWORK, algo="bc", choices=True),
+    "dqn": Case({**COPIED, "double": False}, "DQNConfig", widths=ONE_NETWORK, choices=True),
+    "double_dqn": Case(COPIED, "DoubleDQNConfig", widths=ONE_NETWORK, algo="dqn", choices=True),
+    "discrete_bcq": Case(COPIED, "DiscreteBCQConfig", {"share_encoder": False}, widths=ONE_NETWORK, choices=True),
+    "discrete_cql": Case(COPIED, "DiscreteCQLConfig", widths=ONE_NETWORK, choices=True),
+    "discrete_sac": Case(
+        {"huber_delta": 1.0, "tau": 1.0, "target_update_interval": 8000}, "DiscreteSACConfig", choices=True
+    ),
+    "discrete_iql": Case(choices=True),
+    "discrete_crr": Case(choices=True),
 }
 
 
-def make_arrays() -> dict[str, Any]:
+def make_arrays(*, choices: bool) -> dict[str, Any]:
     """Random transitions in D4RL's names."""
     rng = np.random.default_rng(0)
+    shape = (ROWS, ACTION_DIM)
     obs = rng.normal(size=(ROWS + 1, OBS_DIM)).astype(np.float32)
     return {
         "observations": obs[:-1],
         "next_observations": obs[1:],
-        "actions": rng.uniform(-1, 1, size=(ROWS, ACTION_DIM)).astype(np.float32),
+        "actions": rng.integers(ACTION_DIM, size=ROWS)
+        if choices
+        else rng.uniform(-1, 1, size=shape).astype(np.float32),
         "rewards": rng.normal(size=ROWS).astype(np.float32),
         "terminals": np.zeros(ROWS, dtype=bool),
         "timeouts": np.arange(1, ROWS + 1) % EPISODE == 0,
@@ -100,8 +122,9 @@ def make_arrays() -> dict[str, Any]:
 
 def ours(name: str, arrays: dict[str, Any], *, compiled: bool) -> Callable[[], None]:
     """One update of ours, as the training loop makes it."""
-    case, cls = CASES[name], ALGORITHMS[name]
-    algorithm = cls.build(SPACES, cls.hyper_class(**case.ours))
+    case = CASES[name]
+    cls = ALGORITHMS[case.algo or name]
+    algorithm = cls.build(CHOICES if case.choices else SPACES, cls.hyper_class(**case.ours))
     if compiled:
         algorithm.compile_steps()
     dataset, window = TransitionDataset.from_dict(arrays), MetricWindow()
@@ -128,7 +151,10 @@ def peer(name: str, arrays: dict[str, Any]) -> Callable[[], None]:
     }
     algo = getattr(d3rlpy.algos, str(case.peer))(batch_size=case.batch, **encoders, **case.theirs).create()
     names = ("observations", "actions", "rewards", "terminals", "timeouts")
-    dataset = d3rlpy.dataset.MDPDataset(*(np.asarray(arrays[key], dtype=np.float32) for key in names))
+    columns = [np.asarray(arrays[key], dtype=np.float32) for key in names]
+    if case.choices:
+        columns[1] = np.asarray(arrays["actions"])[:, None]
+    dataset = d3rlpy.dataset.MDPDataset(*columns)
     algo.build_with_dataset(dataset)
 
     def update() -> None:
@@ -149,7 +175,7 @@ def rate(update: Callable[[], None], seconds: float) -> float:
 def serve(variant: str, algo: str, threads: int, connection: Connection) -> None:
     """A variant's process: build it, then time its updates for as long as it is told, until told not to."""
     torch.set_num_threads(threads)
-    arrays = make_arrays()
+    arrays = make_arrays(choices=CASES[algo].choices)
     if variant == "d3rlpy":
         update = peer(algo, arrays)
     else:
@@ -189,14 +215,14 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     print(f"{args.threads} thread(s), {args.rounds} rounds of {args.seconds:g} s")
-    print(f"{'algorithm':<10}{'batch':>6}  {'variant':<10}{'updates/s':>10}{'ratio':>8}")
+    print(f"{'algorithm':<14}{'batch':>6}  {'variant':<10}{'updates/s':>10}{'ratio':>8}")
     for algo in CASES if "all" in args.algos else args.algos:
         rates = measure(algo, args)
         reference = rates[CASES[algo].variants[0]]
         for variant, values in rates.items():
             ratios = [mine / theirs for mine, theirs in zip(values, reference, strict=True)]
             print(
-                f"{algo:<10}{CASES[algo].batch:>6}  {variant:<10}"
+                f"{algo:<14}{CASES[algo].batch:>6}  {variant:<10}"
                 f"{statistics.median(values):>10.1f}{statistics.median(ratios):>8.2f}",
                 flush=True,
             )

@@ -484,6 +484,7 @@ class _DiscreteSACHyper(_ValueHyper, total=False):
     bc_weight: float
     huber_delta: float | None
     num_critics: int
+    target_update_interval: int
 
 class DiscreteSAC(ManagedAlgorithm):
     """DiscreteSAC: SAC whose policy is categorical, so that all expectations over choices are exact."""

@@ -10,7 +10,8 @@ policy near the data offline, where the expectations ask for choices that were n
 
 Christodoulou, "Soft Actor-Critic for Discrete Action Settings", 2019.
 
-Differs from the paper: target networks follow softly; a target entropy of half the largest one instead of 0.98 of it,
+Differs from the paper: target networks follow softly (`tau: 1` with `target_update_interval: 8000` copies them, as
+most code does); a target entropy of half the largest one instead of 0.98 of it,
 which keeps a policy almost uniform. The logarithm of the temperature stays between -20 and 2.
 """
 
@@ -39,6 +40,7 @@ class DiscreteSACHyper(ValueHyper):
     bc_weight: float = option(0.0, "weight of the logged choices' likelihood in the actor's loss", ge=0)
     huber_delta: float | None = option(None, "error from which the critics' loss is linear; null: always squared", gt=0)
     num_critics: int = option(2, "critics; the smallest of them counts", ge=1, le=1000)
+    target_update_interval: int = option(1, "updates between moves of the target networks", ge=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -86,7 +88,10 @@ class DiscreteSAC(Algorithm[DiscreteSACHyper, MLPDiscreteSACModel]):
     """Soft actor-critic of choices."""
 
     action_kinds = ("discrete",)
-    steps = (Step("critic", tracks=("critic",)), Step("actor", trains=("actor", "temperature")))
+    steps = (
+        Step("critic", tracks=("critic",), track_every="target_update_interval"),
+        Step("actor", trains=("actor", "temperature")),
+    )
     defaults = {
         "learning_starts": 1_000,
         "offline": {"alpha": 0.05, "conservative_weight": 0.5},
