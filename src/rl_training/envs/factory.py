@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, flatdim
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FlattenObservation, RescaleAction, TransformAction, TransformObservation
 
@@ -206,9 +206,14 @@ def _obs_parts(env: gym.Env[Any, Any]) -> dict[str, Column]:
         whole = inner.env.observation_space
         if isinstance(whole, Dict) and isinstance(inner, (FlattenGoal, FlattenObservation)):
             names = inner.parts if isinstance(inner, FlattenGoal) else list(whole.keys())
-            return {name: Column(whole[name].shape or ()) for name in names}
+            return {name: _column(whole[name]) for name in names}
         inner = inner.env
     return {"obs": Column(env.observation_space.shape or ())}
+
+
+def _column(space: gym.Space[Any]) -> Column:
+    """A part of an observation; the number of a state is seen as one 1 among as many 0s as there are states."""
+    return Column((flatdim(space),) if isinstance(space, Discrete) else space.shape or ())
 
 
 def make_bare_env(
@@ -272,8 +277,8 @@ def check_spaces(env_id: str, env: gym.Env[Any, Any]) -> None:
         if not (np.isfinite(actions.low).all() and np.isfinite(actions.high).all()):
             raise ConfigError(f"{env_id} has unbounded actions {actions}; wrap it so that they have finite bounds")
     parts = observations.spaces.values() if isinstance(observations, Dict) else [observations]
-    if not all(isinstance(part, Box) and part.dtype != np.uint8 for part in parts):
-        known = "only vectors (Box), alone or in a Dict, are supported"
+    if not all(isinstance(part, Discrete) or (isinstance(part, Box) and part.dtype != np.uint8) for part in parts):
+        known = "only vectors (Box) and numbers of states (Discrete), alone or in a Dict, are supported"
         raise ConfigError(f"{env_id} has the observation space {observations}; {known}")
     for shape in (part.shape for part in parts if part.shape is not None and len(part.shape) > 2):
         flat = "they look like images, which are not supported; flatten them in the environment if they are none"

@@ -9,7 +9,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.spaces import Dict
+from gymnasium.spaces import Dict, Discrete
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from rl_training.envs.trial import Trial
@@ -91,6 +91,8 @@ class Guarded(gym.Wrapper[Any, Any, Any, Any]):
 def _fits(space: gym.Space[Any], obs: Any) -> bool:
     if isinstance(space, Dict):
         return isinstance(obs, Mapping) and all(name in obs and _fits(part, obs[name]) for name, part in space.items())
+    if isinstance(space, Discrete):
+        return bool(space.contains(obs))
     return (
         isinstance(obs, np.ndarray)
         and obs.shape == space.shape

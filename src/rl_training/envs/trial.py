@@ -219,6 +219,9 @@ class Trial:
             self._check_mapping(space, obs, what)
         elif isinstance(space, Box):
             self._check_array(space, obs, what)
+        elif isinstance(space, Discrete) and not space.contains(obs):
+            last = int(space.start + space.n - 1)
+            self.mistake("state", f"{what} is {obs!r}: its space has the whole numbers {space.start} to {last}")
 
     def _check_mapping(self, space: Dict, obs: Any, what: str) -> None:
         if not isinstance(obs, Mapping):
@@ -288,4 +291,6 @@ def _copied(obs: Any) -> Any:
 def _equal(first: Any, second: Any) -> bool:
     if isinstance(first, Mapping):
         return first.keys() == second.keys() and all(_equal(first[name], second[name]) for name in first)
-    return first.shape == second.shape and bool(np.array_equal(first, second, equal_nan=first.dtype.kind == "f"))
+    return np.shape(first) == np.shape(second) and bool(
+        np.array_equal(first, second, equal_nan=first.dtype.kind == "f")
+    )
