@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from choosing import CHOICES, MASKED, bandit_batch, build, choice_batches, fix_choices, masked_batches
+from choosing import CHOICES, MASKED, bandit_batch, build, choice_batches, fix_choices, masked_batches, slopes
 from torch import Tensor
 
 from rl_training.algorithms.choices import conservative_gap, entropies, normalized_entropy
 from rl_training.models.discrete import draw, duel, expectation
+from rl_training.runtime.policy import Policy
 from rl_training.types import Batch
 
 CASES: list[tuple[str, dict[str, Any]]] = [
@@ -72,18 +73,26 @@ def test_advantages_are_centred_over_possible_choices() -> None:
     assert duel(torch.tensor([[5.0], [1.0]]), advantages).tolist() == [[4.0, 6.0, -math.inf], [0.0, 1.0, 2.0]]
 
 
+def _of_choice(network: Any, outputs: Tensor, choice: int) -> Tensor:
+    """Of numbers for all outputs of a network, along the last axis, those for one choice."""
+    quantiles = getattr(network, "num_quantiles", None) or 1
+    first = (choice + getattr(network, "dueling", False)) * quantiles
+    return outputs[..., first : first + quantiles]
+
+
+def _choosing(networks: Any) -> list[Any]:
+    """The networks with an output for every choice."""
+    return [getattr(networks, name) for name in ("actor", "clone", "critic") if hasattr(networks, name)]
+
+
 def _outputs(algorithm: Any, choice: int) -> list[Tensor]:
     """Of every network with an output per choice, the weights and biases of the last layer for one choice."""
     found = []
-    for name in ("actor", "clone", "critic"):
-        network = getattr(algorithm.model, name, None)
-        if network is None:
-            continue
-        last, quantiles = network.mlp.layers[-1], getattr(network, "num_quantiles", None) or 1
-        first = (choice + getattr(network, "dueling", False)) * quantiles
-        places = slice(first, first + quantiles)
-        weight = last.weight[places] if last.weight.ndim == 2 else last.weight[..., places]
-        found += [weight, last.bias[..., places]]
+    for network in _choosing(algorithm.model):
+        last = network.mlp.layers[-1]
+        # A layer alone has its outputs first, those of an ensemble have them last.
+        weight = last.weight.T if last.weight.ndim == 2 else last.weight
+        found += [_of_choice(network, numbers, choice) for numbers in (weight, last.bias)]
     return found
 
 
@@ -99,26 +108,17 @@ def _without_the_last(batch: Batch) -> Batch:
 
 @EVERY
 def test_outputs_for_a_choice_that_is_never_possible_get_no_gradient(name: str, options: dict[str, Any]) -> None:
-    algorithm = build(name, MASKED, learning_rate=0.01, **options)
+    algorithm = build(name, MASKED, **options)
     batch = algorithm.prepare(_without_the_last(masked_batches(1)[0]))
     for step in algorithm.steps:
         metrics = getattr(algorithm, f"{step.name}_loss")(batch)
         for child in step.children:
-            for choice, is_possible in ((1, True), (2, False)):
-                pieces = list(getattr(algorithm.model, child).parameters())
-                found = torch.autograd.grad(metrics[f"{child}_loss"], pieces, retain_graph=True)
-                assert all(bool(slope.isfinite().all()) for slope in found)
-                if child in ("actor", "clone", "critic"):
-                    own = dict(zip([id(piece) for piece in pieces], found, strict=True))
-                    slope = own[id(getattr(algorithm.model, child).mlp.layers[-1].bias)]
-                    assert bool(_of(algorithm, child, slope, choice).any()) is is_possible
-
-
-def _of(algorithm: Any, child: str, slope: Tensor, choice: int) -> Tensor:
-    network = getattr(algorithm.model, child)
-    quantiles = getattr(network, "num_quantiles", None) or 1
-    first = (choice + getattr(network, "dueling", False)) * quantiles
-    return slope[..., first : first + quantiles]
+            network = getattr(algorithm.model, child)
+            found = slopes(metrics[f"{child}_loss"], network)
+            assert all(bool(slope.isfinite().all()) for slope in found)
+            if child in ("actor", "clone", "critic"):
+                # The bias of the last layer is the last parameter.
+                assert [bool(_of_choice(network, found[-1], choice).any()) for choice in (1, 2)] == [True, False]
 
 
 @EVERY
@@ -143,7 +143,7 @@ def test_the_choice_that_looks_best_is_not_taken_where_it_is_impossible(name: st
     for deterministic in (True, False):
         chosen = algorithm.act(obs, deterministic=deterministic)
         assert bool(obs[:, :CHOICES].gather(1, chosen[:, None]).all())
-        # Where it is possible, it is taken; a clone's threshold and plain cloning aside, it is the best by far.
+        # Where it is possible, it is taken: it is the best and the likeliest by far.
         assert bool((chosen[obs[:, 2] == 1] == 2).all())
     log_probs = algorithm.model.log_probs(obs, torch.full((400,), 2))
     assert bool((log_probs[obs[:, 2] == 0] == -math.inf).all())
@@ -157,10 +157,8 @@ def test_targets_do_not_ask_for_impossible_choices(name: str, options: dict[str,
     expected = algorithm.losses(batch)
     with torch.no_grad():
         for networks in (algorithm.model, algorithm.target):
-            for child in ("actor", "clone", "critic"):
-                if hasattr(networks, child):
-                    bias = getattr(networks, child).mlp.layers[-1].bias
-                    _of(algorithm, child, bias, 2).add_(50.0)
+            for network in _choosing(networks):
+                _of_choice(network, network.mlp.layers[-1].bias, 2).add_(50.0)
     assert algorithm.losses(batch) == expected
 
 
@@ -187,6 +185,29 @@ def test_where_a_task_has_ended_no_choice_need_be_possible(name: str, options: d
     found = algorithm.losses(batch)
     assert all(bool(value.isfinite()) for value in found.values())
     torch.testing.assert_close(found, expected)
+
+
+def test_ppo_learns_nothing_about_impossible_choices() -> None:
+    algorithm, batch = build("ppo", MASKED, entropy_weight=0.1), _without_the_last(masked_batches(1)[0])
+    _, columns = algorithm.model.explore(batch["obs"])
+    returns = {"advantages": batch["rewards"], "lambda_returns": batch["rewards"]}
+    kept = {name: value.detach() for name, value in columns.items()}
+    logged = {"log_probs": algorithm.model.actor.log_prob(batch["obs"], batch["actions"]).detach()}
+    before = [piece.detach().clone() for piece in _outputs(algorithm, 2)]
+    metrics = algorithm.update(batch | kept | logged | returns).metrics
+    assert all(bool(value.isfinite()) for value in metrics.values())
+    assert all(torch.equal(old, new) for old, new in zip(before, _outputs(algorithm, 2), strict=True))
+    assert all(bool(piece.isfinite().all()) for piece in algorithm.model.parameters())
+
+
+def test_exploration_is_uniform_among_possible_choices() -> None:
+    algorithm, obs = build("dqn", MASKED), masked_batches(1, size=6000)[0]["obs"]
+    policy = Policy.sharing(algorithm, MASKED)
+    for drawn in (policy.explore(obs, noise=1.0).actions, policy.sample(obs).actions):
+        assert bool(obs[:, :CHOICES].gather(1, drawn[:, None]).all())
+        for mask, expected in (([1, 1, 1], [1 / 3] * 3), ([1, 0, 1], [0.5, 0.0, 0.5]), ([0, 1, 0], [0.0, 1.0, 0.0])):
+            rows = drawn[(obs[:, :CHOICES] == torch.tensor(mask)).all(-1)]
+            assert (rows.bincount(minlength=CHOICES) / len(rows)).tolist() == pytest.approx(expected, abs=0.05)
 
 
 def test_the_mask_is_no_input_of_the_networks() -> None:
