@@ -132,9 +132,8 @@ def test_a_table_learns_the_values_of_a_chain_and_nothing_about_a_choice_that_wa
     # place for each state, and networks are linear, so that they are tables.
     spaces, cls = SpaceSpec.vector(2, DiscreteActions(2)), ALGORITHMS[name]
     torch.manual_seed(0)
-    algorithm: Any = cls.build(
-        spaces, cls.hyper_class(hidden_sizes=(), gamma=0.9, learning_rate=0.03, **options)
-    ).double()
+    options = {"hidden_sizes": (), "gamma": 0.9, "learning_rate": 0.03, **options}
+    algorithm: Any = cls.build(spaces, cls.hyper_class(**options)).double()
     obs = torch.eye(2).double()
     batch = {
         "obs": obs,
