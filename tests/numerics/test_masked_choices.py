@@ -187,6 +187,16 @@ def test_where_a_task_has_ended_no_choice_need_be_possible(name: str, options: d
     torch.testing.assert_close(found, expected)
 
 
+def test_observations_are_normalised_and_masks_are_not() -> None:
+    algorithm, obs = build("dqn", MASKED), masked_batches(1, size=400)[0]["obs"]
+    algorithm.set_obs_statistics(obs.mean(0), obs.std(0))
+    seen = algorithm.normalize(obs)
+    assert torch.equal(seen[:, :CHOICES], obs[:, :CHOICES])
+    torch.testing.assert_close(seen[:, CHOICES:].mean(0), torch.zeros(5).double(), atol=1e-12, rtol=0)
+    torch.testing.assert_close(seen[:, CHOICES:].std(0), torch.ones(5).double())
+    assert bool(obs[:, :CHOICES].gather(1, algorithm.act(obs)[:, None]).all())
+
+
 def test_ppo_learns_nothing_about_impossible_choices() -> None:
     algorithm, batch = build("ppo", MASKED, entropy_weight=0.1), _without_the_last(masked_batches(1)[0])
     _, columns = algorithm.model.explore(batch["obs"])
