@@ -115,6 +115,42 @@ def test_the_target_network_is_copied_after_every_interval() -> None:
     assert equal == [False, False, True] * 2
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("dqn", {"tau": 1.0, "target_update_interval": 1}),
+        ("dqn", {"tau": 1.0, "target_update_interval": 1, "num_quantiles": 3, "huber_delta": None}),
+        ("discrete_bcq", {"tau": 1.0}),
+        ("discrete_iql", {"tau": 1.0}),
+        ("discrete_crr", {"tau": 1.0}),
+    ],
+)
+def test_a_table_learns_the_values_of_a_chain_and_nothing_about_a_choice_that_was_not_logged(
+    name: str, options: dict[str, Any]
+) -> None:
+    # One state gives 1 and leads to another, which gives 2 and ends: 1 + 0.9 * 2 = 2.8, and 2. Observations have a
+    # place for each state, and networks are linear, so that they are tables.
+    spaces, cls = SpaceSpec.vector(2, DiscreteActions(2)), ALGORITHMS[name]
+    torch.manual_seed(0)
+    options = {"hidden_sizes": (), "gamma": 0.9, "learning_rate": 0.03, **options}
+    algorithm: Any = cls.build(spaces, cls.hyper_class(**options)).double()
+    obs = torch.eye(2).double()
+    batch = {
+        "obs": obs,
+        "actions": torch.zeros(2, dtype=torch.int64),
+        "rewards": torch.tensor([1.0, 2.0]).double(),
+        "next_obs": obs.flip(0),
+        "dones": torch.tensor([0.0, 1.0]).double(),
+    }
+    other = torch.ones(2, dtype=torch.int64)
+    before = algorithm.model.values(obs, other).detach()
+    for _ in range(700):
+        algorithm.update(batch)
+    assert algorithm.model.values(obs, batch["actions"]).tolist() == pytest.approx([2.8, 2.0], abs=2e-3)
+    assert torch.equal(algorithm.model.values(obs, other), before)
+    assert algorithm.act(obs).tolist() == [0, 0]
+
+
 def test_the_policy_is_greedy_and_exploration_is_uniform() -> None:
     algorithm, obs = _build(), torch.randn(500, OBS_DIM).double()
     greedy = algorithm.act(obs)

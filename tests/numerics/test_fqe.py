@@ -14,6 +14,7 @@ from rl_training.algorithms import ALGORITHMS
 from rl_training.algorithms.fqe import FQE, FQEHyper, fqe_loss, fqe_targets
 from rl_training.algorithms.optim import AdamW
 from rl_training.data import TransitionDataset
+from rl_training.runtime.datasets import fit_masks
 from rl_training.runtime.fitting import EvaluationLog, FitOptions, ValueFitter, resampled_episodes
 from rl_training.spaces import BoxActions, DiscreteActions, SpaceSpec
 
@@ -54,6 +55,27 @@ def fit(data: TransitionDataset, policy: Any = None, *, spaces: SpaceSpec = UNIT
 def values_of_states(fitter: ValueFitter, count: int = 2, action: float = 0.0) -> list[float]:
     """Values of one action in every state, by the first member."""
     return [float(value) for value in fitter.q_values(torch.eye(count), torch.full((count, 1), action))[0]]
+
+
+def test_behaviour_behind_masks_has_the_value_of_a_chain() -> None:
+    # 1, then 2 and the end: 1 + 0.9 * 2. The first choice is always possible, the second in the second state only, the
+    # third never; masks that do not vary have no deviation to be divided by, and stay as they are.
+    eye, repeat = np.eye(2, dtype=np.float32), 50
+    rows = {
+        "observations": eye,
+        "actions": np.array([0, 1]),
+        "rewards": np.array([1.0, 2.0], dtype=np.float32),
+        "next_observations": eye[::-1],
+        "terminals": np.array([False, True]),
+        "timeouts": np.array([False, False]),
+        "valid_actions": np.array([[1, 0, 0], [1, 1, 0]], dtype=np.float32),
+        "next_valid_actions": np.array([[1, 1, 0], [1, 1, 1]], dtype=np.float32),
+    }
+    data = TransitionDataset.from_dict({name: np.concatenate([column] * repeat) for name, column in rows.items()})
+    masked, spaces = fit_masks(data, SpaceSpec.vector(2, DiscreteActions(3)))
+    options = FitOptions(gamma=0.9, kappa=8, tau=0.1, members=0, **QUICK)
+    fitted = ValueFitter(EvaluationLog(masked, spaces), options).fit_behavior()
+    assert fitted.values.tolist() == pytest.approx([2.8], abs=0.02)
 
 
 def test_fqe_is_no_algorithm_to_train_with() -> None:

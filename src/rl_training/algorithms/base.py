@@ -211,9 +211,13 @@ class Algorithm(nn.Module, Generic[H, M]):
         return cls.model_class(obs_dim=spaces.obs_dim, action_dim=spaces.action_dim, **shape)
 
     def set_obs_statistics(self, mean: Tensor, std: Tensor) -> None:
-        """Normalise observations with these statistics from here on; they are part of the state."""
-        self.obs_mean.copy_(mean)
-        self.obs_std.copy_(std)
+        """Normalise observations with these statistics from here on; they are part of the state.
+
+        A mask of choices, with which observations may begin, stays as it is.
+        """
+        behind = slice(self.model.mask_dim, None)
+        self.obs_mean[behind].copy_(mean[behind])
+        self.obs_std[behind].copy_(std[behind])
 
     def set_learning_rate_multiplier(self, multiplier: float, **own: float) -> None:
         """Scale every optimiser's learning rate relative to its configured one; a child may have its own factor."""

@@ -41,8 +41,8 @@ class ChoiceCritic(Network):
     """The value of every choice: obs (B, dim) to (B, choices).
 
     With `dueling`, the network gives the value of the state and the advantage of each choice. The value of a choice is
-    the sum of both, minus the mean advantage. With `num_quantiles`, all of these are so many quantiles of the return,
-    and the value of a choice is the mean of its quantiles.
+    the sum of both, minus the mean advantage of all possible choices. With `num_quantiles`, all of these are so many
+    quantiles of the return, and the value of a choice is the mean of its quantiles.
     """
 
     def __init__(
@@ -61,16 +61,20 @@ class ChoiceCritic(Network):
         """Values (B, choices)."""
         if self.num_quantiles is not None:
             return self.quantiles(obs).mean(-1)
-        outputs = self.mlp(self.encoder(obs))
-        return self.only_valid(duel(outputs[:, :1], outputs[:, 1:]) if self.dueling else outputs, obs)
+        return self._choices(self.mlp(self.encoder(obs)), obs)
 
     def quantiles(self, obs: Tensor) -> Tensor:
         """Quantiles of the return of every choice, (B, choices, quantiles), in no particular order."""
         # By quantile first, so that masks and duels are over the last axis, as they are over values.
         outputs = self.mlp(self.encoder(obs))
         outputs = outputs.reshape(*outputs.shape[:-1], -1, self.num_quantiles or 1).movedim(-1, 0)
-        values = duel(outputs[..., :1], outputs[..., 1:]) if self.dueling else outputs
-        return self.only_valid(values, obs).movedim(0, -1)
+        return self._choices(outputs, obs).movedim(0, -1)
+
+    def _choices(self, outputs: Tensor, obs: Tensor) -> Tensor:
+        """Values (..., choices) of choices by the last axis of the outputs."""
+        if not self.dueling:
+            return self.only_valid(outputs, obs)
+        return duel(outputs[..., :1], self.only_valid(outputs[..., 1:], obs))
 
 
 class ChoiceEnsemble(Network):
@@ -92,8 +96,13 @@ class ChoiceEnsemble(Network):
 
 
 def duel(values: Tensor, advantages: Tensor) -> Tensor:
-    """Values (..., choices) from values of states (..., 1) and advantages (..., choices)."""
-    return values + advantages - advantages.mean(-1, keepdim=True)
+    """Values (..., choices) from values of states (..., 1) and advantages (..., choices).
+
+    Choices that are not possible have the advantage minus infinity, and no part in the mean that is taken out.
+    """
+    possible = advantages != -math.inf
+    total = advantages.masked_fill(~possible, 0).sum(-1, keepdim=True)
+    return values + advantages - total / possible.sum(-1, keepdim=True)
 
 
 def pick(values: Tensor, actions: Tensor) -> Tensor:

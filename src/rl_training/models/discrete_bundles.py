@@ -102,8 +102,9 @@ class MLPDiscreteIQLModel(GreedyModel):
         values = self.critic.choices(obs).amin(0)
         if self.extraction == "constrained":
             return values.masked_fill(~allowed_choices(log_probs, self.threshold), -math.inf).argmax(-1)
-        # The value of the state is the same for all choices, and does not change which is the best.
-        return (log_probs + self.beta * values).argmax(-1)
+        # The value of the state is the same for all choices, and does not change which is the best. Those that are not
+        # possible are out by their probability; 0 times their value would be no number.
+        return (log_probs + self.beta * values.masked_fill(values == -math.inf, 0)).argmax(-1)
 
     @property
     def acting(self) -> tuple[str, ...]:

@@ -94,8 +94,11 @@ class Network(nn.Module):
     def only_valid(self, values: Tensor, obs: Tensor) -> Tensor:
         """Values (..., B, choices) with minus infinity for choices that the mask in the observations excludes.
 
-        So no maximum, no softmax and no gradient ever sees them. Without a mask, all choices are possible.
+        So no maximum, no softmax and no gradient ever sees them. Without a mask, all choices are possible. So they are
+        under a mask that excludes every one of them, as it may where a task has ended: what a termination takes out of
+        a target must be a number.
         """
         if not isinstance(self.encoder, BehindMask):
             return values
-        return values.masked_fill(obs[..., : self.encoder.choices] == 0, -math.inf)
+        excluded = obs[..., : self.encoder.choices] == 0
+        return values.masked_fill(excluded & ~excluded.all(-1, keepdim=True), -math.inf)

@@ -87,6 +87,7 @@ class Model(nn.Module):
     ) -> None:
         super().__init__()
         self.obs_dim, self.action_dim = obs_dim, action_dim
+        self.mask_dim = action_dim if masked else 0
         sizes = self.default_sizes if hidden_sizes is None else hidden_sizes
         chosen = activation or self.default_activation
 
