@@ -64,7 +64,7 @@ def test_every_algorithm_gives_the_same_actions_in_one_file_for_batches_of_any_s
     saved, log = make_saved(algo, action), make_log(action)
     result = write_bundle(saved, tmp_path / "out", log)
     files = {"check.py", "policy.json", "policy.onnx", "vectors.npz"}
-    plain = algo not in ("bcq", "bear", "crossq")
+    plain = algo not in ("bcq", "bear", "crossq", "discrete_bcq")
     assert set(result.sizes) == (files | {"policy_numpy.npz", "policy_numpy.py"} if plain else files)
     assert result.about["policy_numpy"]["available"] is plain
     shape = onnx.load(tmp_path / "out" / "policy.onnx").graph.input[0].type.tensor_type.shape

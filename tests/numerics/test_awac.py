@@ -340,7 +340,6 @@ def test_defaults_are_those_found_best_for_offline_data() -> None:
         ("tau", 0.0),
         ("actor_learning_rate", 0.0),
         ("critic_learning_rate", -1.0),
-        ("hidden_sizes", ()),
     ],
 )
 def test_a_hyper_parameter_out_of_bounds_is_refused_by_name(name: str, value: object) -> None:

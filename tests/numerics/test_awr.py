@@ -346,7 +346,6 @@ def _perceptron(outputs: int) -> nn.Sequential:
         ("recompute_interval", 0),
         ("value_learning_rate", 0.0),
         ("learning_rate", 0.0),
-        ("hidden_sizes", ()),
         ("max_grad_norm", 0.0),
     ],
 )

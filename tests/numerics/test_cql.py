@@ -570,7 +570,6 @@ def test_an_update_reports_what_there_is_to_watch() -> None:
         ("max_backup", True),
         ("bc_updates", -1),
         ("failure_reward", math.nan),
-        ("hidden_sizes", ()),
         ("hidden_sizes", (16, 0)),
         ("actor_hidden_sizes", ()),
         ("critic_hidden_sizes", (0,)),

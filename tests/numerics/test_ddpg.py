@@ -181,7 +181,6 @@ def test_the_papers_step_sizes_can_be_had() -> None:
         ("learning_rate", 0.0),
         ("actor_learning_rate", -1.0),
         ("critic_learning_rate", 0.0),
-        ("hidden_sizes", ()),
         ("hidden_sizes", (0,)),
         ("max_grad_norm", 0.0),
         ("num_critics", 2),

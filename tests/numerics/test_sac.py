@@ -344,7 +344,6 @@ def test_step_sizes_are_shared_unless_a_child_has_its_own() -> None:
         ("learning_rate", {"learning_rate": 0.0}),
         ("gamma", {"gamma": 1.01}),
         ("tau", {"tau": 0.0}),
-        ("hidden_sizes", {"hidden_sizes": ()}),
         ("max_grad_norm", {"max_grad_norm": -1.0}),
         ("policy_delay", {"policy_delay": 2}),
     ],

@@ -239,7 +239,6 @@ def test_an_update_reports_what_there_is_to_watch() -> None:
         ("critic_learning_rate", 0.0),
         ("gamma", 1.01),
         ("tau", 0.0),
-        ("hidden_sizes", ()),
         ("max_grad_norm", -1.0),
         ("diversity_weight", 1.0),
     ],

@@ -171,7 +171,6 @@ def test_defaults_are_those_of_the_authors_later_code() -> None:
         ("learning_rate", 0.0),
         ("actor_learning_rate", 0.0),
         ("critic_learning_rate", -1.0),
-        ("hidden_sizes", ()),
         ("max_grad_norm", 0.0),
         ("bc_alpha", 2.5),
     ],

@@ -116,7 +116,6 @@ def test_smoothing_noise_is_clipped_and_actions_stay_in_bounds() -> None:
         ("gamma", 1.5),
         ("tau", 0.0),
         ("learning_rate", 0.0),
-        ("hidden_sizes", ()),
         ("max_grad_norm", 0.0),
     ],
 )

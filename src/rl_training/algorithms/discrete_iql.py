@@ -45,7 +45,7 @@ class DiscreteIQLHyper(ValueHyper):
     extraction: Literal["weighted", "constrained", "shifted"] = option(
         "weighted", "how the policy is made: by weights; best of likely choices; shifted log-probabilities", agree=True
     )
-    threshold: float = option(0.3, "how likely a choice must be, relative to the likeliest", ge=0, lt=1)
+    threshold: float = option(0.3, "how likely a choice must be, relative to the likeliest", ge=0, lt=1, agree=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
