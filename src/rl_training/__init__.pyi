@@ -413,6 +413,7 @@ def train_discrete_bcq(config: ConfigSource, **arguments: Any) -> TrainResult: .
 
 class _DiscreteCQLHyper(_DQNHyper, total=False):
     conservative_weight: float
+    online_conservative_weight: float | None
 
 class DiscreteCQL(ManagedAlgorithm):
     """DiscreteCQL: DQN whose values are pushed down over all choices and up at the logged ones."""

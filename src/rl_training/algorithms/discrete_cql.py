@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from rl_training.algorithms import losses
 from rl_training.algorithms.base import register
 from rl_training.algorithms.choices import conservative_gap
 from rl_training.algorithms.dqn import DQN, DQNHyper, dqn_loss
@@ -29,9 +30,12 @@ class DiscreteCQLHyper(DQNHyper, learning_rate=3e-4, max_grad_norm=None, tau=0.0
     """Hyper-parameters of discrete CQL."""
 
     conservative_weight: float = option(1.0, "weight of the penalty", ge=0)
+    online_conservative_weight: float | None = option(None, "penalty's weight online; null: conservative_weight", ge=0)
 
 
-def with_penalty(metrics: Metrics, *, q_values: Tensor, actions: Tensor, conservative_weight: float) -> Metrics:
+def with_penalty(
+    metrics: Metrics, *, q_values: Tensor, actions: Tensor, conservative_weight: float | Tensor
+) -> Metrics:
     """A loss of the critic and the penalty on values (B, choices) that exceed those of the logged choices (B,)."""
     gap = conservative_gap(q_values, actions)
     return metrics | {
@@ -64,7 +68,8 @@ class DiscreteCQL(DQN):
 
     def critic_loss(self, batch: Batch) -> Metrics:
         """The loss of DQN, and the penalty."""
-        quantiles, weight = self.model.critic.quantiles(batch["obs"]), self.hyper.conservative_weight
+        hyper, quantiles = self.hyper, self.model.critic.quantiles(batch["obs"])
+        weight = losses.by_phase(self, hyper.conservative_weight, hyper.online_conservative_weight)
         metrics = self.td_loss(quantiles, batch)
         return with_penalty(metrics, q_values=quantiles.mean(-1), actions=batch["actions"], conservative_weight=weight)
 
