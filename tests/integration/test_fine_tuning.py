@@ -483,3 +483,14 @@ def test_an_offline_run_of_an_online_algorithm_goes_online_by_itself(tmp_path: P
     # A policy that has learned already does not begin at random.
     assert options.online.exploration_noise == 0.05
     assert options.online.exploration_schedule is None
+
+
+@pytest.mark.parametrize("algo", ["discrete_bcq", "discrete_cql", "discrete_iql", "discrete_crr", "discrete_sac"])
+def test_offline_policies_for_choices_go_online(algo: str, tmp_path: Path) -> None:
+    config = "discrete_sac/cartpole_offline" if algo == "discrete_sac" else f"{algo}/cartpole"
+    tiny = ("total_timesteps=4", "eval_episodes=1", "algo_kwargs.dataset_size=400", "algo_kwargs.hidden_sizes=[8]")
+    before = train(load_config(config, overrides=[*tiny, f"output_dir={tmp_path}"]))
+    online = ["total_timesteps=20", "algo_kwargs.learning_starts=5", "algo_kwargs.update_to_data=1"]
+    after = train(fine_tuning_config(before.run_dir, overrides=online)[0])
+    assert after.fine_tuning
+    assert load_checkpoint(after.checkpoint_path)["trainer"]["state"]["env_steps"] == 20

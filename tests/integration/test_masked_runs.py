@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -169,6 +170,20 @@ def test_a_mask_that_is_wrong_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setattr(gates.SilentGates, "action_masks", lambda self: [0, 0, 0, 0])
     with pytest.raises((OwnCodeError, ConfigError), match="leaves no choice"):
         DQN(env="SilentGates-v0", total_timesteps=5, output_dir=tmp_path).learn()
+
+
+def test_the_commands_on_the_open_bandit_data_run(
+    shared_data: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = Path(__file__).parents[2] / "docs" / "choices.md"
+    lines = [line for line in page.read_text(encoding="utf-8").splitlines() if "men_bts.csv.gz" in line]
+    assert [line.split()[1] for line in lines] == ["train", "estimate"]
+    monkeypatch.chdir(tmp_path)
+    quick = {"train": ["total_timesteps=20", "algo_kwargs.hidden_sizes=[8]"], "estimate": ["--updates", "50"]}
+    for line in lines:
+        words = shlex.split(line.replace("men_bts.csv.gz", str(shared_data / "obd" / "men_bts.csv.gz")))
+        answer = command(*words[1:], *quick[words[1]])
+        assert answer.code == 0, answer.err
 
 
 def test_a_table_with_masks_is_answered_by_names(tmp_path: Path, command: Command) -> None:
