@@ -249,8 +249,9 @@ def _explained(env_id: str) -> Iterator[None]:
     except UserError:
         raise
     except (gym.error.DependencyNotInstalled, ModuleNotFoundError) as error:
-        if "mujoco" in str(error).lower():
-            raise MissingExtraError("mujoco", "mujoco", f"env_id {env_id!r}") from None
+        for package, extra in (("mujoco", "mujoco"), ("Box2D", "box2d")):
+            if extra in str(error).lower():
+                raise MissingExtraError(package, extra, f"env_id {env_id!r}") from None
         raise ConfigError(f"env_id {env_id!r}: {error}") from None
     except gym.error.Error as error:
         known = [name for name in gym.registry if "/" not in name]

@@ -132,6 +132,23 @@ def test_observations_come_out_flat_and_float32(register: Callable[..., str], sp
         np.testing.assert_array_equal(seen, obs.reshape(-1))
 
 
+def test_the_number_of_a_state_is_seen_as_one_1_among_zeros() -> None:
+    env = make_env("FrozenLake-v1", {"is_slippery": False})
+    obs, _ = env.reset(seed=0)
+    np.testing.assert_array_equal(obs, np.eye(16, dtype=np.float32)[0])
+    assert obs.dtype == np.float32
+    np.testing.assert_array_equal(env.step(2)[0], np.eye(16, dtype=np.float32)[1])
+    assert space_spec(env) == SpaceSpec.vector(16, DiscreteActions(4))
+
+
+def test_an_environment_that_says_what_is_possible_has_a_mask_before_its_observations() -> None:
+    env = make_env("Taxi-v4")
+    obs, info = env.reset(seed=0)
+    spaces = space_spec(env)
+    assert (list(spaces.obs), spaces.obs_dim, spaces.feature_dim) == (["valid_actions", "obs"], 506, 500)
+    np.testing.assert_array_equal(obs[:6], info["action_mask"])
+
+
 def test_an_environment_that_needs_nothing_gets_only_the_guard() -> None:
     assert _stack(make_native_env("Pendulum-v1")) == [Guarded, *_stack(gym.make("Pendulum-v1"))]
 
@@ -146,7 +163,7 @@ def test_arguments_reach_the_environment() -> None:
         ({"action_space": MultiDiscrete([3, 2])}, "has the action space MultiDiscrete([3 2]); only Box vectors"),
         ({"action_space": Box(-1, 1, (2, 2))}, "only Box vectors (continuous actions) and Discrete (choices) are"),
         ({"action_space": Box(-np.inf, np.inf, (2,))}, "has unbounded actions"),
-        ({"observation_space": Dict({"goal": Discrete(3)})}, "has the observation space Dict('goal'"),
+        ({"observation_space": Dict({"goal": MultiDiscrete([3])})}, "has the observation space Dict('goal'"),
         ({"observation_space": Box(0, 255, (8, 8, 3), np.uint8)}, "has the observation space Box(0, 255, (8, 8, 3)"),
         ({"observation_space": Box(0, 1, (8, 8, 3))}, "has observations of shape (8, 8, 3): they look like images"),
     ],
