@@ -6,7 +6,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from numpy.typing import NDArray
 
 GATES = 6
@@ -64,5 +64,22 @@ class SilentGates(Gates):
         return self.mask().astype(bool)
 
 
+class PairedGates(SilentGates):
+    """The same task with two choices at once: whether to go, and which way. Masks of both stand side by side."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = MultiDiscrete([2, 3])
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        goes, way = action
+        assert way == self.gate % 3, f"way {way} at gate {self.gate}"
+        return super().step(int(way) if goes else 3)
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        return np.array([True, True, *(way == self.gate % 3 for way in range(3))])
+
+
 gym.register("Gates-v0", entry_point="gates:Gates", max_episode_steps=30)
 gym.register("SilentGates-v0", entry_point="gates:SilentGates", max_episode_steps=30)
+gym.register("PairedGates-v0", entry_point="gates:PairedGates", max_episode_steps=30)

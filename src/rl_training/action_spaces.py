@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from typing_extensions import Self
 
@@ -163,6 +163,8 @@ class DiscreteActions:
 
     count: int
     start: int = 0
+    parts: tuple[int, ...] = ()
+    """Where a choice stands for several at once (MultiDiscrete), how many choices each of these has."""
     kind = "discrete"
     kept = "actions keep their numbers"
     """What becomes of the actions of a policy for fewer choices."""
@@ -199,6 +201,7 @@ class DiscreteActions:
             isinstance(other, DiscreteActions)
             and other.start <= self.start
             and self.start + self.count <= other.start + other.count
+            and self.parts == other.parts
         )
 
     def sample(self, count: int, valid: Tensor | None = None) -> Tensor:
@@ -231,14 +234,20 @@ class DiscreteActions:
 
     def to_plain(self) -> dict[str, Any]:
         """Numbers only, as a checkpoint stores them."""
-        return {"count": self.count, "start": self.start}
+        parts = {"parts": list(self.parts)} if self.parts else {}
+        return {"count": self.count, "start": self.start, **parts}
 
     def __str__(self) -> str:
-        return f"{self.count} choices"
+        return f"{self.count} choices" + (f" ({' x '.join(map(str, self.parts))})" if self.parts else "")
 
     def describe(self) -> str:
         """The choices with their numbers, in words."""
         return f"{self} from {self.start} to {self.start + self.count - 1}"
+
+
+def split_choices(choices: NDArray[Any], parts: tuple[int, ...]) -> NDArray[np.int64]:
+    """The parts (..., parts) of combinations (...), which are numbered with the last part fastest."""
+    return np.stack(np.unravel_index(choices, parts), axis=-1)
 
 
 ActionSpace: TypeAlias = "BoxActions | DiscreteActions"

@@ -142,7 +142,7 @@ class SpaceSpec:
         parts = {name: Column(tuple(part["shape"]), part["dtype"]) for name, part in values["obs"].items()}
         action = values["action"]
         if "count" in action:
-            return cls(parts, DiscreteActions(action["count"], action["start"]))
+            return cls(parts, DiscreteActions(action["count"], action["start"], tuple(action.get("parts", ()))))
         return cls(parts, BoxActions(tuple(action["low"]), tuple(action["high"])))
 
 

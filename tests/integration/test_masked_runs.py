@@ -210,3 +210,23 @@ def test_a_table_with_masks_is_answered_by_names(tmp_path: Path, command: Comman
     refused = command("train", "discrete_cql", "--data", path, *flags, *unclear, "total_timesteps=5")
     assert refused.code == 2
     assert "valid_actions are 1 columns, and there are 2 choices (go, wait)" in refused.err
+
+
+def test_several_choices_at_once_are_one_choice_from_data_to_export(command: Command, tmp_path: Path) -> None:
+    status, printed, _ = command("env", "check", "gates:PairedGates-v0")
+    assert (status, "6 choices (2 x 3)" in printed) == (0, True)
+    path = tmp_path / "log.npz"
+    collect(str(path), env_id="PairedGates-v0", steps=300)
+    arrays = _arrays(path)
+    assert arrays["actions"].max() > 2
+    # Only one way is possible at a time, with and without going.
+    np.testing.assert_array_equal(arrays["valid_actions"].sum(axis=1), 2)
+    result = DiscreteBCQ(
+        dataset=arrays, env="PairedGates-v0", total_timesteps=50, eval_episodes=2, output_dir=tmp_path, **SMALL
+    ).learn()
+    assert result.metrics["return_mean"] <= 1
+    saved = load_policy(result.run_dir)
+    assert saved.spaces.action.to_plain() == {"count": 6, "start": 0, "parts": [2, 3]}
+    valid = [[0, 1, 0, 0, 1, 0]]
+    assert int(saved.predict([[0.0, 0.0]], valid_actions=valid)[0]) in (1, 4)
+    assert saved.export(tmp_path / "exported", dataset=arrays).about["action"]["parts"] == [2, 3]

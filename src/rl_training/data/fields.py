@@ -225,7 +225,10 @@ def _choices(spelling: str, array: NDArray[Any]) -> NDArray[np.int64]:
     if array.ndim == 2 and ((array == 0) | (array == 1)).all() and (array.sum(axis=1) == 1).all():
         array = array.argmax(axis=1)
     if array.ndim != 1:
-        hint = "expected one choice per row, or one-hot rows; save continuous actions as floating-point numbers"
+        hint = (
+            "expected one choice per row, or one-hot rows; save continuous actions as floating-point numbers, and "
+            "several choices at once as the number of their combination, numpy.ravel_multi_index(actions.T, sizes)"
+        )
         raise DatasetError(f"{spelling} are integers of shape {array.shape}; {hint}")
     return np.ascontiguousarray(array, dtype=np.int64)
 

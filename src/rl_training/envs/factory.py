@@ -16,11 +16,12 @@ from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, flatdim
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, flatdim
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FlattenObservation, RescaleAction, TransformAction, TransformObservation
 
 from rl_training.config import RewardTransformConfig
+from rl_training.envs.combinations import Combined, refusal
 from rl_training.envs.goals import FlattenGoal, has_goal
 from rl_training.envs.guarding import Apart, Guarded
 from rl_training.envs.masks import MaskFirst, gives_masks
@@ -54,7 +55,11 @@ def make_native_env(
 
 
 def as_native(env: gym.Env[Any, Any], *, with_achieved: bool = False) -> gym.Env[Any, Any]:
-    """An environment of supported spaces with flat float32 observations, which begin with a mask if it gives masks."""
+    """An environment of supported spaces with flat float32 observations, which begin with a mask if it gives masks.
+
+    Several choices at once are numbered as one.
+    """
+    env = Combined(env) if isinstance(env.action_space, MultiDiscrete) else env
     flat = FlattenGoal(env, with_achieved=with_achieved) if has_goal(env) else _flatten(env)
     return MaskFirst(flat) if gives_masks(flat) else flat
 
@@ -191,7 +196,8 @@ def space_spec(env: gym.Env[Any, Any]) -> SpaceSpec:
     """The spaces of an environment that `make_native_env` made."""
     actions = env.action_space
     if isinstance(actions, Discrete):
-        return SpaceSpec(_obs_parts(env), DiscreteActions(int(actions.n), int(actions.start)))
+        parts = env.get_wrapper_attr("choice_parts") if env.has_wrapper_attr("choice_parts") else ()
+        return SpaceSpec(_obs_parts(env), DiscreteActions(int(actions.n), int(actions.start), parts))
     if not isinstance(actions, Box):
         raise TypeError(f"expected Box or Discrete actions, got {actions}; use make_native_env")
     return SpaceSpec(_obs_parts(env), BoxActions(tuple(map(float, actions.low)), tuple(map(float, actions.high))))
@@ -271,9 +277,13 @@ def _explained(env_id: str) -> Iterator[None]:
 def check_spaces(env_id: str, env: gym.Env[Any, Any]) -> None:
     """Refuse spaces that are not supported."""
     actions, observations = env.action_space, env.observation_space
-    if not isinstance(actions, Discrete):
+    if isinstance(actions, MultiDiscrete):
+        wrong = refusal(actions)
+        if wrong is not None:
+            raise ConfigError(f"{env_id} has the action space {actions}; {wrong}")
+    elif not isinstance(actions, Discrete):
         if not isinstance(actions, Box) or len(actions.shape) != 1:
-            known = "only Box vectors (continuous actions) and Discrete (choices) are supported"
+            known = "only Box vectors (continuous actions), Discrete and MultiDiscrete (choices) are supported"
             raise ConfigError(f"{env_id} has the action space {actions}; {known}")
         if not (np.isfinite(actions.low).all() and np.isfinite(actions.high).all()):
             raise ConfigError(f"{env_id} has unbounded actions {actions}; wrap it so that they have finite bounds")

@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 
+from rl_training.envs.combinations import combined_mask, part_sizes
 from rl_training.importing import own_code_failed
 from rl_training.types import OwnCodeError, UserError
 
@@ -53,6 +54,11 @@ def number_of_choices(env: gym.Env[Any, Any]) -> int:
     return int(actions.n)
 
 
+def _part_sizes(env: gym.Env[Any, Any]) -> tuple[int, ...]:
+    found: tuple[int, ...] = env.get_wrapper_attr("choice_parts") if env.has_wrapper_attr("choice_parts") else ()
+    return found or part_sizes(env.action_space)
+
+
 def gives_masks(env: gym.Env[Any, Any]) -> bool:
     """Whether an environment says which choices are possible. One without the method is reset to look at its `info`."""
     if not isinstance(env.action_space, Discrete):
@@ -68,17 +74,23 @@ def gives_masks(env: gym.Env[Any, Any]) -> bool:
 
 
 def read_mask(env: gym.Env[Any, Any], info: Mapping[str, Any]) -> NDArray[np.float32] | None:
-    """The mask of an environment, checked; None where it gives none."""
+    """The mask of an environment, checked; None where it gives none.
+
+    Where an action is several choices at once, the mask of each stands after that of the one before.
+    """
     source, mask = _find(env, info)
     if mask is None:
         return None
-    count = number_of_choices(env)
+    parts = _part_sizes(env)
+    count = sum(parts) or number_of_choices(env)
     try:
         found = np.asarray(mask, dtype=np.float32)
     except (TypeError, ValueError):
         raise OwnCodeError(f"{source} gives {mask!r}, expected {count} numbers that are 0 or 1") from None
     if found.shape != (count,) or not np.isin(found, (0, 1)).all():
         raise OwnCodeError(f"{source} gives {found.tolist()}, expected {count} numbers that are 0 or 1")
+    if parts:
+        found = combined_mask(found, parts)
     if not found.any():
         raise OwnCodeError(f"{source} leaves no choice: at least one must be possible, unless the task has ended")
     return found

@@ -9,9 +9,11 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
+from rl_training.action_spaces import split_choices
+from rl_training.envs.combinations import part_sizes
 from rl_training.envs.masks import read_mask
 from rl_training.importing import own_code_failed
 from rl_training.types import OwnCodeError
@@ -138,15 +140,21 @@ class Trial:
 
     def _random_action(self) -> Any:
         """An action that is possible, in an environment that says which are."""
-        if not isinstance(self.env.action_space, Discrete):
-            return self.env.action_space.sample()
+        space = self.env.action_space
+        if not isinstance(space, (Discrete, MultiDiscrete)):
+            return space.sample()
         try:
             mask = read_mask(self.env, self.info)
         except OwnCodeError as error:
             self.mistake("action_masks", str(error))
             self.trace = self.trace or error.trace
             raise _Stopped from None
-        return self.env.action_space.sample(None if mask is None else mask.astype(np.int8))
+        if mask is None:
+            return space.sample()
+        if isinstance(space, Discrete):
+            return space.sample(mask.astype(np.int8))
+        numbers = np.flatnonzero(mask)
+        return split_choices(space.np_random.choice(numbers), part_sizes(space)) + space.start
 
     def _read_step(self, result: Any) -> tuple[float, bool]:
         if isinstance(result, tuple) and len(result) == 4:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,6 +46,13 @@ class _Column(_Part):
 class _Choices(_Part):
     count: Annotated[int, Field(ge=1, le=MOST_NUMBERS)]
     start: int
+    parts: list[Annotated[int, Field(ge=1)]] = []
+
+    @model_validator(mode="after")
+    def _check_parts(self) -> Self:
+        if self.parts and math.prod(self.parts) != self.count:
+            raise ValueError(f"parts {self.parts} do not make {self.count} choices")
+        return self
 
 
 class _Box(_Part):

@@ -104,7 +104,10 @@ def _action(spaces: SpaceSpec, columns: ColumnsConfig | None) -> dict[str, Any]:
         found = {"kind": space.kind, "low": list(space.low), "high": list(space.high), "units": "native"}
         return {**found, "names": names}
     choices = None if columns is None or not columns.choices else list(columns.choices)
-    return {"kind": space.kind, "count": space.count, "first": space.start, "names": names, "choices": choices}
+    # A choice may stand for several at once: numpy.unravel_index(choice, parts) says which.
+    parts = {"parts": list(space.parts)} if space.parts else {}
+    numbers = {"count": space.count, "first": space.start}
+    return {"kind": space.kind, **numbers, **parts, "names": names, "choices": choices}
 
 
 def _novelty(novelty: Novelty | None, log: Log | None, why_not: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.envs.classic_control.pendulum import PendulumEnv
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
@@ -160,14 +160,25 @@ def test_arguments_reach_the_environment() -> None:
 @pytest.mark.parametrize(
     ("spaces", "words"),
     [
-        ({"action_space": MultiDiscrete([3, 2])}, "has the action space MultiDiscrete([3 2]); only Box vectors"),
-        ({"action_space": Box(-1, 1, (2, 2))}, "only Box vectors (continuous actions) and Discrete (choices) are"),
+        ({"action_space": MultiBinary(3)}, "has the action space MultiBinary(3); only Box vectors"),
+        ({"action_space": MultiDiscrete([100, 101])}, "there are 10,100 combinations, and each is a choice of its own"),
+        ({"action_space": MultiDiscrete(np.array([[2, 2]]))}, "the parts of a MultiDiscrete action must be a vector"),
+        ({"action_space": Box(-1, 1, (2, 2))}, "only Box vectors (continuous actions), Discrete and MultiDiscrete"),
         ({"action_space": Box(-np.inf, np.inf, (2,))}, "has unbounded actions"),
         ({"observation_space": Dict({"goal": MultiDiscrete([3])})}, "has the observation space Dict('goal'"),
         ({"observation_space": Box(0, 255, (8, 8, 3), np.uint8)}, "has the observation space Box(0, 255, (8, 8, 3)"),
         ({"observation_space": Box(0, 1, (8, 8, 3))}, "has observations of shape (8, 8, 3): they look like images"),
     ],
-    ids=["several choices", "matrix of actions", "unbounded", "mapping", "picture", "picture of numbers"],
+    ids=[
+        "flags",
+        "many choices",
+        "matrix of choices",
+        "matrix of actions",
+        "unbounded",
+        "mapping",
+        "picture",
+        "picture of numbers",
+    ],
 )
 def test_spaces_that_are_not_supported_are_refused_by_name(
     register: Callable[..., str], spaces: dict[str, Space[Any]], words: str
@@ -249,6 +260,19 @@ def test_vector_environments_wait_to_be_reset() -> None:
 def test_a_space_spec_needs_vectors_or_choices(register: Callable[..., str]) -> None:
     with pytest.raises(TypeError, match="use make_native_env"):
         space_spec(gym.make(register(action_space=MultiDiscrete([2, 2]))))
+
+
+def test_several_choices_at_once_are_numbered_as_one(register: Callable[..., str]) -> None:
+    env = make_env(register(action_space=MultiDiscrete([5, 3], start=[1, 0])))
+    spaces = space_spec(env)
+    assert spaces.action == DiscreteActions(15, parts=(5, 3))
+    assert SpaceSpec.from_plain(spaces.to_plain()) == spaces
+    assert spaces.action.describe() == "15 choices (5 x 3) from 0 to 14"
+    assert not spaces.action.can_act_in(DiscreteActions(15))
+    env.reset(seed=0)
+    for choice in range(15):
+        env.step(choice)
+        np.testing.assert_array_equal(env.unwrapped.received[-1], [1 + choice // 3, choice % 3])  # type: ignore[attr-defined]
 
 
 def test_choices_are_numbered_from_0_for_networks_and_from_their_start_for_the_environment(
