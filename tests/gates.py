@@ -6,7 +6,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 from numpy.typing import NDArray
 
 GATES = 6
@@ -78,6 +78,14 @@ class PairedGates(SilentGates):
 
     def action_masks(self) -> NDArray[np.bool_]:
         return np.array([True, True, *(way == self.gate % 3 for way in range(3))])
+
+
+class MisnamedGates(Gates):
+    """The same task, which calls a part of its observations as a mask is called here."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space: Any = Dict({"valid_actions": self.observation_space})
 
 
 gym.register("Gates-v0", entry_point="gates:Gates", max_episode_steps=30)

@@ -482,6 +482,7 @@ class _DiscreteSACHyper(_ValueHyper, total=False):
     target_entropy_ratio: float
     temperature_learning_rate: float | None
     conservative_weight: float
+    online_conservative_weight: float | None
     bc_weight: float
     huber_delta: float | None
     num_critics: int

@@ -73,7 +73,12 @@ class SpaceSpec:
         """
         problems = []
         parts, others = list(self.obs.items()), list(env.obs.items())
-        if parts != others and (self.obs_dim != env.obs_dim or "obs" not in (*self.obs, *env.obs)):
+        if self.is_masked and not env.is_masked:
+            hint = "give it a method action_masks()"
+            problems.append(f"the policy chooses among valid_actions, and {env_id} does not say which they are: {hint}")
+        elif env.is_masked and not self.is_masked:
+            problems.append(f"{env_id} says which actions are possible, and the policy was trained without masks")
+        elif parts != others and (self.obs_dim != env.obs_dim or "obs" not in (*self.obs, *env.obs)):
             problems.append(f"the policy was trained for {self.describe_obs()}, {env_id} has {env.describe_obs()}")
         actions = f"the policy was trained for {self.action.describe()}, {env_id} has {env.action.describe()}"
         if not self.action.can_act_in(env.action):

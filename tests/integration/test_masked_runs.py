@@ -126,7 +126,7 @@ def test_logged_actions_that_were_not_possible_are_refused_or_dropped(log: Path,
     arrays["valid_actions"][wrong] = 1 - np.eye(4)[arrays["actions"][wrong]]
     np.savez(tmp_path / "wrong.npz", **arrays)
     path = str(tmp_path / "wrong.npz")
-    with pytest.raises(DatasetError, match=r"in 2 of 600 rows valid_actions excludes the logged action \(5, 9\)"):
+    with pytest.raises(DatasetError, match=r"in 2 of 600 rows valid_actions excludes the logged action \(rows 5, 9\)"):
         BC(dataset_path=path, total_timesteps=2, output_dir=tmp_path).learn()
     assert not list(tmp_path.glob("bc*"))
     kept = load_transition_dataset(path, invalid_actions="drop")

@@ -6,8 +6,7 @@ What differs between d3rlpy and us, and is made equal here:
 - It has the levels of quantiles and the temperature in float32; both are made float64. It adds up losses of critics in
   float32 too, so that the loss it reports has seven digits; slopes do not pass through that rounding.
 - It has no bound on the norm of gradients, ours in DQN have; ours is taken out.
-- Its target networks are copies that are made anew at intervals. Ours are so with `tau: 1`; those of SAC follow softly
-  and have no interval, so that theirs do the same, by d3rlpy's own function.
+- Its target networks are copies that are made anew at intervals. Ours are so with `tau: 1`.
 - In BCQ, critic and clone share their hidden layers unless it is told otherwise. Its penalty is on log-probabilities
   and not on what the network puts out; with a weight it is given the latter. It multiplies values, shifted to be
   positive, by the mask, where ours are minus infinity, which chooses the same.
@@ -176,7 +175,8 @@ def _raw_logits(policy: Any, obs: Tensor) -> Any:
 def test_updates_of_discrete_sac_equal_d3rlpys(d3rlpy: Any, alpha: float | str, num_critics: int) -> None:
     learned = alpha == "auto"
     ratio: dict[str, Any] = {"target_entropy_ratio": 0.98} if learned else {}
-    ours = build("discrete_sac", **SHARED, **ratio, alpha=alpha, tau=0.1, num_critics=num_critics, huber_delta=1.0)
+    copied: dict[str, Any] = {"tau": 1.0, "target_update_interval": 4}
+    ours = build("discrete_sac", **SHARED, **ratio, **copied, alpha=alpha, num_critics=num_critics, huber_delta=1.0)
     peer = _create(
         d3rlpy,
         "DiscreteSAC",
@@ -186,7 +186,7 @@ def test_updates_of_discrete_sac_equal_d3rlpys(d3rlpy: Any, alpha: float | str, 
         temp_learning_rate=1e-2 if learned else 0.0,
         initial_temperature=1.0 if learned else alpha,
         n_critics=num_critics,
-        target_update_interval=1,
+        target_update_interval=4,
         actor_encoder_factory=_networks(d3rlpy),
         critic_encoder_factory=_networks(d3rlpy),
     )
@@ -199,7 +199,6 @@ def test_updates_of_discrete_sac_equal_d3rlpys(d3rlpy: Any, alpha: float | str, 
         return {}
 
     move_temperature, peer.update_temp = peer.update_temp, hold_back
-    peer.update_target = lambda: d3rlpy.torch_utility.soft_sync(modules.targ_q_funcs, modules.q_funcs, 0.1)
     copy_layers(peer_layers(modules.policy), actor_layers(ours.model.actor))
     for member in range(num_critics):
         for critics in (modules.q_funcs, modules.targ_q_funcs):

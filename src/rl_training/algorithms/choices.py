@@ -47,7 +47,7 @@ def critic_objective(
     q_values: Tensor,
     actions: Tensor,
     target_q_values: Tensor,
-    conservative_weight: float = 0.0,
+    conservative_weight: float | Tensor = 0.0,
     huber_delta: float | None = None,
 ) -> Metrics:
     """Error of critics (E, B, choices) at the logged choices (B,) against targets (B,), and the penalty of CQL."""
@@ -55,7 +55,7 @@ def critic_objective(
     metrics = losses.critic_objective(q_values=taken, target_q_values=target_q_values)
     if huber_delta is not None:
         metrics["critic_loss"] = losses.huber(taken - target_q_values, huber_delta).mean(-1).sum()
-    if not conservative_weight:
+    if isinstance(conservative_weight, float) and not conservative_weight:
         return metrics
     gaps = conservative_gap(q_values, actions)
     penalized = {"critic_loss": metrics["critic_loss"] + conservative_weight * gaps.sum()}

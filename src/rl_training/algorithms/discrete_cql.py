@@ -4,7 +4,8 @@
 
 TD is the loss of double DQN or, with `num_quantiles`, that of QR-DQN. D is the cross-entropy of the logged choices with
 the values as logits. If its weight is large, the algorithm clones the data. The weight is relative to the rewards: for
-returns between 0 and 1, it should be between 0.05 and 0.2. The values are no returns any more; judge the policy by
+returns between 0 and 1, it should be between 0.05 and 0.2. It is relative to `huber_delta` too, the largest slope of
+TD: with a small one, the penalty outweighs all rewards. The values are no returns any more; judge the policy by
 `rl-training estimate`.
 
 Kumar et al., "Conservative Q-Learning for Offline Reinforcement Learning", NeurIPS 2020.

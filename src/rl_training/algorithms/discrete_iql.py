@@ -14,8 +14,9 @@ policy takes the choice with the highest min_i Q_i(s, a) among those with pi(a |
 Kostrikov, Nair and Levine, "Offline Reinforcement Learning with Implicit Q-Learning", 2021; `shifted` is from Snell et
 al., "Offline RL for Natural Language Generation with Implicit Language Q Learning", 2022.
 
-The authors have no code for choices: these are their losses, with a categorical actor. `beta` is relative to the
-returns: where they are between 0 and 1, it should be between 10 and 30.
+The authors have no code for choices: these are their losses, with a categorical actor. Snell et al. also add the
+penalty of CQL, which is not here. `beta` is relative to the returns: where they are between 0 and 1, it should be
+between 10 and 30.
 """
 
 from __future__ import annotations

@@ -6,13 +6,14 @@
     temperature minimises  log(alpha) mean (H(pi(s)) - target_entropy_ratio * log(number of possible choices))
 
 in this order; actor and temperature move together. D_i is the penalty of discrete CQL. It and the cloning term keep a
-policy near the data offline, where the expectations ask for choices that were never logged. Both are off online.
+policy near the data offline, where the expectations ask for choices that were never logged. Both are off online, and
+in an online phase the penalty may have another weight.
 
 Christodoulou, "Soft Actor-Critic for Discrete Action Settings", 2019.
 
 Differs from the paper: target networks follow softly (`tau: 1` with `target_update_interval: 8000` copies them, as
-most code does); a target entropy of half the largest one instead of 0.98 of it,
-which keeps a policy almost uniform. The logarithm of the temperature stays between -20 and 2.
+most code does); a target entropy of half the largest one instead of 0.98 of it, which keeps a policy almost uniform.
+The logarithm of the temperature stays between -20 and 2.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class DiscreteSACHyper(ValueHyper):
     target_entropy_ratio: float = option(0.5, "entropy to reach, relative to that of uniform choices", ge=0, le=1)
     temperature_learning_rate: float | None = option(None, "learning rate of temperature; null: learning_rate", gt=0)
     conservative_weight: float = option(0.0, "weight of the penalty of discrete CQL", ge=0)
+    online_conservative_weight: float | None = option(None, "penalty's weight online; null: conservative_weight", ge=0)
     bc_weight: float = option(0.0, "weight of the logged choices' likelihood in the actor's loss", ge=0)
     huber_delta: float | None = option(None, "error from which the critics' loss is linear; null: always squared", gt=0)
     num_critics: int = option(2, "critics; the smallest of them counts", ge=1, le=1000)
@@ -95,15 +97,18 @@ class DiscreteSAC(Algorithm[DiscreteSACHyper, MLPDiscreteSACModel]):
     defaults = {
         "learning_starts": 1_000,
         "offline": {"alpha": 0.05, "conservative_weight": 0.5},
+        "offline_to_online": {"conservative_weight": 0.5, "online_conservative_weight": 0.0},
     }
 
     def critic_loss(self, batch: Batch) -> Metrics:
         """All critics against the expectation of the smallest target critic, entropy included."""
+        hyper = self.hyper
         return critic_objective(
             q_values=self.model.critic.choices(batch["obs"]),
             actions=batch["actions"],
             target_q_values=self.targets(batch),
-            **self.hyper.only("conservative_weight", "huber_delta"),
+            conservative_weight=losses.by_phase(self, hyper.conservative_weight, hyper.online_conservative_weight),
+            huber_delta=hyper.huber_delta,
         )
 
     @torch.no_grad()

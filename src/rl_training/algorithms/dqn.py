@@ -20,7 +20,8 @@ AAAI 2018.
 
 Differs from the papers: Adam instead of RMSProp; one trunk for both streams of the dueling network, which part in the
 last layer; the interval of the target network counts updates, not steps of the environment; with quantiles too, the
-critic chooses a' unless `double` is false.
+critic chooses a' unless `double` is false. Where `huber_delta` is null, errors count by their square, with quantiles by
+half of it.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_training.data.fields import FIRST_ROWS, rename
+from rl_training.data.choices import FIRST_ROWS
+from rl_training.data.fields import rename
 
 FLAGS = ("dones", "truncations", "episode_ends")
 

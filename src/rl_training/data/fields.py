@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rl_training.data.choices import FIRST_ROWS, MASKS, as_vector, misses_next_masks, read_choices, with_masks
 from rl_training.types import DatasetError, nearest
 
 ALIASES: dict[str, tuple[str, ...]] = {
@@ -58,12 +59,9 @@ BESIDE_STEPS = (
     "next_valid_actions",
 )
 """Fields that an episode may have for every step."""
-MASKS = ("valid_actions", "next_valid_actions")
-"""Which choices were possible: 1 for each that was, 0 for the others."""
 VECTORS = ("obs", "next_obs", "actions", "next_actions", "achieved_goals", *MASKS)
 """Fields with several numbers per row."""
 REWARDS_HINT = "add an array named 'rewards' or, of a table, set dataset_columns.reward; bc needs none"
-FIRST_ROWS = 5
 ROW_LIMIT = 1 << 14
 """Rows checked at a time, which bounds the memory that checks take beside the data."""
 
@@ -120,27 +118,7 @@ def read_fields(arrays: Mapping[str, Any], *, copy: bool = False) -> dict[str, N
             raise DatasetError(f"{second} are there, but no {first}")
         if second in fields and fields[second].shape != fields[first].shape:
             raise DatasetError(f"{second} has {_width(fields[second])}, {first} has {_width(fields[first])}")
-    return _with_masks(_ends(_with_log_probs(fields)))
-
-
-def _with_masks(fields: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Masks of choices, of which every one leaves at least one; after the end of the task all are possible."""
-    if "valid_actions" not in fields:
-        return fields
-    if fields["actions"].ndim == 2:
-        raise DatasetError(
-            "valid_actions say which choices were possible, and the actions are no choices: leave them out"
-        )
-    if "next_valid_actions" in fields:
-        # What stands there means nothing.
-        after = np.where(fields["dones"][:, None], np.float32(1), fields["next_valid_actions"])
-        fields = {**fields, "next_valid_actions": after}
-    for name in (name for name in MASKS if name in fields):
-        none = np.flatnonzero(~fields[name].any(axis=1))
-        if len(none):
-            rows = ", ".join(map(str, none[:FIRST_ROWS])) + (", ..." if len(none) > FIRST_ROWS else "")
-            raise DatasetError(f"{name} leave no choice in {len(none)} rows ({rows}): at least one must be 1")
-    return fields
+    return with_masks(_ends(_with_log_probs(fields)))
 
 
 def _with_log_probs(fields: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -185,13 +163,13 @@ def _shape(field: str, spelling: str, value: Any, *, copy: bool) -> NDArray[Any]
     array = as_array(spelling, value, copy=copy)
     if field in VECTORS:
         if field in ("actions", "next_actions") and array.dtype.kind in "iub":
-            return _choices(spelling, array)
+            return read_choices(spelling, array)
         if array.ndim == 1:
             array = array[:, None]
         if array.ndim != 2:
             raise DatasetError(f"{spelling} must be rows of vectors, got shape {array.shape}")
     else:
-        array = _vector(array)
+        array = as_vector(array)
         if array.ndim != 1:
             raise DatasetError(f"{spelling} must be one number per row, got shape {array.shape}")
     if field in ("dones", "truncations", "masks", "episode_ends", "next_action_mask"):
@@ -212,25 +190,6 @@ def _numbers(field: str, spelling: str, array: NDArray[Any]) -> NDArray[Any]:
     elif field != "tail_rewards":
         _check_finite(spelling, array)
     return array
-
-
-def _vector(array: NDArray[Any]) -> NDArray[Any]:
-    """A matrix of one column as a vector."""
-    return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
-
-
-def _choices(spelling: str, array: NDArray[Any]) -> NDArray[np.int64]:
-    """Integer actions as one number per row; rows of 0 with a single 1 say the number of the choice by its place."""
-    array = _vector(array)
-    if array.ndim == 2 and ((array == 0) | (array == 1)).all() and (array.sum(axis=1) == 1).all():
-        array = array.argmax(axis=1)
-    if array.ndim != 1:
-        hint = (
-            "expected one choice per row, or one-hot rows; save continuous actions as floating-point numbers, and "
-            "several choices at once as the number of their combination, numpy.ravel_multi_index(actions.T, sizes)"
-        )
-        raise DatasetError(f"{spelling} are integers of shape {array.shape}; {hint}")
-    return np.ascontiguousarray(array, dtype=np.int64)
 
 
 def _flags(spelling: str, array: NDArray[Any]) -> NDArray[np.bool_]:
@@ -289,6 +248,16 @@ def _jumps(obs: NDArray[Any], next_obs: NDArray[Any]) -> NDArray[np.bool_]:
     return jumps
 
 
+def read_transitions(arrays: Mapping[str, Any], *, copy: bool = False) -> tuple[dict[str, NDArray[Any]], int]:
+    """Known fields with what is derived from the next row, and how many rows were dropped for lack of one."""
+    logged = add_next_actions(read_fields(arrays, copy=copy))
+    rows = len(logged["obs"])
+    if "next_obs" not in logged or misses_next_masks(logged):
+        logged = add_next_obs(logged)
+    logged["dones"] = logged["dones"].astype(np.float32)
+    return logged, rows - len(logged["obs"])
+
+
 def add_next_actions(logged: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Take the next row's action as `next_actions`, unless they were logged; `next_action_mask` says where it exists.
 
@@ -326,11 +295,6 @@ def add_next_obs(logged: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     logged["tail_rewards"] = np.where(before_dropped, following(logged["rewards"]), np.float32(np.nan))
     logged["truncations"] = before_dropped
     return {name: array[kept] for name, array in logged.items()}
-
-
-def misses_next_masks(logged: Mapping[str, Any]) -> bool:
-    """Whether it is known which choices were possible in each row, but not which were after it."""
-    return "valid_actions" in logged and "next_valid_actions" not in logged
 
 
 def following(array: NDArray[Any]) -> NDArray[Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_training.data.fields import MASKS
+from rl_training.data.choices import MASKS
 from rl_training.data.mapped_columns import chunks
 from rl_training.data.offline_dataset import TransitionDataset
 

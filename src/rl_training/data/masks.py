@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.data.fields import FIRST_ROWS, MASKS
+from rl_training.data.audit.finding import View
+from rl_training.data.choices import FIRST_ROWS, MASKS
 from rl_training.data.mapped_columns import join_columns
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.types import DatasetError
@@ -26,21 +27,21 @@ def check_logged(dataset: TransitionDataset, *, first: int = 0, drop: bool = Fal
     if "valid_actions" not in dataset.fields:
         return dataset
     masks, choices = (dataset.fields[name].numpy(force=True) for name in ("valid_actions", "actions"))
-    numbers = choices - first
+    numbers, view = choices - first, View(dataset)
     outside = np.flatnonzero((numbers < 0) | (numbers >= masks.shape[1]))
     if len(outside):
-        place = f"row {outside[0]} has the action {choices[outside[0]]}"
+        place = f"row {view.in_log(outside[:1])[0]} has the action {choices[outside[0]]}"
         raise DatasetError(f"valid_actions has {masks.shape[1]} columns, one per choice from {first} on, but {place}")
     wrong = masks[np.arange(len(masks)), numbers] == 0
     count = int(np.count_nonzero(wrong))
     if not count:
         return dataset
     if not drop:
-        rows = np.flatnonzero(wrong)
-        shown = ", ".join(map(str, rows[:FIRST_ROWS])) + (", ..." if count > FIRST_ROWS else "")
+        rows = view.in_log(np.flatnonzero(wrong)[:FIRST_ROWS])
+        shown = ", ".join(map(str, rows)) + (", ..." if count > FIRST_ROWS else "")
         hint = "mend the data, or set invalid_actions: drop to leave such rows out"
         raise DatasetError(
-            f"in {count} of {len(wrong)} rows valid_actions excludes the logged action ({shown}): {hint}"
+            f"in {count} of {len(wrong)} rows valid_actions excludes the logged action (rows {shown}): {hint}"
         )
     if count == len(wrong):
         raise DatasetError("invalid_actions: drop leaves nothing: valid_actions excludes every logged action")

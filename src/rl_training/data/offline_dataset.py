@@ -16,9 +16,10 @@ from torch import Tensor
 from typing_extensions import Self
 
 from rl_training.config import RewardTransformConfig
+from rl_training.data.choices import one_hot_width
 from rl_training.data.columns import AnyColumns, ColumnsConfig, RewardOf
 from rl_training.data.episodes import SHUFFLED, SHUFFLED_HINT, Episode
-from rl_training.data.fields import add_next_actions, add_next_obs, as_numpy, misses_next_masks, read_fields, rename
+from rl_training.data.fields import as_numpy, read_transitions, rename
 from rl_training.data.mapped_columns import Stored, digest, map_rows, older_digest, take_rows
 from rl_training.data.origin import UNKNOWN, Origin
 from rl_training.data.rows import Rows
@@ -52,6 +53,8 @@ class TransitionDataset:
     """Rewards of rows dropped at episode ends, on the row before, else NaN: they still count in returns."""
     is_ordered: bool = True
     """False after mixing, when neighbouring rows no longer belong together."""
+    num_choices: int | None = None
+    """How many choices there are, where the log says so by the width of one-hot actions."""
     num_dropped: int = 0
     has_rewards: bool = True
     """False where none were logged; they are 0 then."""
@@ -92,17 +95,14 @@ class TransitionDataset:
         Where `next_obs` is missing it is the next row of the same episode; rows without one are dropped and counted.
         """
         plain = {name: as_numpy(each) if isinstance(each, Tensor) else each for name, each in arrays.items()}
-        logged = add_next_actions(read_fields(plain, copy=copy))
-        rows = len(logged["obs"])
-        if "next_obs" not in logged or misses_next_masks(logged):
-            logged = add_next_obs(logged)
-        dropped = rows - len(logged["obs"])
-        logged["dones"] = logged["dones"].astype(np.float32)
+        logged, dropped = read_transitions(plain, copy=copy)
         tensors = {name: torch.from_numpy(array) for name, array in logged.items()}
         beside: dict[str, Any] = {name: tensors.pop(name, None) for name in BESIDE}
-        notes = (f"dropped {dropped} rows without a next observation",) if dropped else ()
+        width = one_hot_width(plain[rename(plain)["actions"]])
+        notes = [f"dropped {dropped} rows without a next observation"] if dropped else []
+        notes += [] if width is None else [f"actions are one-hot rows: read as {width} choices"]
         beside |= {"has_rewards": "rewards" in rename(arrays), "origin": Origin.of(plain)}
-        return cls(tensors, **beside, num_dropped=dropped, notes=notes, seed=seed)
+        return cls(tensors, **beside, num_choices=width, num_dropped=dropped, notes=tuple(notes), seed=seed)
 
     @classmethod
     def from_episodes(cls, episodes: Iterable[Any], *, seed: int = 0) -> Self:

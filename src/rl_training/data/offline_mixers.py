@@ -61,6 +61,7 @@ def concatenate_datasets(datasets: Sequence[TransitionDataset]) -> TransitionDat
         tail_rewards=_joined(tails),
         is_ordered=all(part.is_ordered for part in datasets),
         raw_returns=_joined([part.raw_returns for part in datasets]),
+        num_choices=max(part.num_choices or 0 for part in datasets) or None,
         num_dropped=sum(part.num_dropped for part in datasets),
         has_rewards=first.has_rewards,
         reward_transforms=first.reward_transforms,
@@ -104,6 +105,12 @@ def _check_dimensions(datasets: Sequence[TransitionDataset]) -> None:
             raise DatasetError(f"datasets 0 and {number} cannot be mixed: only one of them has discrete actions")
         if part.has_rewards != first.has_rewards:
             raise DatasetError(f"datasets 0 and {number} cannot be mixed: only one of them has rewards")
+        if ("valid_actions" in part.fields) != ("valid_actions" in first.fields):
+            hint = "add masks of ones where every action was possible, or leave valid_actions out of both"
+            raise DatasetError(f"datasets 0 and {number} cannot be mixed: only one of them has valid_actions; {hint}")
+        if "valid_actions" in first.fields and part.valid_actions.shape[1] != first.valid_actions.shape[1]:
+            widths = f"{first.valid_actions.shape[1]} and {part.valid_actions.shape[1]}"
+            raise DatasetError(f"datasets 0 and {number} cannot be mixed: valid_actions have {widths} columns")
         for name in ("obs_dim", "action_dim"):
             if getattr(part, name) != getattr(first, name):
                 sizes = f"{getattr(first, name)} and {getattr(part, name)}"

@@ -14,16 +14,15 @@ from numpy.typing import NDArray
 
 from rl_training.data.archives import npz_members
 from rl_training.data.arrow import table_rows
+from rl_training.data.choices import MASKS, misses_next_masks
 from rl_training.data.columns import ColumnsConfig
 from rl_training.data.end_flags import end_conflict
 from rl_training.data.fields import (
     ALIASES,
     KNOWN,
-    MASKS,
     add_next_actions,
     add_next_obs,
     following,
-    misses_next_masks,
     read_fields,
     rename,
 )

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_training.data.fields import ALIASES, BESIDE_STEPS, MASKS, as_array
+from rl_training.data.choices import MASKS
+from rl_training.data.fields import ALIASES, BESIDE_STEPS, as_array
 from rl_training.types import DatasetError
 
 

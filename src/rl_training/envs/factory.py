@@ -287,6 +287,9 @@ def check_spaces(env_id: str, env: gym.Env[Any, Any]) -> None:
             raise ConfigError(f"{env_id} has the action space {actions}; {known}")
         if not (np.isfinite(actions.low).all() and np.isfinite(actions.high).all()):
             raise ConfigError(f"{env_id} has unbounded actions {actions}; wrap it so that they have finite bounds")
+    if isinstance(observations, Dict) and MASK in observations.spaces:
+        hint = "give masks by a method action_masks() or in info, and call other observations by another name"
+        raise ConfigError(f"{env_id} has observations with a part {MASK!r}, which stands for a mask of actions: {hint}")
     parts = observations.spaces.values() if isinstance(observations, Dict) else [observations]
     if not all(isinstance(part, Discrete) or (isinstance(part, Box) and part.dtype != np.uint8) for part in parts):
         known = "only vectors (Box) and numbers of states (Discrete), alone or in a Dict, are supported"

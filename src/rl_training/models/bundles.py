@@ -25,6 +25,7 @@ from rl_training.models.initializers import (
 )
 from rl_training.models.model import Model, Shape, StateShape, with_norm
 from rl_training.models.perceptrons import Multiplier, Norm, RenormMLP
+from rl_training.types import ConfigError
 
 SAC_LOG_STD_RANGE = (-20.0, 2.0)
 """Bounds on the log of the standard deviation, from SAC's authors; they hardly ever bind."""
@@ -44,6 +45,8 @@ class MLPBCModel(Model):
 
     def __init__(self, *, policy: str = "deterministic", discrete: bool = False, **shape: Unpack[Shape]) -> None:
         super().__init__(**shape)
+        if discrete and policy == "stochastic":
+            raise ConfigError("policy: stochastic is a Gaussian; a clone of choices has probabilities without it")
         actor_class = DeterministicActor if policy == "deterministic" else GaussianActor
         self.actor = CategoricalActor(**self.actor_shape) if discrete else actor_class(**self.actor_shape)
 

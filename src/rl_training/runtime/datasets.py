@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from rl_training.config import TrainConfig
 from rl_training.data import DataOptions, TransitionDataset, load_transition_dataset
+from rl_training.data.choices import is_one_hot
 from rl_training.data.fields import REWARDS_HINT
 from rl_training.data.masks import with_all_possible, with_masks_first
 from rl_training.data.timing import StepTimes, step_times
@@ -185,9 +186,14 @@ def _fitted(dataset: TransitionDataset, spaces: SpaceSpec, env_id: str) -> Trans
         raise DatasetError(f"the dataset has obs_dim {dataset.obs_dim}, {env_id} has {spaces.feature_dim}")
     if isinstance(spaces.action, DiscreteActions):
         actions = dataset.actions
-        if not dataset.is_discrete and (dataset.action_dim > 1 or not bool((actions == actions.round()).all())):
+        if dataset.is_discrete:
+            return dataset
+        if dataset.action_dim == spaces.action_dim > 1 and is_one_hot(actions.numpy(force=True)):
+            start = spaces.action.start
+            return dataset.map_actions(lambda values: values.argmax(1) + start).with_notes("actions are one-hot rows")
+        if dataset.action_dim > 1 or not bool((actions == actions.round()).all()):
             raise DatasetError(f"the dataset has continuous actions, {env_id} has {spaces.action}")
-        return dataset if dataset.is_discrete else dataset.map_actions(lambda values: values[:, 0].long())
+        return dataset.map_actions(lambda values: values[:, 0].long())
     if dataset.is_discrete:
         dataset = dataset.map_actions(lambda values: values[:, None].float())
     if dataset.action_dim != spaces.action_dim:
@@ -224,13 +230,15 @@ def with_spaces_of_data(dataset: TransitionDataset, options: DataOptions) -> tup
         named = dataset.columns.choices if dataset.columns is not None else ()
         masks = dataset.fields.get("valid_actions")
         masked = 0 if masks is None else masks.shape[1]
-        count = options.num_actions or len(named) or masked or 1 + max(int(part.max()) for part in parts)
+        stated = options.num_actions or len(named) or masked or dataset.num_choices
+        count = stated or 1 + max(int(part.max()) for part in parts)
         if named and count != len(named):
             raise ConfigError(f"num_actions is {count}, but the table has {len(named)} choices; list them in choices")
         if named:
             return dataset, SpaceSpec.vector(dataset.obs_dim, DiscreteActions(count)), _choices_text(named)
-        if options.num_actions is None and masked:
-            return dataset, SpaceSpec.vector(dataset.obs_dim, DiscreteActions(count)), "as many as masks have columns"
+        if options.num_actions is None and stated:
+            says = "as many as masks have columns" if masked else "as many as one-hot actions have columns"
+            return dataset, SpaceSpec.vector(dataset.obs_dim, DiscreteActions(count)), says
         if options.num_actions is None:
             dataset = dataset.with_notes(f"taken to be all there are: {count} choices; set num_actions if more exist")
         says = "as the config says" if options.num_actions is not None else "as the largest logged one suggests"

@@ -138,7 +138,8 @@ def data_given(
         dataset = as_dataset(data)
         source = "the given dataset"
     spaces = policies[0].spaces if policies else _spaces_of(dataset)
-    dataset = check_logged(_fitting(dataset, spaces), first=getattr(spaces.action, "start", 0))
+    drops = any(bind_options(each.config).data.invalid_actions == "drop" for each in policies)
+    dataset = check_logged(_fitting(dataset, spaces), first=getattr(spaces.action, "start", 0), drop=drops)
     dataset = dataset.map_actions(spaces.action.encode)
     if spaces.is_masked and "valid_actions" not in dataset.fields:
         raise DatasetError("the policy chooses among valid_actions, which the data does not have")
@@ -160,7 +161,8 @@ def _spaces_of(dataset: TransitionDataset) -> SpaceSpec:
     if dataset.is_discrete:
         named = () if dataset.columns is None else dataset.columns.choices
         masks = dataset.fields.get("valid_actions")
-        count = len(named) or (0 if masks is None else masks.shape[1]) or 1 + int(actions.max())
+        masked = 0 if masks is None else masks.shape[1]
+        count = len(named) or masked or dataset.num_choices or 1 + int(actions.max())
         return SpaceSpec.vector(dataset.obs_dim, DiscreteActions(count))
     low, high = actions.amin(0), actions.amax(0)
     if bool((low >= -1).all()) and bool((high <= 1).all()):

@@ -82,7 +82,7 @@ def test_next_masks_alone_are_refused() -> None:
 
 def test_an_excluded_action_is_named_by_its_row_or_cut_out() -> None:
     data = TransitionDataset.from_dict(log(actions=np.array([0, 2, 2, 0, 0, 2])))
-    with pytest.raises(DatasetError, match=r"in 1 of 5 rows valid_actions excludes the logged action \(1\)"):
+    with pytest.raises(DatasetError, match=r"in 1 of 5 rows valid_actions excludes the logged action \(rows 1\)"):
         check_logged(data)
     kept = check_logged(data, drop=True)
     assert kept.obs[:, 0].tolist() == [0, 2, 3, 4]
@@ -90,6 +90,14 @@ def test_an_excluded_action_is_named_by_its_row_or_cut_out() -> None:
     assert kept.next_action_mask is not None
     assert kept.next_action_mask.tolist() == [False, True, True, True]
     assert kept.num_dropped == data.num_dropped + 1
+
+
+def test_an_excluded_action_is_named_by_its_row_in_the_log_where_others_were_dropped() -> None:
+    # Rows 1 and 3 end episodes that were cut, and are dropped for lack of a next observation.
+    cuts = np.array([0, 1, 0, 1, 0, 1], dtype=bool)
+    rows = log(terminals=np.zeros(6, dtype=bool), timeouts=cuts, actions=np.array([0, 1, 2, 0, 1, 2]))
+    with pytest.raises(DatasetError, match=r"in 1 of 3 rows valid_actions excludes the logged action \(rows 4\)"):
+        check_logged(TransitionDataset.from_dict(rows))
 
 
 def test_an_action_beyond_the_columns_is_named() -> None:

@@ -75,18 +75,9 @@ def check_data(view: View, checks: Sequence[Check] = CHECKS) -> list[Finding]:
         if check is not values.finite:
             finding = check(view)
             # End flags are looked at as they were logged, all others on the rows that are kept.
-            findings.append(_in_log(view, finding, is_as_logged=check is order.end_flags))
+            rows = view.in_log(finding.rows, as_logged=check is order.end_flags)
+            findings.append(replace(finding, rows=rows))
     return findings
-
-
-def _in_log(view: View, finding: Finding, *, is_as_logged: bool) -> Finding:
-    """The finding with row numbers as in the log, where rows were dropped in between or put in another order."""
-    rows, numbers = finding.rows, view.dataset.origin.row_numbers
-    if view.dropped_before is not None and not is_as_logged:
-        rows = tuple(row + int(view.dropped_before[row]) for row in rows)
-    if numbers is not None:
-        rows = tuple(int(numbers[row]) for row in rows)
-    return replace(finding, rows=rows)
 
 
 def audit(dataset: TransitionDataset) -> list[str]:

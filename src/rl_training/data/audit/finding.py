@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -208,6 +208,16 @@ class View:
         if is_cut.sum() != self.dataset.num_dropped:
             return None
         return np.concatenate([[0], np.cumsum(is_cut)[:-1]])
+
+    def in_log(self, rows: Iterable[int], *, as_logged: bool = False) -> tuple[int, ...]:
+        """Row numbers as in the log, where rows were dropped or put in another order; of a table, counted from 1.
+
+        Numbers that are `as_logged` count dropped rows too.
+        """
+        if self.dropped_before is not None and not as_logged:
+            rows = [row + int(self.dropped_before[row]) for row in rows]
+        numbers = self.dataset.origin.row_numbers
+        return tuple(rows) if numbers is None else tuple(int(numbers[row]) for row in rows)
 
     @cached_property
     def is_tabular(self) -> bool:
