@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
 
 from rl_training.experiment.importance import Trajectories
 from rl_training.experiment.weights import WeightVerdict, diagnose, judge, unsupported_mass
@@ -19,7 +21,19 @@ Ints = NDArray[np.int64]
 RUNNING = 713
 """States from here on are ends; 714 is survival, which earns 1."""
 SURVIVED = 714
-ACTIONS = 25
+STATES, ACTIONS = 716, 25
+
+
+class OneHotStates(nn.Module):
+    """An encoder of the numbers of states as one 1 among zeros: with a linear network behind it, a table."""
+
+    def __init__(self, obs_dim: int) -> None:
+        super().__init__()
+        self.output_size = STATES
+
+    def forward(self, obs: Tensor) -> Tensor:
+        # Encoders are tried on numbers that are none of states.
+        return functional.one_hot(obs[..., 0].long().clamp(0, STATES - 1), STATES).to(obs.dtype)
 
 
 @dataclass

@@ -32,7 +32,7 @@ LEAST_BEST, MOSTLY_BEST = 0.1, 0.9
 
 FOR_UNIT_RETURNS: dict[str, dict[str, Any]] = {
     "discrete_iql": {"beta": 20.0},
-    "discrete_cql": {"conservative_weight": 0.1},
+    "discrete_cql": {"conservative_weight": 0.02},
     "discrete_crr": {"beta": 0.05},
     "discrete_sac": {"conservative_weight": 0.1, "alpha": 0.02},
 }
