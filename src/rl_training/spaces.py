@@ -128,6 +128,9 @@ class SpaceSpec:
         """Observations with the masks of choices that go with them; a policy without masks takes none."""
         if not self.is_masked:
             raise ConfigError("the policy was trained without valid_actions, and cannot heed them: leave them out")
+        rows = np.shape(next(iter(obs.values())) if isinstance(obs, Mapping) else obs)[:-1]
+        if np.shape(valid) != (*rows, self.action_dim):
+            raise ConfigError(f"valid_actions must have shape {(*rows, self.action_dim)}, got {np.shape(valid)}")
         if isinstance(obs, Mapping):
             return {**obs, MASK: valid}
         others = [name for name in self.obs if name != MASK]

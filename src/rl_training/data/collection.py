@@ -47,7 +47,8 @@ def collect_dataset(
         ended, length = 0, 0
         while len(rows.get("obs", ())) != size and ended != episodes:
             action = np.array(_random_action(instance, obs, choices) if act is None else act(obs))
-            seen, reward, terminated, truncated, _ = instance.step(action)
+            # Environments may look a choice up by its number, which an array is not.
+            seen, reward, terminated, truncated, _ = instance.step(action if action.ndim else action.item())
             next_obs = np.array(seen)
             values = {"obs": obs, "actions": action, "rewards": reward, "next_obs": next_obs, "dones": terminated}
             achieved = {"achieved_goals": instance.get_wrapper_attr("achieved_goal")} if has_goals else {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -100,6 +101,9 @@ class ColumnsConfig:
         problems += self._end_problems()
         if self.choices and self.action_kind == "continuous":
             problems.append("dataset_columns: choices do not go with action_kind: continuous")
+        twice = [name for name, count in Counter(self.choices).items() if count > 1]
+        if twice:
+            problems.append(f"dataset_columns: choices: {twice[0]!r} is there twice")
         if problems:
             raise ConfigError("; ".join(problems))
 

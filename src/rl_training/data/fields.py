@@ -11,7 +11,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rl_training.data.choices import FIRST_ROWS, MASKS, as_vector, misses_next_masks, read_choices, with_masks
+from rl_training.data.choices import (
+    FIRST_ROWS,
+    MASKS,
+    as_vector,
+    misses_next_masks,
+    one_hot_width,
+    read_choices,
+    with_masks,
+)
 from rl_training.types import DatasetError, nearest
 
 ALIASES: dict[str, tuple[str, ...]] = {
@@ -248,14 +256,22 @@ def _jumps(obs: NDArray[Any], next_obs: NDArray[Any]) -> NDArray[np.bool_]:
     return jumps
 
 
-def read_transitions(arrays: Mapping[str, Any], *, copy: bool = False) -> tuple[dict[str, NDArray[Any]], int]:
-    """Known fields with what is derived from the next row, and how many rows were dropped for lack of one."""
-    logged = add_next_actions(read_fields(arrays, copy=copy))
-    rows = len(logged["obs"])
+def read_transitions(
+    arrays: Mapping[str, Any], *, copy: bool = False
+) -> tuple[dict[str, NDArray[Any]], int, tuple[str, ...]]:
+    """Known fields with what is derived from the next row, how many rows were dropped for lack of one, and remarks."""
+    logged, names = add_next_actions(read_fields(arrays, copy=copy)), rename(arrays)
+    rows, notes = len(logged["obs"]), []
     if "next_obs" not in logged or misses_next_masks(logged):
         logged = add_next_obs(logged)
+    dropped = rows - len(logged["obs"])
+    if dropped:
+        notes.append(f"dropped {dropped} rows without a next {'mask' if 'next_obs' in names else 'observation'}")
+    width = one_hot_width(arrays[names["actions"]])
+    if width is not None:
+        notes.append(f"actions are one-hot rows: read as {width} choices")
     logged["dones"] = logged["dones"].astype(np.float32)
-    return logged, rows - len(logged["obs"])
+    return logged, dropped, tuple(notes)
 
 
 def add_next_actions(logged: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

@@ -95,14 +95,12 @@ class TransitionDataset:
         Where `next_obs` is missing it is the next row of the same episode; rows without one are dropped and counted.
         """
         plain = {name: as_numpy(each) if isinstance(each, Tensor) else each for name, each in arrays.items()}
-        logged, dropped = read_transitions(plain, copy=copy)
+        logged, dropped, notes = read_transitions(plain, copy=copy)
         tensors = {name: torch.from_numpy(array) for name, array in logged.items()}
         beside: dict[str, Any] = {name: tensors.pop(name, None) for name in BESIDE}
-        width = one_hot_width(plain[rename(plain)["actions"]])
-        notes = [f"dropped {dropped} rows without a next observation"] if dropped else []
-        notes += [] if width is None else [f"actions are one-hot rows: read as {width} choices"]
         beside |= {"has_rewards": "rewards" in rename(arrays), "origin": Origin.of(plain)}
-        return cls(tensors, **beside, num_choices=width, num_dropped=dropped, notes=tuple(notes), seed=seed)
+        width = one_hot_width(plain[rename(plain)["actions"]])
+        return cls(tensors, **beside, num_choices=width, num_dropped=dropped, notes=notes, seed=seed)
 
     @classmethod
     def from_episodes(cls, episodes: Iterable[Any], *, seed: int = 0) -> Self:
@@ -194,7 +192,7 @@ class TransitionDataset:
         """The trajectories, in the order in which they were logged."""
         data = self.fields
         columns = [data["actions"], data["rewards"], data["dones"].bool(), self.truncations]
-        columns += [data[name] for name in ("achieved_goals",) if name in data]
+        columns += [data["achieved_goals"]] if "achieved_goals" in data else []
         for start, stop in self.episode_bounds().tolist():
             obs = torch.cat([data["obs"][start:stop], data["next_obs"][stop - 1 : stop]])
             yield Episode(obs, *(column[start:stop] for column in columns))

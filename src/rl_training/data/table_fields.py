@@ -41,7 +41,7 @@ def read_observations(source: TableFiles | Table, columns: ColumnsConfig) -> NDA
         word = "columns" if len(missing) > 1 else "column"
         raise DatasetError(f"the policy observes {len(needed)} columns; the table lacks the {word} {shown}")
     table = source.read([*columns.valid_actions, *columns.obs]) if isinstance(source, TableFiles) else source
-    features, masks = _features(table, columns.obs, columns), _numbers(table, columns.valid_actions)
+    features, masks = _features(table, columns.obs, columns), _masks(table, columns.valid_actions)
     part = Part(np.concatenate([masks.values, features.values], axis=1), masks.sources + features.sources)
     cells = EmptyCells(part.sources)
     cells.add(part.values, np.arange(len(table)))
@@ -84,31 +84,40 @@ def learn_categories(
     if has_names:
         columns = replace(columns, choices=learned[action])
     if columns.valid_actions:
-        columns = replace(columns, valid_actions=_masks_of_choices(columns, stated=stated))
+        columns = replace(columns, valid_actions=_masks_of_choices(columns.valid_actions, columns, stated=stated))
+    if "next_valid_actions" in columns.fields:
+        after = _masks_of_choices(columns.fields["next_valid_actions"], columns, stated=stated)
+        columns = replace(columns, fields={**columns.fields, "next_valid_actions": after})
     if columns.categories:
         one_hot = {name: known or learned[name] for name, known in columns.categories.items()}
         columns = replace(columns, one_hot=one_hot)
     return columns, notes
 
 
-def _masks_of_choices(columns: ColumnsConfig, *, stated: bool) -> tuple[str, ...]:
+def _masks_of_choices(masks: tuple[str, ...], columns: ColumnsConfig, *, stated: bool) -> tuple[str, ...]:
     """The columns of masks in the order of the choices: by name where each ends in that of a choice, else as listed.
 
-    Choices that were found in the table have no order of their own, so names must say which mask is whose.
+    Choices that were found in the table have no order of their own, so names must say which mask is whose. Where some
+    names do and others do not, one of them is misspelt.
     """
-    masks, choices = columns.valid_actions, columns.choices
+    choices = columns.choices
     if columns.action_kind != "discrete":
         raise DatasetError("valid_actions say which choices were possible, and the actions are no choices")
     if not choices:
         return masks
-    owners = {choice: [mask for mask in masks if mask.endswith(choice)] for choice in choices}
-    if len(masks) == len(choices) and all(len(found) == 1 for found in owners.values()):
-        by_name = tuple(found[0] for found in owners.values())
-        if len(set(by_name)) == len(masks):
-            return by_name
-    if stated and len(masks) == len(choices):
-        return masks
+    owners = {choice: [mask for mask in masks if mask.casefold().endswith(choice.casefold())] for choice in choices}
+    by_name = tuple(found[0] for found in owners.values() if len(found) == 1)
+    if len(masks) == len(choices) == len(set(by_name)):
+        return by_name
     shown = ", ".join(choices[:10]) + (", ..." if len(choices) > 10 else "")
+    if stated and len(masks) == len(choices):
+        if not any(owners.values()):
+            return masks
+        wrong = next(choice for choice, found in owners.items() if len(found) != 1)
+        raise DatasetError(
+            f"no single column of valid_actions ({', '.join(masks[:10])}) ends in the name of the choice {wrong!r}, "
+            f"though some end in those of others ({shown}): spell both alike"
+        )
     hint = "list all choices in dataset_columns.choices, and the columns of valid_actions in the same order"
     raise DatasetError(
         f"valid_actions are {len(masks)} columns, and there are {len(choices)} choices ({shown}): {hint}"
@@ -129,7 +138,7 @@ def fields_of(table: Table, columns: ColumnsConfig, expression: Expression | Non
     probabilities = {"propensities": columns.propensity, "behavior_log_probs": columns.behavior_log_prob}
     parts |= {field: _numbers(table, [name]) for field, name in probabilities.items() if name is not None}
     if columns.valid_actions:
-        parts["valid_actions"] = _numbers(table, columns.valid_actions)
+        parts["valid_actions"] = _masks(table, columns.valid_actions)
     for name, part in parts.items():
         # The logarithm of a probability of 0 is infinite.
         if name != "behavior_log_probs":
@@ -163,6 +172,21 @@ def _numbers(table: Table, names: Sequence[str], hint: str = "") -> Part:
     for k, name in enumerate(names):
         values[:, k] = small(table.numbers(name, hint))
     return Part(values, list(names))
+
+
+def _masks(table: Table, names: Sequence[str]) -> Part:
+    """Masks of choices, of which every row leaves at least one; empty cells are left to the mapping."""
+    part = _numbers(table, names)
+    odd = np.argwhere((part.values != 0) & (part.values != 1) & ~np.isnan(part.values))
+    if len(odd):
+        row, column = odd[0].tolist()
+        place = f"column {names[column]!r} in {table.places.text(table.first + row)}"
+        raise DatasetError(f"valid_actions must be 0 or 1, got {part.values[row, column]:g}: {place}")
+    none = np.flatnonzero(names and (part.values == 0).all(axis=1))
+    if len(none):
+        place = table.places.text(table.first + int(none[0]))
+        raise DatasetError(f"valid_actions leave no choice in {len(none)} rows, the first is {place}: one must be 1")
+    return part
 
 
 def small(values: NDArray[np.float64]) -> NDArray[np.float32]:

@@ -23,6 +23,10 @@ def join_episodes(episodes: Iterable[Any]) -> dict[str, NDArray[Any]]:
             if part[name].shape[1:] != parts[0][name].shape[1:]:
                 shapes = f"{part[name].shape[1:]}, those of episode 0 {parts[0][name].shape[1:]}"
                 raise DatasetError(f"the {name} of episode {number} have shape {shapes}")
+        if ("valid_actions" in part) != ("valid_actions" in parts[0]):
+            raise DatasetError(
+                f"only one of the episodes 0 and {number} has valid_actions: give them to all, or to none"
+            )
     shared = [name for name in parts[0] if all(name in part for part in parts)]
     return {name: np.concatenate([part[name] for part in parts]) for name in shared}
 

@@ -48,6 +48,8 @@ class Trial:
         self.returns: list[float] = []
         self.lengths: list[int] = []
         self.has_run = False
+        self.has_masks: bool | None = None
+        """Whether the first reset said which actions are possible; None before it."""
         self.info: Mapping[str, Any] = {}
         """What the last reset or step told beside the observation."""
         self.trace = ""
@@ -149,6 +151,11 @@ class Trial:
             self.mistake("action_masks", str(error))
             self.trace = self.trace or error.trace
             raise _Stopped from None
+        if self.has_masks is None:
+            self.has_masks = mask is not None
+        if self.has_masks != (mask is not None):
+            here, there = ("step", "reset") if mask is None else ("reset", "step")
+            self.mistake("action_masks", f"info from {there} has a mask of actions and that from {here} has none")
         if mask is None:
             return space.sample()
         if isinstance(space, Discrete):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from rl_training.binding import bind
 from rl_training.data import DataOptions, TransitionDataset
 from rl_training.data.conversion import load_any
+from rl_training.data.masks import check_logged
 from rl_training.data.tables import table_kind
 from rl_training.experiment.candidates import Facts
 from rl_training.experiment.pipeline_config import PipelineConfig, Workspace
@@ -110,6 +111,9 @@ def _read(config: PipelineConfig) -> tuple[Audit, TransitionDataset | None]:
             "--obs-columns, --action-columns, --reward-column and --episode-column, or columns: in the file of --config"
         )
         raise ConfigError(f"{config.data} is a table: say what its columns are, with {ways}")
+    if config.algo_kwargs.get("invalid_actions") == "drop":
+        dataset = check_logged(load_any(config.data, columns), drop=True)
+        return replace(audit_data(dataset, env_id=config.env_id), source=config.data), dataset
     report = audit_data(config.data, env_id=config.env_id, columns=columns)
     return report, None if report.rows is None else load_any(config.data, columns)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from rl_training.config import TrainConfig
 from rl_training.data import DataOptions, TransitionDataset, load_transition_dataset
@@ -23,6 +24,7 @@ from rl_training.spaces import BoxActions, DiscreteActions, SpaceSpec
 from rl_training.types import ConfigError, DatasetError
 
 DEFAULT_VALIDATION = 0.1
+BY_LARGEST = "as the largest logged one suggests"
 SHOWN_CHOICES = 6
 
 
@@ -223,36 +225,48 @@ def fit_masks(dataset: TransitionDataset, spaces: SpaceSpec) -> tuple[Transition
 
 def with_spaces_of_data(dataset: TransitionDataset, options: DataOptions) -> tuple[TransitionDataset, SpaceSpec, str]:
     """The spaces that the options or the data imply, where there is no environment to ask, and who says so."""
-    parts = [part.actions for part in (dataset, dataset.validation) if part is not None]
+    if options.num_actions is not None and not dataset.is_discrete and dataset.action_dim == 1:
+        whole = bool((dataset.actions == dataset.actions.round()).all())
+        dataset = dataset.map_actions(lambda values: values[:, 0].long()) if whole else dataset
     if dataset.is_discrete:
-        if options.action_low is not None:
-            raise ConfigError("action_low and action_high do not go with choices, which are integers; set num_actions")
-        named = dataset.columns.choices if dataset.columns is not None else ()
-        masks = dataset.fields.get("valid_actions")
-        masked = 0 if masks is None else masks.shape[1]
-        stated = options.num_actions or len(named) or masked or dataset.num_choices
-        count = stated or 1 + max(int(part.max()) for part in parts)
-        if named and count != len(named):
-            raise ConfigError(f"num_actions is {count}, but the table has {len(named)} choices; list them in choices")
-        if named:
-            return dataset, SpaceSpec.vector(dataset.obs_dim, DiscreteActions(count)), _choices_text(named)
-        if options.num_actions is None and stated:
-            says = "as many as masks have columns" if masked else "as many as one-hot actions have columns"
-            return dataset, SpaceSpec.vector(dataset.obs_dim, DiscreteActions(count)), says
-        if options.num_actions is None:
+        count, says = choices_of_data(dataset, options)
+        if says == BY_LARGEST:
             dataset = dataset.with_notes(f"taken to be all there are: {count} choices; set num_actions if more exist")
-        says = "as the config says" if options.num_actions is not None else "as the largest logged one suggests"
         return dataset, SpaceSpec.vector(dataset.obs_dim, DiscreteActions(count)), says
     if options.num_actions is not None:
-        raise ConfigError("num_actions does not go with continuous actions; set action_low and action_high")
+        raise ConfigError("num_actions does not go with actions that are no whole numbers; set action_low, action_high")
     low, high, says = options.action_low, options.action_high, "as the config says"
     if low is None or high is None:
-        low, high, says = _logged_bounds([part.numpy(force=True) for part in parts])
+        low, high, says = _logged_bounds([part.numpy(force=True) for part in _actions(dataset)])
     if not len(low) == len(high) == dataset.action_dim:
         raise ConfigError(
             f"action_low and action_high must have {dataset.action_dim} numbers, got {len(low)} and {len(high)}"
         )
     return dataset, SpaceSpec.vector(dataset.obs_dim, BoxActions(low, high)), says
+
+
+def _actions(dataset: TransitionDataset) -> list[Tensor]:
+    """Those of rows to train on, and of rows that are held out."""
+    return [part.actions for part in (dataset, dataset.validation) if part is not None]
+
+
+def choices_of_data(dataset: TransitionDataset, options: DataOptions) -> tuple[int, str]:
+    """How many choices there are, and who says so."""
+    if options.action_low is not None:
+        raise ConfigError("action_low and action_high do not go with choices, which are integers; set num_actions")
+    named = dataset.columns.choices if dataset.columns is not None else ()
+    if named:
+        if options.num_actions not in (None, len(named)):
+            wrong = f"num_actions is {options.num_actions}, but the table has {len(named)} choices"
+            raise ConfigError(f"{wrong}; list them in choices")
+        return len(named), _choices_text(named)
+    if options.num_actions is not None:
+        return options.num_actions, "as the config says"
+    if "valid_actions" in dataset.fields:
+        return dataset.valid_actions.shape[1], "as many as masks have columns"
+    if dataset.num_choices is not None:
+        return dataset.num_choices, "as many as one-hot actions have columns"
+    return 1 + max(int(part.max()) for part in _actions(dataset)), BY_LARGEST
 
 
 def _choices_text(names: tuple[str, ...]) -> str:

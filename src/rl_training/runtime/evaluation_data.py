@@ -18,8 +18,10 @@ from rl_training.data import DataOptions, TransitionDataset, as_dataset, load_tr
 from rl_training.data.columns import ColumnsConfig
 from rl_training.data.masks import check_logged
 from rl_training.data.offline_mixers import concatenate_datasets
+from rl_training.data.table_files import TableFiles
+from rl_training.data.tables import table_kind
 from rl_training.models.novelty import Novelty, fit_novelty, hold_out
-from rl_training.runtime.datasets import find_task, fit_masks, load_data
+from rl_training.runtime.datasets import choices_of_data, find_task, fit_masks, load_data
 from rl_training.runtime.fitting import EvaluationLog
 from rl_training.runtime.options import RunOptions, bind_options
 from rl_training.runtime.saved_policy import SavedPolicy
@@ -128,7 +130,7 @@ def data_given(
     """
     if isinstance(data, (str, Path)):
         said = next((bind_options(each.config).data.dataset_columns for each in policies), None)
-        stated = said if columns is None else _stated(columns, said)
+        stated = _asked(data, said) if columns is None else _stated(columns, said)
         options: DataOptions = bind({"dataset_path": str(data), "dataset_columns": stated}, DataOptions)[0]
         dataset = load_transition_dataset(options)
         source = str(data)
@@ -149,6 +151,13 @@ def data_given(
     return JudgedData(EvaluationLog(dataset, spaces), source, is_held_out, relation)
 
 
+def _asked(data: str | Path, said: ColumnsConfig | None) -> ColumnsConfig | None:
+    """What the runs say of the columns, where the data is a table that does not say it itself."""
+    kind = table_kind(data)
+    is_told = kind is not None and TableFiles(str(data), kind).mapping is not None
+    return None if kind is None or is_told else said
+
+
 def _stated(columns: Mapping[str, Any], said: ColumnsConfig | None) -> dict[str, Any]:
     """What columns are, with the names of choices and categories that the policies know."""
     known = {} if said is None else {"choices": said.choices, "one_hot": said.one_hot}
@@ -159,10 +168,7 @@ def _spaces_of(dataset: TransitionDataset) -> SpaceSpec:
     """Spaces by what was logged."""
     actions = dataset.actions
     if dataset.is_discrete:
-        named = () if dataset.columns is None else dataset.columns.choices
-        masks = dataset.fields.get("valid_actions")
-        masked = 0 if masks is None else masks.shape[1]
-        count = len(named) or masked or dataset.num_choices or 1 + int(actions.max())
+        count, _ = choices_of_data(dataset, DataOptions())
         return SpaceSpec.vector(dataset.obs_dim, DiscreteActions(count))
     low, high = actions.amin(0), actions.amax(0)
     if bool((low >= -1).all()) and bool((high <= 1).all()):

@@ -150,6 +150,12 @@ def _defaults(algorithm: type[Algorithm], given: Mapping[str, Any]) -> dict[str,
     return {name: value for name, value in mode_defaults(algorithm, mode).items() if name not in meaningless}
 
 
+def _other_mode(name: str, algorithm: type[Algorithm], mode: Mode) -> str:
+    """What to do where data is given to an algorithm that acts unless it is told otherwise."""
+    learns_offline = mode == "online" and not isinstance(algorithm.reads, Rollout)
+    return "; to learn from it, set algo_kwargs.mode=offline" if name == "dataset_path" and learns_offline else ""
+
+
 def _refuse_foreign(config: TrainConfig, options: RunOptions) -> None:
     """Refuse options that mean nothing in the run's mode; one that has the value it would have anyway is no request."""
     algorithm, mode = options.algorithm, options.mode
@@ -157,7 +163,7 @@ def _refuse_foreign(config: TrainConfig, options: RunOptions) -> None:
     usual = {name: value for group in option_groups(algorithm) for name, value in field_defaults(group).items()}
     usual |= _defaults(algorithm, config.algo_kwargs)
     problems = [
-        f"algo_kwargs: {name} does not go with mode: {mode}"
+        f"algo_kwargs: {name} does not go with mode: {mode}{_other_mode(name, algorithm, mode)}"
         for name, value in config.algo_kwargs.items()
         if name in foreign and value != usual[name] and value is not None and value not in ([], ())
     ]

@@ -45,6 +45,8 @@ CHECKS: tuple[Check, ...] = (
     values.duplicate_episodes,
     values.action_bounds,
     values.possible_actions,
+    values.masks_in_order,
+    values.logged_probabilities,
     values.stuck_actions,
     values.quantised_actions,
     values.action_scale,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rl_training.data.audit.finding import Finding, View, found, hash_rows, passed, plural, unchecked
+from rl_training.data.choices import MASKS
 from rl_training.spaces import BoxActions, DiscreteActions
 
 MOST_COLUMNS = 1000
@@ -43,8 +44,16 @@ def possible_actions(view: View) -> Finding:
     start = view.bounds.start if isinstance(view.bounds, DiscreteActions) else 0
     numbers = choices - start
     inside = (numbers >= 0) & (numbers < allowed.shape[1])
-    wrong = ~inside | (allowed[np.arange(len(numbers)), np.where(inside, numbers, 0)] == 0)
-    rows = np.flatnonzero(wrong)
+    if not inside.all():
+        return found(
+            name,
+            "fail",
+            f"{plural(int((~inside).sum()), 'row')} took an action for which valid_actions has no column",
+            "there must be a column for every choice, and choices are numbered as the columns are",
+            "mend the actions, or add the columns that are missing",
+            rows=np.flatnonzero(~inside).tolist(),
+        )
+    rows = np.flatnonzero(allowed[np.arange(len(numbers)), numbers] == 0)
     if not len(rows):
         return passed(name, "every logged action was possible")
     return found(
@@ -53,6 +62,44 @@ def possible_actions(view: View) -> Finding:
         f"{plural(len(rows), 'row')} took an action that valid_actions excludes there",
         "either the mask or the action is wrong, and a policy would learn from what cannot have happened",
         "mend the data, or set invalid_actions: drop to leave such rows out",
+        rows=rows.tolist(),
+    )
+
+
+def masks_in_order(view: View) -> Finding:
+    """Next masks that are not those of the next row."""
+    name, fields = "next masks", view.dataset.fields
+    if "next_valid_actions" not in fields or not view.dataset.is_ordered:
+        return unchecked(name, "the data does not say which actions were possible next (next_valid_actions)")
+    now, after = (fields[field].numpy(force=True) for field in MASKS)
+    differs = (after[:-1] != now[1:]).any(axis=1) & ~view.dataset.episode_ends.numpy(force=True)[:-1]
+    rows = np.flatnonzero(differs)
+    if not len(rows):
+        return passed(name, "next_valid_actions are the valid_actions of the next row")
+    return found(
+        name,
+        "fail",
+        f"in {plural(len(rows), 'row')} next_valid_actions are not the valid_actions of the next row",
+        "columns may be in another order, or rows missing: values of the next state would be those of other actions",
+        "mend the columns, or leave next_valid_actions out: they are taken from the next row then",
+        rows=rows.tolist(),
+    )
+
+
+def logged_probabilities(view: View) -> Finding:
+    """Logged actions that had no probability."""
+    name, logged = "propensities", view.dataset.fields.get("behavior_log_probs")
+    if logged is None:
+        return unchecked(name, "the data does not say how probable its actions were")
+    rows = np.flatnonzero(np.isneginf(logged.numpy(force=True)))
+    if not len(rows):
+        return passed(name, "every logged action had a probability above 0")
+    return found(
+        name,
+        "warn",
+        f"{plural(len(rows), 'row')} hold an action that was taken with probability 0",
+        "what was taken was possible; weights by such probabilities are infinite",
+        "mend the probabilities; estimates by weights are refused until then",
         rows=rows.tolist(),
     )
 
@@ -106,6 +153,16 @@ def duplicate_columns(view: View) -> Finding:
 def action_bounds(view: View) -> Finding:
     """Actions that cannot be."""
     name = "action bounds"
+    if view.bounds is None and view.dataset.is_discrete and (view.actions < 0).any():
+        negative = np.flatnonzero((view.actions < 0).any(axis=1))
+        return found(
+            name,
+            "fail",
+            f"{plural(len(negative), 'row')} have a negative action",
+            "choices are numbered from 0 on; a negative number often stands for a value that is missing",
+            "mend these rows, or leave them out",
+            rows=negative.tolist(),
+        )
     if view.bounds is None:
         return unchecked(name, "the bounds of actions are not known; an environment (--env) tells them")
     if isinstance(view.bounds, BoxActions):
