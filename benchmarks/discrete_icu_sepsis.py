@@ -35,6 +35,7 @@ RESULTS = ROOT / "benchmarks" / "results" / "discrete_icu_sepsis.md"
 
 GAMMA = 0.99
 """The discount of FQE, which needs one below 1."""
+MEMBERS = 4
 FRESH = 1000
 """Added to a seed, that of a log which no policy was trained on."""
 Found = dict[str, Any]
@@ -56,8 +57,8 @@ while they claim 0.90 or more.
 
 ## FQE
 
-Each policy judged by a second log of 10,000 episodes, which it was not trained on, with discount {gamma:g}. Intervals
-are to be compared with what the policy is worth at that discount.
+Each policy judged by a second log of 10,000 episodes, which it was not trained on, with discount {gamma:g} and
+{members} members. Intervals are to be compared with what the policy is worth at that discount.
 
 | Algorithm | Seed | Worth, discount {gamma:g} | Estimate | 95 % interval | Covered |
 | --- | --- | --- | --- | --- | --- |
@@ -71,7 +72,8 @@ def compute(name: str, case: Case, seed: int, output: Path) -> Found:
     log = sepsis_log(task, seed)
     found = survival(task, case, log, seed, output / "runs" / name / str(seed))
     fresh = task.arrays(sepsis_log(task, FRESH + seed))
-    fit = estimate({name: task.function(found.policy)}, fresh, gamma=GAMMA, weights=False, seed=seed, threads=1)[name]
+    options: dict[str, Any] = {"gamma": GAMMA, "members": MEMBERS, "weights": False, "seed": seed, "threads": 1}
+    fit = estimate({name: task.function(found.policy)}, fresh, **options)[name]
     return {
         "rows": len(log.states),
         "worth": found.truth,
@@ -134,6 +136,7 @@ def write(args: argparse.Namespace) -> None:
     text = ABOUT.format(
         rows=" to ".join(f"{count:,}" for count in (rows[0], rows[-1])),
         gamma=GAMMA,
+        members=MEMBERS,
         unconstrained=" and ".join(f"`{name}`" for name in UNCONSTRAINED),
         learned="\n".join(learned_row(name, list(found.values())) for name, found in table.items() if found),
         judged="\n".join(judged_row(name, seed, each) for name, found in table.items() for seed, each in found.items()),

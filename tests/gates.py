@@ -80,6 +80,13 @@ class PairedGates(SilentGates):
         return np.array([True, True, *(way == self.gate % 3 for way in range(3))])
 
 
+class ForgetfulGates(Gates):
+    """The same task, which says what is possible at the start only."""
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return (*super().step(action)[:4], {})
+
+
 class MisnamedGates(Gates):
     """The same task, which calls a part of its observations as a mask is called here."""
 

@@ -206,6 +206,11 @@ def test_a_table_with_masks_is_answered_by_names(tmp_path: Path, command: Comman
     with path.open() as file:
         rows = list(csv.DictReader(file))
     assert all(line.strip('"') == "wait" for line, row in zip(lines[1:], rows, strict=True) if row["ok_go"] == "0")
+    # The run can be judged by the same rows in another form, which says itself what its columns are.
+    for name in ("log.parquet", "log.rlt", "log.npz"):
+        assert command("data", "convert", path, tmp_path / name, *flags, *masks[:2]).code == 0
+        judged = estimate(tmp_path / "mine", tmp_path / name, updates=20, members=2, split="all")
+        assert judged.rows == 60, name
     unclear = ["--valid-action-columns", "no_b", "--out", tmp_path / "other"]
     refused = command("train", "discrete_cql", "--data", path, *flags, *unclear, "total_timesteps=5")
     assert refused.code == 2
@@ -230,3 +235,17 @@ def test_several_choices_at_once_are_one_choice_from_data_to_export(command: Com
     valid = [[0, 1, 0, 0, 1, 0]]
     assert int(saved.predict([[0.0, 0.0]], valid_actions=valid)[0]) in (1, 4)
     assert saved.export(tmp_path / "exported", dataset=arrays).about["action"]["parts"] == [2, 3]
+
+
+def test_a_pipeline_drops_what_was_not_possible(log: Path, tmp_path: Path, command: Command) -> None:
+    arrays = _arrays(log)
+    arrays["valid_actions"][5, arrays["actions"][5]] = 0
+    path = tmp_path / "odd.npz"
+    np.savez(path, **arrays)
+    tiny = ["--updates", "20", "--seeds", "0", "--members", "2", "--algos", "discrete_bcq"]
+    sizes = ["--set", "algo_kwargs.hidden_sizes=[8]", "--set", "fit_updates=20", "--gamma", "0.8"]
+    refused = command("pipeline", path, *tiny, *sizes, "--out", tmp_path / "refused")
+    assert (refused.code, "set invalid_actions: drop" in refused.err) == (2, True)
+    drop = ["--set", "algo_kwargs.invalid_actions=drop", "--out", tmp_path / "pipe"]
+    answer = command("pipeline", path, *tiny, *sizes, *drop)
+    assert answer.code == 0, answer.err

@@ -41,6 +41,8 @@ FURTHER = (
     "timestamps",
 )
 """Fields that have no key of their own."""
+SPELLINGS = {"next_action_masks": "next_valid_actions"}
+"""Other names of these fields."""
 _ASKS_EPISODES = (
     "dataset_columns: which rows belong to the same episode (run, batch, day, patient)? Name the column that says so "
     "(episode), or set episodes: one (all rows follow each other), episodes: flags (an episode ends where terminated, "
@@ -82,6 +84,8 @@ class ColumnsConfig:
     choices: tuple[str, ...] = option((), "names of all choices, in the order of their numbers; default those logged")
 
     def __post_init__(self) -> None:
+        renamed = {SPELLINGS.get(name, name): columns for name, columns in self.fields.items()}
+        object.__setattr__(self, "fields", renamed)
         problems = [
             f"dataset_columns: {name} must not be empty" for name in ("obs", "actions") if not getattr(self, name)
         ]

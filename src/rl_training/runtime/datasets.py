@@ -84,7 +84,15 @@ def load_data(
     env = None if env_id is None else partial(make_native_env, env_id, config.env_kwargs, raw_rewards=True)
     _check_reward_wrappers(config, data_options)
     audit = TrainingAudit(None if spaces is None else spaces.action)
-    first = spaces.action.start if spaces is not None and isinstance(spaces.action, DiscreteActions) else 0
+    known, origin = (spaces.action, str(env_id)) if spaces is not None else _stated_choices(data_options)
+    first = known.start if isinstance(known, DiscreteActions) else 0
+
+    def inspect(part: TransitionDataset) -> None:
+        audit.inspect(part)
+        # Before rows are held out or dropped, so that they have the numbers of the log.
+        if isinstance(known, DiscreteActions) and part.is_discrete:
+            known.check(part.actions, name="actions", origin=origin)
+
     dataset = load_transition_dataset(
         data_options,
         env=env,
@@ -92,7 +100,7 @@ def load_data(
         default_validation=DEFAULT_VALIDATION if env is None else 0.0,
         returns=_returns(options),
         dataset=given,
-        inspect=audit.inspect,
+        inspect=inspect,
         first_choice=first,
     )
     summary = audit.summary(accepted=data_options.accept_audit)
@@ -173,6 +181,12 @@ def _check_reward_wrappers(config: TrainConfig, options: DataOptions) -> None:
             "env_kwargs.wrappers.reward does not change rewards in a file; use reward_preset, reward_scale, "
             "reward_shift, reward_clip_min and reward_clip_max in algo_kwargs"
         )
+
+
+def _stated_choices(options: DataOptions) -> tuple[DiscreteActions | None, str]:
+    """The choices that the options state, if they do, and how these are called."""
+    count = options.num_actions
+    return None if count is None else DiscreteActions(count), f"num_actions: {count}"
 
 
 def _refuse_stated_spaces(options: DataOptions) -> None:

@@ -207,9 +207,21 @@ def as_inputs(policy: Any, log: EvaluationLog, name: str) -> Callable[[Tensor], 
         found = np.asarray(predict(obs.numpy(force=True)))
         native = torch.from_numpy(_checked(found, len(obs), space, name))
         is_probable = isinstance(space, DiscreteActions) and native.ndim == 2
-        return native if is_probable else log.as_inputs(space.encode(native))
+        inputs = native if is_probable else log.as_inputs(space.encode(native))
+        mask = log.spaces.mask_of(obs)
+        if mask is not None:
+            _refuse_impossible(inputs, mask, name)
+        return inputs
 
     return act
+
+
+def _refuse_impossible(chances: Tensor, mask: Tensor, name: str) -> None:
+    """Refuse a policy whose choices (B, choices), by their probabilities, are not all among the possible ones."""
+    impossible = int(((chances * (1 - mask)).sum(-1) > 1e-3).sum())
+    if impossible:
+        share = f"for {impossible} of {len(mask)} observations"
+        raise ConfigError(f"{name} takes actions that valid_actions excludes, {share}: nobody could act like that")
 
 
 def _checked(actions: NDArray[Any], rows: int, space: BoxActions | DiscreteActions, name: str) -> NDArray[Any]:

@@ -9,10 +9,13 @@ import gates  # registers the tasks
 import numpy as np
 import pytest
 
-from rl_training import BC, DQN
+from rl_training import BC, DQN, estimate
 from rl_training.config import TrainConfig
 from rl_training.data import TransitionDataset, concatenate_datasets, load_transition_dataset
 from rl_training.data.writers import write_dataset
+from rl_training.envs import check_env
+from rl_training.runtime import collect
+from rl_training.runtime.auditing import audit_data
 from rl_training.runtime.datasets import find_task, load_data
 from rl_training.runtime.options import read_options
 from rl_training.spaces import DiscreteActions, SpaceSpec
@@ -41,6 +44,8 @@ def spaces(arrays: dict[str, Any], *, env: str | None = None, **options: Any) ->
 
 
 CHOICES = np.arange(ROWS) % 2
+MASKED = {"valid_actions": np.ones((ROWS, 2)), "next_valid_actions": np.eye(2)[CHOICES], "next_obs": np.ones((ROWS, 4))}
+"""Next masks that are not those of the next row."""
 
 
 @pytest.mark.parametrize(
@@ -127,3 +132,126 @@ def test_a_gaussian_is_no_clone_of_choices(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="policy: stochastic is a Gaussian"):
         BC(dataset=log(CHOICES), policy="stochastic", total_timesteps=10, output_dir=tmp_path).learn()
     assert not list(tmp_path.iterdir())
+
+
+TABLE = {
+    "x": np.arange(6.0),
+    "choice": ["none", "syrup", "tablets"] * 2,
+    "reward": np.ones(6),
+    "end": [0, 0, 0, 0, 0, 1],
+    **{f"can_{name}": np.ones(6) for name in ("none", "syrup", "tablets")},
+    **{f"next_{name}": np.ones(6) for name in ("none", "syrup", "tablets")},
+}
+COLUMNS: dict[str, Any] = {
+    "obs": ["x"],
+    "actions": ["choice"],
+    "reward": "reward",
+    "terminated": "end",
+    "episodes": "flags",
+    "valid_actions": ["can_tablets", "can_none", "can_syrup"],
+}
+
+
+def table(columns: dict[str, Any], **changes: Any) -> TransitionDataset:
+    pandas = pytest.importorskip("pandas")
+    return TransitionDataset.from_table(pandas.DataFrame({**TABLE, **changes}), {**COLUMNS, **columns})
+
+
+def test_columns_of_both_masks_are_matched_with_choices_by_name() -> None:
+    after = ["next_tablets", "next_none", "next_syrup"]
+    data = table({"fields": {"next_action_masks": after}}, next_none=[0, 1, 1, 1, 1, 1], can_syrup=[0, 1, 1, 1, 1, 1])
+    assert data.valid_actions[0].tolist() == [1, 0, 1]
+    assert data.next_valid_actions[0].tolist() == [0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("columns", "changes", "says"),
+    [
+        ({"choices": ["none", "syrup", "tablet"]}, {}, "no single column of valid_actions (can_tablets, can_none, can"),
+        ({"choices": ["none", "none", "syrup"]}, {}, "choices: 'none' is there twice"),
+        ({}, {"can_syrup": [1, 1, 3, 1, 1, 1]}, "must be 0 or 1, got 3: column 'can_syrup' in row 3"),
+        ({}, {f"can_{name}": [1, 0, 1, 1, 1, 1] for name in ("none", "syrup", "tablets")}, "the first is row 2"),
+    ],
+    ids=["misspelt", "twice", "three", "none"],
+)
+def test_masks_of_a_table_are_refused_in_words_of_the_table(
+    columns: dict[str, Any], changes: dict[str, Any], says: str
+) -> None:
+    with pytest.raises((ConfigError, DatasetError)) as caught:
+        table(columns, **changes)
+    assert says in str(caught.value)
+
+
+def test_an_episode_without_masks_does_not_take_those_of_others_away() -> None:
+    episode = {"observations": np.zeros((3, 1)), "actions": np.array([0, 1]), "rewards": np.zeros(2)}
+    with pytest.raises(DatasetError, match="only one of the episodes 0 and 1 has valid_actions"):
+        TransitionDataset.from_episodes([episode, {**episode, "valid_actions": np.ones((2, 2))}])
+
+
+@pytest.mark.parametrize(
+    ("arrays", "check", "verdict", "rows"),
+    [
+        (log(CHOICES, valid_actions=np.ones((ROWS, 1))), "possible actions", "fail", 1),
+        (log(CHOICES - 1), "action bounds", "fail", 0),
+        (log(CHOICES, propensities=np.where(CHOICES == 1, 0.0, 0.5)), "propensities", "warn", 1),
+        (
+            log(
+                CHOICES,
+                valid_actions=np.ones((ROWS, 2)),
+                next_valid_actions=np.eye(2)[CHOICES],
+                next_obs=np.ones((ROWS, 4)),
+            ),
+            "next masks",
+            "fail",
+            0,
+        ),
+    ],
+    ids=["no column", "negative", "probability 0", "next masks"],
+)
+def test_the_audit_sees_what_is_wrong_with_choices(arrays: dict[str, Any], check: str, verdict: str, rows: int) -> None:
+    findings = {each.check: each for each in audit_data(TransitionDataset.from_dict(arrays)).findings}
+    assert findings[check].verdict == verdict
+    assert findings[check].rows[0] == rows
+
+
+def test_rows_are_counted_before_some_are_held_out() -> None:
+    arrays = {name: np.concatenate([value] * 10) for name, value in log(CHOICES).items()}
+    arrays["actions"][100] = 7
+    with pytest.raises(DatasetError, match="that num_actions: 2 does not know: row 100 is 7, expected 0 to 1"):
+        spaces(arrays, num_actions=2, validation_fraction=0.5)
+
+
+def test_whole_floats_are_choices_if_the_user_says_how_many() -> None:
+    assert spaces(log(CHOICES.astype(np.float32)), num_actions=3)[1].action == DiscreteActions(3)
+    with pytest.raises(ConfigError, match="num_actions does not go with actions that are no whole numbers"):
+        spaces(log(CHOICES + 0.5), num_actions=3)
+
+
+@pytest.mark.parametrize("valid", [[1, 1, 0], [[1, 1, 0]] * 3, [[1, 1]] * 2])
+def test_masks_of_another_shape_than_observations_are_refused(valid: Any) -> None:
+    masked = SpaceSpec.vector(2, DiscreteActions(3)).with_mask()
+    with pytest.raises(ConfigError, match=r"valid_actions must have shape \(2, 3\), got"):
+        masked.with_valid([[0.0, 0.0]] * 2, valid)
+
+
+def test_a_policy_that_does_what_is_not_possible_is_not_judged() -> None:
+    arrays = {name: np.concatenate([value] * 10) for name, value in log(CHOICES).items()}
+    arrays["valid_actions"] = np.tile([1, 1, 0], (10 * ROWS, 1))
+    with pytest.raises(ConfigError, match=r"takes actions that valid_actions excludes, for \d+ of \d+ observations"):
+        estimate({"wrong": lambda obs: np.full(len(obs), 2)}, arrays, updates=10, members=2)
+
+
+@pytest.mark.parametrize("env", ["Taxi-v4", "FrozenLake-v1", "CliffWalking-v1"])
+def test_environments_that_look_choices_up_get_numbers(env: str, tmp_path: Path) -> None:
+    collect(str(tmp_path / "log.npz"), env_id=env, steps=20)
+    assert load_transition_dataset(tmp_path / "log.npz").is_discrete
+
+
+def test_masks_in_one_place_only_are_a_mistake_of_the_environment() -> None:
+    report = check_env(gates.ForgetfulGates, steps=20)
+    assert "info from reset has a mask of actions and that from step has none" in report.mistakes
+
+
+def test_data_for_an_algorithm_that_acts_says_how_to_learn_from_it(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"to learn from it, set algo_kwargs\.mode=offline"):
+        read_options(TrainConfig(algo="dqn", algo_kwargs={"dataset_path": str(tmp_path / "log.npz")}))
