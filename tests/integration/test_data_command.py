@@ -170,7 +170,6 @@ MISTAKES: dict[str, tuple[tuple[str, ...], str]] = {
         ("--random", "--env", "Pendulun-v1", "--steps", "5"),
         "unknown env_id 'Pendulun-v1'; did you mean 'Pendulum-v1'?",
     ),
-    "tabular task": (("--random", "--env", "FrozenLake-v1", "--steps", "5"), "FrozenLake-v1 has the observation space"),
     "no checkpoint": (("--checkpoint", "nowhere", "--steps", "5"), "'nowhere' does not exist"),
 }
 

@@ -77,6 +77,8 @@ CUT = (False, False, False, False, False, False, False, True)
 
 WITH_VALUES = [name for name, cls in ALGORITHMS.items() if name != "bc" and not isinstance(cls.reads, Rollout)]
 EXACT: dict[str, dict[str, Any]] = {
+    "discrete_cql": {"conservative_weight": 0.0},
+    "discrete_sac": {"alpha": 0.0},
     "dqn": {"target_update_interval": 1},
     "rebrac": {"critic_bc_weight": 0.0},
     "redq": {"alpha": 0.0, "num_critics": 3, "policy_delay": 2},
@@ -123,8 +125,8 @@ def _state_values(algorithm: Algorithm) -> list[Tensor]:
     obs, found = torch.eye(8), []
     with torch.no_grad():
         if algorithm.action_space.kind == "discrete":
-            return list(algorithm.model.critic(obs).unbind(-1))
-        if hasattr(algorithm.model, "critic"):
+            found += [algorithm.model.values(obs, torch.full((8,), choice)) for choice in (0, 1)]
+        elif hasattr(algorithm.model, "critic"):
             found += [algorithm.model.critic(obs, torch.full((8, 1), action)).amin(0) for action in (-0.5, 0.0, 0.5)]
         if hasattr(algorithm.model, "value"):
             found.append(algorithm.model.value(obs))
