@@ -66,19 +66,23 @@ Each policy judged by a second log of 10,000 episodes, which it was not trained 
 """
 
 
-def compute(name: str, case: Case, seed: int, output: Path) -> Found:
-    """Train, compute what the policy is worth, and estimate it from another log."""
+def compute(name: str, case: Case, seed: int, output: Path, *, judged: bool) -> Found:
+    """Train, compute what the policy is worth and, if it is to be judged, estimate it from another log."""
     task = Sepsis(SEPSIS_DATA)
     log = sepsis_log(task, seed)
     found = survival(task, case, log, seed, output / "runs" / name / str(seed))
-    fresh = task.arrays(sepsis_log(task, FRESH + seed))
-    options: dict[str, Any] = {"gamma": GAMMA, "members": MEMBERS, "weights": False, "seed": seed, "threads": 1}
-    fit = estimate({name: task.function(found.policy)}, fresh, **options)[name]
-    return {
+    facts = {
         "rows": len(log.states),
         "worth": found.truth,
         "claim": found.claim,
         "discounted": task.value(found.policy, GAMMA),
+    }
+    if not judged:
+        return facts
+    fresh = task.arrays(sepsis_log(task, FRESH + seed))
+    options: dict[str, Any] = {"gamma": GAMMA, "members": MEMBERS, "weights": False, "seed": seed, "threads": 1}
+    fit = estimate({name: task.function(found.policy)}, fresh, **options)[name]
+    return facts | {
         "estimate": fit.value,
         "raw_estimate": fit.raw_value,
         "interval": fit.interval,
@@ -91,12 +95,21 @@ def kept(name: str, seed: int, output: Path) -> Path:
     return output / f"{name}__seed{seed}.json"
 
 
+def is_missing(path: Path, judged: bool) -> bool:
+    """Whether a run has not been made, or not been judged though it is to be."""
+    return not path.exists() or (judged and "estimate" not in json.loads(path.read_text(encoding="utf-8")))
+
+
 def run(args: argparse.Namespace) -> None:
     """Compute what is missing."""
-    todo = [(name, seed) for seed in args.seeds for name in args.cases if not kept(name, seed, args.output).exists()]
+    every = [(name, seed) for seed in args.seeds for name in args.cases]
+    todo = [(name, seed) for name, seed in every if is_missing(kept(name, seed, args.output), seed in args.fqe_seeds)]
     args.output.mkdir(parents=True, exist_ok=True)
     with ProcessPoolExecutor(args.workers, mp_context=get_context("spawn")) as pool:
-        jobs = {pool.submit(compute, name, SEPSIS[name], seed, args.output): (name, seed) for name, seed in todo}
+        jobs = {
+            pool.submit(compute, name, SEPSIS[name], seed, args.output, judged=seed in args.fqe_seeds): (name, seed)
+            for name, seed in todo
+        }
         for job in as_completed(jobs):
             (name, seed), found = jobs[job], job.result()
             kept(name, seed, args.output).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
@@ -139,7 +152,12 @@ def write(args: argparse.Namespace) -> None:
         members=MEMBERS,
         unconstrained=" and ".join(f"`{name}`" for name in UNCONSTRAINED),
         learned="\n".join(learned_row(name, list(found.values())) for name, found in table.items() if found),
-        judged="\n".join(judged_row(name, seed, each) for name, found in table.items() for seed, each in found.items()),
+        judged="\n".join(
+            judged_row(name, seed, each)
+            for name, found in table.items()
+            for seed, each in found.items()
+            if "estimate" in each
+        ),
     )
     RESULTS.write_text(text, encoding="utf-8")
 
@@ -149,6 +167,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", nargs="+", default=list(SEPSIS), choices=list(SEPSIS))
     parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
+    parser.add_argument("--fqe-seeds", nargs="*", type=int, default=list(SEEDS), help="of which policies are judged")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--output", type=Path, default=ROOT / "runs" / "discrete_icu_sepsis")
     args = parser.parse_args()

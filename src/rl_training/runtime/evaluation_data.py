@@ -207,21 +207,9 @@ def as_inputs(policy: Any, log: EvaluationLog, name: str) -> Callable[[Tensor], 
         found = np.asarray(predict(obs.numpy(force=True)))
         native = torch.from_numpy(_checked(found, len(obs), space, name))
         is_probable = isinstance(space, DiscreteActions) and native.ndim == 2
-        inputs = native if is_probable else log.as_inputs(space.encode(native))
-        mask = log.spaces.mask_of(obs)
-        if mask is not None:
-            _refuse_impossible(inputs, mask, name)
-        return inputs
+        return native if is_probable else log.as_inputs(space.encode(native))
 
     return act
-
-
-def _refuse_impossible(chances: Tensor, mask: Tensor, name: str) -> None:
-    """Refuse a policy whose choices (B, choices), by their probabilities, are not all among the possible ones."""
-    impossible = int(((chances * (1 - mask)).sum(-1) > 1e-3).sum())
-    if impossible:
-        share = f"for {impossible} of {len(mask)} observations"
-        raise ConfigError(f"{name} takes actions that valid_actions excludes, {share}: nobody could act like that")
 
 
 def _checked(actions: NDArray[Any], rows: int, space: BoxActions | DiscreteActions, name: str) -> NDArray[Any]:
@@ -278,18 +266,25 @@ class Support:
 
     def novel_share(self, actions: Tensor) -> float:
         """The share of a policy's actions, given for all logged observations, that the log does not back."""
-        if self.missing is not None:
-            return float((actions.numpy(force=True) * ~self.logged[self.numbers]).sum(1).mean())
+        obs = self.log.dataset.obs
+        if self.log.dataset.is_discrete:
+            return float((self._unbacked_choices(obs) * actions).sum(1).mean())
         if self.novelty is None:
             return 0.0
-        obs = self.log.dataset.obs
-        if not self.log.dataset.is_discrete:
-            return float(torch.cat([self._is_far(*part) for part in _parts(obs, actions)]).mean())
-        shares = [
-            torch.cat([self._is_far(*part) for part in _parts(obs, torch.full((len(obs),), choice))])
-            for choice in range(self.log.spaces.action_dim)
-        ]
-        return float((torch.stack(shares, dim=1) * actions).sum(1).mean())
+        return float(torch.cat([self._is_far(*part) for part in _parts(obs, actions)]).mean())
+
+    def _unbacked_choices(self, obs: Tensor) -> Tensor:
+        """1 for each choice (rows, choices) that the log does not back; one that a mask excludes never is."""
+        count, mask = self.log.spaces.action_dim, self.log.spaces.mask_of(obs)
+        if self.missing is not None:
+            unbacked = torch.from_numpy(~self.logged[self.numbers]).float()
+        elif self.novelty is not None:
+            taken = [torch.full((len(obs),), choice) for choice in range(count)]
+            shares = [torch.cat([self._is_far(*part) for part in _parts(obs, choices)]) for choices in taken]
+            unbacked = torch.stack(shares, dim=1)
+        else:
+            unbacked = torch.zeros(len(obs), count)
+        return unbacked if mask is None else torch.maximum(unbacked, 1 - mask)
 
     def _is_far(self, obs: Tensor, actions: Tensor) -> Tensor:
         assert self.novelty is not None  # noqa: S101 - for the type checker
