@@ -123,6 +123,7 @@ class _Hyper(_Options, total=False):
     encoder: Any | None
     encoder_kwargs: Mapping[str, Any]
     max_grad_norm: float | None
+    precision: Literal['float32', 'bfloat16']
 
 class _ActorCriticHyper(_Hyper, total=False):
     gamma: float

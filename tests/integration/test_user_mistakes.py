@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rl_training import BC
 from rl_training.config import TrainConfig
 from rl_training.experiment import get_algorithm_spec
-from rl_training.runtime import train
+from rl_training.runtime import performance, train
 from rl_training.types import CheckpointError
 
 Arrays = dict[str, Any]
@@ -139,6 +139,19 @@ def test_a_device_that_the_machine_lacks_is_refused(train_tiny: Command, output:
         pytest.skip("this machine has it")
 
     _refused(train_tiny("device=cuda"), output, "device 'cuda' is not available on this machine")
+
+
+def test_bfloat16_is_refused_where_the_processor_lacks_it(
+    train_tiny: Command, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(performance, "has_bfloat16", lambda device: False)
+    words = "precision: bfloat16 is not possible: this processor has no instructions for it; set float32"
+    _refused(train_tiny("algo_kwargs.precision=bfloat16"), output, words)
+
+
+def test_a_precision_that_there_is_not_is_answered_with_the_nearest(train_tiny: Command, output: Path) -> None:
+    words = "precision must be one of 'float32' or 'bfloat16', got 'float16'; did you mean 'bfloat16'?"
+    _refused(train_tiny("algo_kwargs.precision=float16"), output, words)
 
 
 @pytest.mark.parametrize(

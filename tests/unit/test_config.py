@@ -444,7 +444,7 @@ def test_what_an_option_means_beyond_its_value_is_said_at_its_field() -> None:
     fixed = {name for name, when in resume.items() if when == "fixed"}
     networks = {"activation", "layer_norm", "encoder", "encoder_kwargs"}
     outer = {"algo", "env_id", "env_kwargs", "seed", "output_dir", "run_name"}
-    assert fixed == {*outer, "normalize_obs", "mode", *networks}
+    assert fixed == {*outer, "normalize_obs", "mode", "precision", *networks}
     assert {name for name in resume if name not in fixed} == {
         *("num_envs", "n_step", "replay", "buffer_capacity", "initial_checkpoint", "offline_pretrain_updates"),
         *("learning_starts", "warmup_steps", "min_buffer_size"),

@@ -22,6 +22,7 @@ from rl_training.algorithms.registration import ALGORITHMS, Mode, register
 from rl_training.binding import bind
 from rl_training.models import Model
 from rl_training.models.own_encoders import make_encoder
+from rl_training.models.precision import products_in
 from rl_training.reading import TRANSITION, Reading, Transitions
 from rl_training.spaces import ActionKind, ActionSpace, BoxActions, Column, SpaceSpec
 from rl_training.types import Batch, ConfigError, Metrics
@@ -286,7 +287,8 @@ class Algorithm(nn.Module, Generic[H, M]):
         return UpdateResult(report)
 
     def _take(self, step: Step, batch: Batch) -> Metrics:
-        metrics, gradients, norms = self._gradients[step.name](batch)
+        with products_in(self.hyper.precision):
+            metrics, gradients, norms = self._gradients[step.name](batch)
         for child, group in gradients.items():
             self.optimizers[child].step(group, norms[child])
         for name in step.updates_buffers:

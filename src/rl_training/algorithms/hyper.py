@@ -14,6 +14,7 @@ from rl_training.binding import given_options, option, options, refuse_unused
 from rl_training.models.activations import Activation
 from rl_training.models.own_encoders import encoder_path
 from rl_training.models.perceptrons import Norm
+from rl_training.models.precision import Precision
 from rl_training.types import ConfigError
 
 Sizes: TypeAlias = tuple[Annotated[int, Field(ge=1)], ...]
@@ -38,6 +39,7 @@ class Hyper:
     encoder: EncoderPath | None = network_option(None, "class in front of every network, such as my_module:MyEncoder")
     encoder_kwargs: dict[str, JsonValue] = network_option({}, "arguments of the encoder, after the observation's size")
     max_grad_norm: float | None = option(None, "bound on the gradient norm of each network", gt=0)
+    precision: Precision = option("float32", "precision of the products between hidden layers", resume="fixed")
     learning_rate_like: ClassVar[Mapping[str, str]] = {}
     """By child of the model, another child whose learning rate it has unless it has its own."""
 

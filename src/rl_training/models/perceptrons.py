@@ -13,6 +13,7 @@ from torch.nn import functional
 from rl_training.models.activations import ActivationFunction
 from rl_training.models.batch_renorm import BatchRenorm
 from rl_training.models.initializers import Init, uniform
+from rl_training.models.precision import as_factors
 
 Norm = Literal["none", "before", "after"]
 """Whether hidden layers are normalised, and on which side of the activation."""
@@ -65,16 +66,26 @@ class MLP(Perceptron):
         """Outputs (..., output); dropout, if there is any, acts in training only."""
         *hidden, last = self.layers
         for number, layer in enumerate(hidden):
-            rows = layer(rows)
+            pair = layer.weight, layer.bias
+            rows = _linear(rows, *(as_factors(*pair) if number else pair))
             if self.norm == "before":
-                rows = self.norms[number](rows)
+                rows = _normalize(rows, self.norms[number].weight, self.norms[number].bias)
             rows = self.activation(rows)
             if self.norm == "after":
-                rows = self.norms[number](rows)
+                rows = _normalize(rows, self.norms[number].weight, self.norms[number].bias)
             if training and self.dropout:
                 rows = functional.dropout(rows, self.dropout)
-        outputs: Tensor = last(rows)
-        return outputs
+        return _linear(rows, last.weight, last.bias)
+
+
+def _linear(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """A linear map of rows, in the precision of its weight (output, input)."""
+    return functional.linear(rows.to(weight.dtype), weight, bias)
+
+
+def _normalize(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Rows normalised to mean 0 and variance 1, in the precision of the weight."""
+    return functional.layer_norm(rows.to(weight.dtype), rows.shape[-1:], weight, bias)
 
 
 class _EnsembleLayer(nn.Module):
@@ -84,10 +95,14 @@ class _EnsembleLayer(nn.Module):
         super().__init__()
         self.weight, self.bias = nn.Parameter(weight), nn.Parameter(bias)
 
-    def pairs(self, members: Tensor | None = None) -> Pairs:
-        """Weight and bias of each member, as views; or copies, for those at the indices `members`."""
-        parts = [part if members is None else part.index_select(0, members) for part in (self.weight, self.bias)]
-        return list(zip(*(part.unbind() for part in parts), strict=True))
+    def pairs(self, members: Tensor | None = None, *, between: bool = False) -> Pairs:
+        """Weight and bias of each member, as views; or copies, for those at the indices `members`.
+
+        Layers `between` hidden ones have the precision of products.
+        """
+        parts = as_factors(self.weight, self.bias) if between else (self.weight, self.bias)
+        chosen = parts if members is None else [part.index_select(0, members) for part in parts]
+        return list(zip(*(part.unbind() for part in chosen), strict=True))
 
 
 class EnsembleLinear(_EnsembleLayer):
@@ -155,22 +170,24 @@ class EnsembleMLP(Perceptron):
 
     def _members(self, members: Tensor | None = None) -> list[tuple[Pairs, Pairs]]:
         """Layers and norms of each member."""
-        layers = list(zip(*(layer.pairs(members) for layer in self.layers), strict=True))
+        last = len(self.layers) - 1
+        pairs = [layer.pairs(members, between=0 < number < last) for number, layer in enumerate(self.layers)]
+        layers = list(zip(*pairs, strict=True))
         norms = list(zip(*(norm.pairs(members) for norm in self.norms), strict=True))
         return list(zip(layers, norms or [()] * len(layers), strict=True))
 
     def _forward(self, rows: Tensor, layers: Pairs, norms: Pairs, *, training: bool = False) -> Tensor:
         *hidden, (last_weight, last_bias) = layers
         for number, (weight, bias) in enumerate(hidden):
-            rows = torch.addmm(bias, rows, weight)
+            rows = torch.addmm(bias, rows.to(weight.dtype), weight)
             if training and self.dropout:
                 rows = functional.dropout(rows, self.dropout)
             if self.norm == "before":
-                rows = functional.layer_norm(rows, rows.shape[-1:], *norms[number])
+                rows = _normalize(rows, *norms[number])
             rows = self.activation(rows)
             if self.norm == "after":
-                rows = functional.layer_norm(rows, rows.shape[-1:], *norms[number])
-        return torch.addmm(last_bias, rows, last_weight)
+                rows = _normalize(rows, *norms[number])
+        return torch.addmm(last_bias, rows.to(last_weight.dtype), last_weight)
 
 
 class EnsembleRenormMLP(Perceptron):
@@ -201,10 +218,13 @@ class EnsembleRenormMLP(Perceptron):
 
     def forward(self, inputs: Tensor, *, training: bool = False) -> Tensor:
         """The outputs of all members, normalised by the batch in training, else by running statistics."""
-        rows = inputs.expand(self.size, *inputs.shape)
-        for norm, layer in zip(self.norms, self.layers, strict=True):
-            rows = torch.baddbmm(layer.bias[:, None], norm(rows, training=training), layer.weight)
-            if layer is not self.layers[-1]:
+        rows, last = inputs.expand(self.size, *inputs.shape), len(self.layers) - 1
+        for number, (norm, layer) in enumerate(zip(self.norms, self.layers, strict=True)):
+            pair = layer.weight, layer.bias
+            weight, bias = as_factors(*pair) if 0 < number < last else pair
+            normalized = norm(rows.to(layer.weight.dtype), training=training)
+            rows = torch.baddbmm(bias[:, None], normalized.to(weight.dtype), weight)
+            if number < last:
                 rows = self.activation(rows)
         return rows
 

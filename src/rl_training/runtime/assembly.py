@@ -37,7 +37,7 @@ from rl_training.runtime.fine_tuning import FineTuning, begin_with_checkpoint
 from rl_training.runtime.guards import Guards
 from rl_training.runtime.introduction import introduce
 from rl_training.runtime.options import RunOptions, check_action_kind
-from rl_training.runtime.performance import can_compile, default_device, should_compile
+from rl_training.runtime.performance import can_compile, check_precision, default_device, should_compile
 from rl_training.runtime.plan import make_plan, rollout_rows
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.policy_value import VALUE, PolicyValue
@@ -67,6 +67,7 @@ def open_session(
     A `dataset` that is given takes the place of one that options name.
     """
     device, resources = default_device(config.device), ExitStack()
+    check_precision(options.hyper.precision, device)
     task = find_task(config)
     data = None if options.mode == "online" else load_data(config, options, task, dataset)
     fingerprint = "" if data is None else data.fingerprint

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import shlex
 import shutil
 import sys
@@ -13,6 +14,7 @@ from typing import Literal
 
 import torch
 
+from rl_training.models.precision import Precision
 from rl_training.types import ConfigError
 
 CompileOption = Literal["auto", "always", "never"]
@@ -91,3 +93,22 @@ def default_device(name: str) -> torch.device:
     if not available[name.split(":")[0]]:
         raise ConfigError(f"device {name!r} is not available on this machine")
     return torch.device(name)
+
+
+def check_precision(precision: Precision, device: torch.device) -> None:
+    """Refuse products in bfloat16 where they would be emulated, which is many times slower than float32."""
+    if precision == "bfloat16" and not has_bfloat16(device):
+        where = "this processor" if device.type == "cpu" else f"the device {device}"
+        raise ConfigError(f"precision: bfloat16 is not possible: {where} has no instructions for it; set float32")
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """Whether a device multiplies numbers in bfloat16 by instructions of its own."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    if device.type != "cpu":
+        return False
+    if platform.machine() in ("aarch64", "arm64"):
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(getattr(torch.cpu, name)() for name in names if hasattr(torch.cpu, name))

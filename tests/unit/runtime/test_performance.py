@@ -11,7 +11,9 @@ import pytest
 import torch
 
 from rl_training.config import TrainConfig
-from rl_training.runtime import performance, train
+from rl_training.runtime import performance, resume, train
+from rl_training.runtime.checkpointing import load_checkpoint
+from rl_training.runtime.fine_tuning import fine_tuning_config
 from rl_training.runtime.performance import EARNED_AFTER, configure_machine, default_device, should_compile
 from rl_training.types import ConfigError
 
@@ -126,3 +128,17 @@ def test_the_device_is_what_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert default_device("auto") == torch.device("cuda")
+
+
+def test_precision_is_fixed_on_resume_and_free_for_a_run_that_begins_with_the_policy(
+    tiny_config: Callable[..., TrainConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(performance, "has_bfloat16", lambda device: True)
+    run = train(tiny_config("td3_bc", "algo_kwargs.precision=bfloat16")).run_dir
+    with pytest.raises(ConfigError, match="a run keeps its precision"):
+        resume(run, algo_kwargs={"precision": "float32"}, total_timesteps=30)
+    assert resume(run, total_timesteps=30).stop_reason is None
+    weights = load_checkpoint(run / "checkpoints" / "latest.pt")["algorithm"]
+    assert {value.dtype for value in weights.values() if isinstance(value, torch.Tensor)} == {torch.float32}
+    steps = ["total_timesteps=20", "algo_kwargs.learning_starts=5", "algo_kwargs.precision=float32"]
+    assert train(fine_tuning_config(run, overrides=steps)[0]).stop_reason is None
