@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rl_training.cli.console import column_widths, number_text, print_table, wrap
+from rl_training.cli.console import column_widths, number_text, print_table, score_text, wrap
 
 
 @pytest.fixture
@@ -84,3 +84,15 @@ def test_lines_break_at_spaces_and_long_names_after_their_separators(text: str, 
 )
 def test_numbers_have_the_digits_that_one_compares_by(value: float, text: str) -> None:
     assert number_text(value) == text
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "text"),
+    [
+        (-150.25, 12.0, "return -150.2 ± 12.0"),
+        (0.00463, 0.0679, "return 0.0046 ± 0.068"),
+        (0.0, 0.0, "return 0.0 ± 0.0"),
+    ],
+)
+def test_small_returns_such_as_rates_of_clicks_are_not_rounded_to_nothing(mean: float, std: float, text: str) -> None:
+    assert score_text({"return_mean": mean, "return_std": std}) == text

@@ -109,7 +109,7 @@ def summary(result: TrainResult) -> dict[str, str]:
     if result.best_metrics and result.best_metrics != result.metrics:
         lines["best"] = score_text(result.best_metrics)
     if result.data_return is not None:
-        lines["data"] = f"return {result.data_return:.1f}"
+        lines["data"] = f"return {_return_text(result.data_return)}"
     if result.fine_tuning:
         offline, drop, regret = (result.fine_tuning[name] for name in ("offline_score", "largest_drop", "regret"))
         lines["online"] = f"offline score {offline:.1f}, largest drop below it {drop:.1f}, regret {regret:.3g}"
@@ -125,7 +125,8 @@ def meaning(metrics: Mapping[str, float], data_return: float | None) -> str:
         return "the return is a mean over episodes in the environment, on its own reward"
     if "return_mean" in metrics and data_return is not None:
         gain = metrics["return_mean"] - data_return
-        return f"the policy's mean return is {abs(gain):.1f} {'above' if gain >= 0 else 'below'} the data's"
+        side = "above" if gain >= 0 else "below"
+        return f"the policy's mean return is {_return_text(abs(gain))} {side} the data's"
     if "initial_value" in metrics:
         guess = f"Its critic guesses {number_text(metrics['initial_value'])} (discounted, transformed rewards)"
         logged = f"; held-out episodes had {number_text(metrics['initial_return'])}" * ("initial_return" in metrics)
@@ -145,7 +146,7 @@ def next_command(result: TrainResult) -> str:
 def score_text(metrics: Mapping[str, float]) -> str:
     """An evaluation in a few words."""
     if "return_mean" in metrics:
-        text = f"return {metrics['return_mean']:.1f} ± {metrics['return_std']:.1f}"
+        text = f"return {_return_text(metrics['return_mean'])} ± {_return_text(metrics['return_std'])}"
         if "success_rate" in metrics:
             text += f", success {metrics['success_rate']:.2f}"
         return f"{text}, D4RL score {metrics['normalized_score']:.1f}" if "normalized_score" in metrics else text
@@ -169,6 +170,11 @@ def working(*, quiet: bool = False) -> Iterator[Callable[[str], None]]:
         return
     with console.status("") as status:
         yield lambda text: status.update(text.replace("[", r"\["))
+
+
+def _return_text(value: float) -> str:
+    """A return with one decimal; a small one, such as a rate of clicks, with two digits."""
+    return f"{value:.1f}" if abs(value) >= 1 or abs(value) < NOTHING else f"{value:.2g}"
 
 
 def number_text(value: float) -> str:

@@ -33,7 +33,9 @@ class Guarded(gym.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """The first observation of an episode, and further facts."""
-        self.episodes, self.steps, self.seed = self.episodes + 1, 0, seed
+        # A reset after a reset begins the same episode again.
+        self.episodes += self.steps > 0 or self.episodes == 0
+        self.steps, self.seed = 0, seed
         result = self._call("reset", self.env.reset, seed=seed, options=options)
         if not (type(result) is tuple and len(result) == 2 and _fits(self.env.observation_space, result[0])):
             self._refuse(self._trial().examine_reset(result))

@@ -205,6 +205,7 @@ def named_candidates(names: Sequence[str], facts: Facts, *, gamma: float | None 
     found = [_clone(facts)]
     for name in dict.fromkeys(names):
         check_name(name)
+        _check_kind(name, facts)
         if name == BEST_CLONE:
             found.append(_best_clone(facts))
         elif name == "td3_bc":
@@ -221,6 +222,14 @@ def check_name(name: str) -> None:
     if name not in known:
         hint = nearest(name, known) or f"; there are {', '.join(known)}"
         raise ConfigError(f"algorithms: no algorithm for a log is called {name!r}{hint}")
+
+
+def _check_kind(name: str, facts: Facts) -> None:
+    """Refuse an algorithm that is not made for the actions of the log."""
+    kind = "discrete" if facts.is_discrete else "continuous"
+    if name != BEST_CLONE and kind not in ALGORITHMS[name].action_kinds:
+        fitting = ", ".join(each.name for each in choose_candidates(facts))
+        raise ConfigError(f"algorithms: {name} is not for {kind} actions, which the log has: {fitting} are")
 
 
 def _clone(facts: Facts) -> Candidate:

@@ -106,6 +106,9 @@ def test_named_algorithms_are_tried_once_and_always_beside_the_clone() -> None:
         named_candidates(["td3_bd"], BROAD)
     with pytest.raises(ConfigError, match="no algorithm for a log is called 'sac'"):
         named_candidates(["sac"], BROAD)
+    fitting = "td3_bc is not for discrete actions, which the log has: bc, bc_best, discrete_bcq, discrete_iql"
+    with pytest.raises(ConfigError, match=fitting):
+        named_candidates(["td3_bc"], replace(BROAD, is_discrete=True))
 
 
 def test_only_the_clone_of_all_episodes_counts_as_the_clone() -> None:
