@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check slow extras fuzz fuzz-guided torture faults soak lines bench bench-learning bench-online docs docs-site clean
+.PHONY: demo test check slow extras fuzz fuzz-guided torture faults soak lines bench bench-jax bench-learning bench-online docs docs-site clean
 
 demo: $(VENV)/.installed ## Train TD3+BC on random Pendulum data, and compare it with the data
 	$(BIN)/rl-training train --config td3_bc/pendulum
@@ -46,6 +46,9 @@ lines: ## How much code there is, without blanks, comments and docstrings
 bench: $(VENV)/.installed-dev ## Update speed of every algorithm, beside d3rlpy's where it has it
 	$(BIN)/python benchmarks/update_speed.py --algos all
 
+bench-jax: $(VENV)/.installed-dev .venv-jax/.installed ## Update speed of TD3+BC beside the same update in JAX
+	$(BIN)/python benchmarks/jax_update.py --jax-python .venv-jax/bin/python
+
 bench-online: $(VENV)/.installed-dev ## How fast online algorithms learn, and what fine-tuning does; goes on where it was stopped
 	$(BIN)/python benchmarks/online_learning.py
 
@@ -60,7 +63,7 @@ docs-site: $(VENV)/.installed-dev ## Build the documentation as a site in site/;
 	@echo "read it with: $(BIN)/python -m http.server --directory site"
 
 clean:
-	rm -rf $(VENV) .venv-mlflow build dist site src/*.egg-info
+	rm -rf $(VENV) .venv-mlflow .venv-jax build dist site src/*.egg-info
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -78,4 +81,10 @@ $(VENV)/.installed-dev: $(BIN)/python pyproject.toml constraints.txt
 .venv-mlflow/.installed: constraints.txt
 	$(PYTHON) -m venv .venv-mlflow
 	.venv-mlflow/bin/python -m pip install --quiet mlflow==$$(sed -n 's/^mlflow-skinny==//p' constraints.txt)
+	touch $@
+
+# JAX is compared with and never imported by the package. The pin of its version is among the others.
+.venv-jax/.installed: constraints.txt
+	$(PYTHON) -m venv .venv-jax
+	.venv-jax/bin/python -m pip install --quiet -c constraints.txt jax
 	touch $@

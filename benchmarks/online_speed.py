@@ -12,16 +12,15 @@ rounds.
 
 from __future__ import annotations
 
-import argparse
-import multiprocessing as mp
 import statistics
-import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection
-from tempfile import mkdtemp
+from functools import partial
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from halfcheetah import ACTION_DIM, OBS_DIM, SPACES
+from interleaving import Ratio, Variant, Work, for_count, make_parser, rates
 from torch import Tensor, nn
 
 from rl_training.algorithms import ALGORITHMS
@@ -29,47 +28,56 @@ from rl_training.runtime.assembly import open_session
 from rl_training.runtime.loop import after_block
 from rl_training.runtime.options import read_options
 from rl_training.runtime.performance import configure_machine
-from rl_training.spaces import BoxActions, SpaceSpec
+from rl_training.runtime.trainer import Session
 
-OBS_DIM, ACTION_DIM, BATCH, WIDTH, CRITICS = 17, 6, 256, 256, 10
+BATCH, WIDTH, CRITICS = 256, 256, 10
 WARM_UP = 600
 """Steps before the first that counts; updates begin within them."""
 
-Work = Callable[[int], None]
-
+Steps = Callable[[int], None]
+"""Makes a number of steps, or of updates."""
 
 ROLLOUT = 2048
 ENVS = 8
 
 
-def ours(algo: str, *, compiled: bool) -> Work:
-    """Steps of our loop, without logs and evaluations."""
+def open_run(algo: str, *, compiled: bool) -> Session:
+    """A run that neither logs nor evaluates nor saves."""
     options: dict[str, Any] = {"learning_starts": 300, "buffer_capacity": 100_000}
     if algo == "ppo":
         options = {"rollout_steps": ROLLOUT, "batch_size": 64, "epochs": 10}
+    folder = TemporaryDirectory()
     config = {
         "algo": algo,
         "env_id": "HalfCheetah-v4",
         "total_timesteps": 10**9,
-        "output_dir": mkdtemp(),
+        "output_dir": folder.name,
         "log_interval": 10**9,
         "checkpoint_interval": 10**9,
         "num_envs": ENVS if algo == "ppo" else 1,
         "algo_kwargs": {"eval_interval": None, "compile": "always" if compiled else "never", **options},
     }
     session = open_session(*read_options(config))
-
-    def work(steps: int) -> None:
-        stop = session.state.env_steps + steps
-        while session.state.env_steps < stop:
-            session.collect()
-            session.learn(session.next_updates())
-            after_block(session)
-
-    return work
+    # The folder is deleted with the session, and at the end of the process at the latest.
+    session.resources.callback(folder.cleanup)
+    return session
 
 
-def peer(algo: str) -> Work:
+def go_on(session: Session, steps: int) -> None:
+    """Steps of our loop."""
+    stop = session.state.env_steps + steps
+    while session.state.env_steps < stop:
+        session.collect()
+        session.learn(session.next_updates())
+        after_block(session)
+
+
+def ours(algo: str, *, compiled: bool) -> Steps:
+    """Steps of our loop, without logs and evaluations."""
+    return partial(go_on, open_run(algo, compiled=compiled))
+
+
+def peer(algo: str) -> Steps:
     """Steps of Stable-Baselines3's loop."""
     import stable_baselines3 as sb3
     from stable_baselines3.common.noise import NormalActionNoise
@@ -92,7 +100,7 @@ def peer(algo: str) -> Work:
     return lambda steps: model.learn(steps, reset_num_timesteps=False, log_interval=10**9) and None
 
 
-def peer_rollouts(algo: str) -> Work:
+def peer_rollouts(algo: str) -> Steps:
     """Rollouts of Stable-Baselines3's PPO."""
     import stable_baselines3 as sb3
     from stable_baselines3.common.env_util import make_vec_env
@@ -115,11 +123,10 @@ def batch() -> dict[str, Tensor]:
     }
 
 
-def our_updates(algo: str, *, compiled: bool) -> Work:
+def our_updates(algo: str, *, compiled: bool) -> Steps:
     """Updates of ours in which only the critics move."""
     cls = ALGORITHMS[algo]
-    spaces = SpaceSpec.vector(OBS_DIM, BoxActions((-1.0,) * ACTION_DIM, (1.0,) * ACTION_DIM))
-    algorithm = cls.build(spaces, cls.hyper_class(policy_delay=10**9))  # type: ignore[call-arg]  # REDQ's family has it
+    algorithm = cls.build(SPACES, cls.hyper_class(policy_delay=10**9))  # type: ignore[call-arg]  # REDQ's family has it
     if compiled:
         algorithm.compile_steps()
     rows = batch()
@@ -131,7 +138,7 @@ def our_updates(algo: str, *, compiled: bool) -> Work:
     return work
 
 
-def looped_updates(algo: str) -> Work:
+def looped_updates(algo: str) -> Steps:
     """The same critic step over separate networks, one after the other, with torch's own optimiser."""
 
     def critic() -> nn.Module:
@@ -177,7 +184,7 @@ def looped_updates(algo: str) -> Work:
     return work
 
 
-VARIANTS: dict[str, dict[str, Callable[[str], Work]]] = {
+VARIANTS: dict[str, dict[str, Callable[[str], Steps]]] = {
     "loop": {
         "stable-baselines3": peer,
         "eager": lambda algo: ours(algo, compiled=False),
@@ -197,58 +204,33 @@ VARIANTS: dict[str, dict[str, Callable[[str], Work]]] = {
 KINDS = {"sac": "loop", "td3": "loop", "ppo": "rollouts", "redq": "critics", "rlpd": "critics"}
 
 
-def serve(algo: str, variant: str, threads: int, connection: Connection) -> None:
-    """A variant's process: build it, then time as much work as it is told, until told not to."""
+def make(algo: str, variant: str, threads: int) -> Work[float]:
+    """A variant in its process."""
     torch.set_num_threads(threads)
     if variant in ("eager", "compiled"):
         configure_machine(threads)
-    work = VARIANTS[KINDS[algo]][variant](algo)
-    work({"loop": WARM_UP, "rollouts": ROLLOUT, "critics": 20}[KINDS[algo]])
-    connection.send(None)
-    while (count := connection.recv()) > 0:
-        start = time.perf_counter()
-        work(count)
-        connection.send(count / (time.perf_counter() - start))
-
-
-def measure(algo: str, args: argparse.Namespace) -> dict[str, list[float]]:
-    """Rates of every variant, round by round."""
-    context = mp.get_context("spawn")
-    connections: dict[str, Connection] = {}
-    for variant in VARIANTS[KINDS[algo]]:
-        connections[variant], other = context.Pipe()
-        context.Process(target=serve, args=(algo, variant, args.threads, other), daemon=True).start()
-        connections[variant].recv()
-    count = {"loop": args.steps, "rollouts": ROLLOUT, "critics": max(args.steps // 6, 1)}[KINDS[algo]]
-    rates: dict[str, list[float]] = {variant: [] for variant in connections}
-    for _ in range(args.rounds):
-        for variant, connection in connections.items():
-            connection.send(count)
-            rates[variant].append(connection.recv())
-    for connection in connections.values():
-        connection.send(0)
-    return rates
+    return for_count(VARIANTS[KINDS[algo]][variant](algo))
 
 
 def main() -> None:
     """Print a table of rates and ratios."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__, writes=False)
     parser.add_argument("--algos", nargs="+", default=list(KINDS), choices=list(KINDS))
-    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     print(f"{args.threads} thread(s), {args.rounds} rounds of {args.steps} steps")
     print(f"{'algorithm':<10}{'variant':<20}{'per second':>11}{'ratio':>8}")
     for algo in args.algos:
-        rates = measure(algo, args)
-        reference = next(iter(rates.values()))
-        for variant, values in rates.items():
-            ratios = [mine / theirs for mine, theirs in zip(values, reference, strict=True)]
-            print(
-                f"{algo:<10}{variant:<20}{statistics.median(values):>11.1f}{statistics.median(ratios):>8.2f}",
-                flush=True,
-            )
+        kind = KINDS[algo]
+        warm_up = {"loop": WARM_UP, "rollouts": ROLLOUT, "critics": 20}[kind]
+        count = {"loop": args.steps, "rollouts": ROLLOUT, "critics": max(args.steps // 6, 1)}[kind]
+        variants = {name: Variant(partial(make, algo, name, args.threads), warm_up) for name in VARIANTS[kind]}
+        found = rates(variants, count, args.rounds)
+        reference = next(iter(found.values()))
+        for variant, values in found.items():
+            ratio, _ = Ratio.of(values, reference).cells()
+            print(f"{algo:<10}{variant:<20}{statistics.median(values):>11.1f}{ratio:>8}", flush=True)
 
 
 if __name__ == "__main__":

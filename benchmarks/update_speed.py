@@ -11,29 +11,20 @@ theirs in that round. Where d3rlpy lacks the algorithm, the ratio is to our own 
 
 from __future__ import annotations
 
-import argparse
-import multiprocessing as mp
 import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from halfcheetah import CHOICES, SPACES, make_arrays, updates
+from interleaving import Ratio, Variant, Work, for_seconds, make_parser, rates
 
 from rl_training.algorithms import ALGORITHMS
-from rl_training.data import TransitionDataset, source_for
-from rl_training.runtime.artifacts import MetricWindow
+from rl_training.data import TransitionDataset
 from rl_training.runtime.performance import configure_machine
-from rl_training.spaces import BoxActions, DiscreteActions, SpaceSpec
-
-OBS_DIM, ACTION_DIM, ROWS, EPISODE = 17, 6, 100_000, 1000
-SPACES = SpaceSpec.vector(OBS_DIM, BoxActions((-1.0,) * ACTION_DIM, (1.0,) * ACTION_DIM))
-CHOICES = SpaceSpec.vector(OBS_DIM, DiscreteActions(ACTION_DIM))
-WARM_UP = 1.0
-"""Seconds of updates before the first that counts."""
 
 
 @dataclass(frozen=True)
@@ -103,23 +94,6 @@ CASES = {
 }
 
 
-def make_arrays(*, choices: bool) -> dict[str, Any]:
-    """Random transitions in D4RL's names."""
-    rng = np.random.default_rng(0)
-    shape = (ROWS, ACTION_DIM)
-    obs = rng.normal(size=(ROWS + 1, OBS_DIM)).astype(np.float32)
-    return {
-        "observations": obs[:-1],
-        "next_observations": obs[1:],
-        "actions": rng.integers(ACTION_DIM, size=ROWS)
-        if choices
-        else rng.uniform(-1, 1, size=shape).astype(np.float32),
-        "rewards": rng.normal(size=ROWS).astype(np.float32),
-        "terminals": np.zeros(ROWS, dtype=bool),
-        "timeouts": np.arange(1, ROWS + 1) % EPISODE == 0,
-    }
-
-
 def ours(name: str, arrays: dict[str, Any], *, compiled: bool) -> Callable[[], None]:
     """One update of ours, as the training loop makes it."""
     case = CASES[name]
@@ -127,15 +101,7 @@ def ours(name: str, arrays: dict[str, Any], *, compiled: bool) -> Callable[[], N
     algorithm = cls.build(CHOICES if case.choices else SPACES, cls.hyper_class(**case.ours))
     if compiled:
         algorithm.compile_steps()
-    dataset, window = TransitionDataset.from_dict(arrays), MetricWindow()
-    if "returns_to_go" in algorithm.needs:
-        dataset = dataset.with_returns_to_go(algorithm.hyper.gamma)
-    source, _ = source_for(algorithm, dataset)
-
-    def update() -> None:
-        window.add(algorithm.update(source.sample(case.batch)).metrics)
-
-    return update
+    return updates(algorithm, TransitionDataset.from_dict(arrays), case.batch)
 
 
 def peer(name: str, arrays: dict[str, Any]) -> Callable[[], None]:
@@ -163,69 +129,33 @@ def peer(name: str, arrays: dict[str, Any]) -> Callable[[], None]:
     return update
 
 
-def rate(update: Callable[[], None], seconds: float) -> float:
-    """Updates per second, over at least so many of them."""
-    count, start, passed = 0, time.perf_counter(), 0.0
-    while passed < seconds:
-        update()
-        count, passed = count + 1, time.perf_counter() - start
-    return count / passed
-
-
-def serve(variant: str, algo: str, threads: int, connection: Connection) -> None:
-    """A variant's process: build it, then time its updates for as long as it is told, until told not to."""
+def make(variant: str, algo: str, threads: int) -> Work[float]:
+    """A variant in its process."""
     torch.set_num_threads(threads)
     arrays = make_arrays(choices=CASES[algo].choices)
     if variant == "d3rlpy":
-        update = peer(algo, arrays)
-    else:
-        configure_machine(threads)
-        update = ours(algo, arrays, compiled=variant == "compiled")
-    update()
-    rate(update, WARM_UP)
-    connection.send(None)
-    while (seconds := connection.recv()) > 0:
-        connection.send(rate(update, seconds))
-
-
-def measure(algo: str, args: argparse.Namespace) -> dict[str, list[float]]:
-    """Rates of every variant, round by round."""
-    context = mp.get_context("spawn")
-    connections: dict[str, Connection] = {}
-    for variant in CASES[algo].variants:
-        connections[variant], other = context.Pipe()
-        context.Process(target=serve, args=(variant, algo, args.threads, other), daemon=True).start()
-        connections[variant].recv()
-    rates: dict[str, list[float]] = {variant: [] for variant in connections}
-    for _ in range(args.rounds):
-        for variant, connection in connections.items():
-            connection.send(args.seconds)
-            rates[variant].append(connection.recv())
-    for connection in connections.values():
-        connection.send(0)
-    return rates
+        return for_seconds(peer(algo, arrays))
+    configure_machine(threads)
+    return for_seconds(ours(algo, arrays, compiled=variant == "compiled"))
 
 
 def main() -> None:
     """Print a table of rates and ratios."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__, writes=False)
     parser.add_argument("--algos", nargs="+", default=["td3_bc"], choices=[*CASES, "all"])
-    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     print(f"{args.threads} thread(s), {args.rounds} rounds of {args.seconds:g} s")
     print(f"{'algorithm':<14}{'batch':>6}  {'variant':<10}{'updates/s':>10}{'ratio':>8}")
     for algo in CASES if "all" in args.algos else args.algos:
-        rates = measure(algo, args)
-        reference = rates[CASES[algo].variants[0]]
-        for variant, values in rates.items():
-            ratios = [mine / theirs for mine, theirs in zip(values, reference, strict=True)]
-            print(
-                f"{algo:<14}{CASES[algo].batch:>6}  {variant:<10}"
-                f"{statistics.median(values):>10.1f}{statistics.median(ratios):>8.2f}",
-                flush=True,
-            )
+        variants = {name: Variant(partial(make, name, algo, args.threads)) for name in CASES[algo].variants}
+        found = rates(variants, args.seconds, args.rounds)
+        reference = found[CASES[algo].variants[0]]
+        for variant, values in found.items():
+            ratio, _ = Ratio.of(values, reference).cells()
+            rate = statistics.median(values)
+            print(f"{algo:<14}{CASES[algo].batch:>6}  {variant:<10}{rate:>10.1f}{ratio:>8}", flush=True)
 
 
 if __name__ == "__main__":
