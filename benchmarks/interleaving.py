@@ -136,14 +136,14 @@ def rates(variants: Mapping[str, Variant[float] | Script], amount: float, rounds
     return {name: [sum(each) for each in found] for name, found in measure(variants, amount, rounds).items()}
 
 
-def for_seconds(update: Callable[[], object]) -> Work[float]:
+def for_seconds(update: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> Work[float]:
     """Updates for a number of seconds; how many there were per second."""
 
     def work(seconds: float) -> float:
-        count, start, passed = 0, time.perf_counter(), 0.0
+        count, start, passed = 0, clock(), 0.0
         while passed < seconds:
             update()
-            count, passed = count + 1, time.perf_counter() - start
+            count, passed = count + 1, clock() - start
         return count / passed
 
     update()
