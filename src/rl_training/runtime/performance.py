@@ -14,6 +14,7 @@ from typing import Literal
 
 import torch
 
+from rl_training.algorithms.compilation import use_private_folder
 from rl_training.models.precision import Precision
 from rl_training.types import ConfigError
 
@@ -78,6 +79,10 @@ def _obstacle() -> str | None:
     traces_gradients = hasattr(torch._dynamo.config, "trace_autograd_ops")
     if not (traces_gradients and find_spec("torch._dynamo.aot_compile")):
         return f"torch {torch.__version__} cannot compile a gradient; 2.13 can"
+    try:
+        use_private_folder()
+    except ConfigError as error:
+        return str(error)
     try:
         _finds_vector_instructions()
     except Exception as error:

@@ -1,0 +1,75 @@
+"""Where compiled graphs are kept: who may write there, and what a killed linker leaves."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils._filelock import FileLock
+
+from rl_training.algorithms.compilation import FOLDER, use_private_folder
+from rl_training.types import ConfigError
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="owners and modes are POSIX")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(FOLDER, str(tmp_path / "graphs"))
+    return tmp_path / "graphs"
+
+
+def test_a_new_folder_is_the_users_alone(folder: Path) -> None:
+    use_private_folder()
+
+    assert os.environ[FOLDER] == str(folder)
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707])
+def test_a_folder_that_others_can_write_to_is_not_used(folder: Path, mode: int) -> None:
+    folder.mkdir()
+    folder.chmod(mode)
+
+    use_private_folder()
+
+    assert os.environ[FOLDER] == f"{folder}_private"
+    assert Path(f"{folder}_private").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_folder_of_another_user_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    me = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: me + 1)
+
+    with pytest.raises(ConfigError, match=f"other users can write to .*{folder}; name another in {FOLDER}"):
+        use_private_folder()
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(FOLDER, str(tmp_path / "file" / "graphs"))
+
+    with pytest.raises(ConfigError, match=r"folder of compiled graphs .*/file/graphs cannot be made: Not a directory"):
+        use_private_folder()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="libraries are ELF files on Linux")
+def test_half_a_library_is_deleted_unless_somebody_is_writing_it(folder: Path) -> None:
+    (folder / "ab").mkdir(parents=True, mode=0o700)
+    folder.chmod(0o700)
+    (folder / "locks").mkdir()
+    whole, half, empty, in_the_making = (folder / "ab" / f"{name}.so" for name in ("whole", "half", "empty", "made"))
+    for library in (whole, half, in_the_making):
+        shutil.copy(torch._C.__file__, library)
+    for library in (half, in_the_making):
+        os.truncate(library, library.stat().st_size // 2)
+    empty.touch()
+
+    with FileLock(str(folder / "locks" / "made.lock")):
+        use_private_folder()
+
+    assert sorted((folder / "ab").iterdir()) == [in_the_making, whole]
