@@ -13,6 +13,7 @@ from typing import Literal
 
 import torch
 
+from rl_training.runtime.cores import available_cores
 from rl_training.types import ConfigError
 
 CompileOption = Literal["auto", "always", "never"]
@@ -22,9 +23,13 @@ EARNED_AFTER = 20_000
 
 
 def configure_machine(threads: int | None = None) -> None:
-    """Set the number of threads, if given, and keep the allocator from returning buffers to the system."""
-    if threads is not None:
-        torch.set_num_threads(threads)
+    """Set the number of threads, and keep the allocator from returning buffers to the system.
+
+    Without a number, torch's own is kept, unless this process may use fewer cores: torch knows nothing of quotas, and
+    takes OMP_NUM_THREADS at its word.
+    """
+    if threads is not None or torch.get_num_threads() > available_cores():
+        torch.set_num_threads(threads or available_cores())
     if sys.platform == "linux":
         _raise_malloc_thresholds()
 
