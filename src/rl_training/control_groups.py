@@ -12,8 +12,8 @@ MEMBERSHIP = Path("/proc/self/cgroup")
 def control_groups(controller: str, root: Path = CONTROL_GROUP, membership: Path = MEMBERSHIP) -> Iterator[Path]:
     """The folders of every group whose limits hold for this process: its own, those above it, and the root.
 
-    `controller` is cpu or memory. Folders of both versions of control groups are given, whether they exist or not: in a
-    container, the path that the system names may lie outside of what the container sees, and its limits are at the root.
+    `controller` is cpu or memory. Folders of both versions of control groups are given, whether they exist or not: the
+    path that the system names may lie outside of what a container sees, which has its limits at the root.
     """
     for controllers, path in _memberships(membership):
         names = controllers.split(",")

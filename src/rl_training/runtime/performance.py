@@ -8,6 +8,8 @@ import shlex
 import shutil
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Literal
 
@@ -43,6 +45,17 @@ def _raise_malloc_thresholds() -> None:
         mallopt(m_trim_threshold, 1 << 30)
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute with one thread: small networks gain nothing from more, and lose much where others use the machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def should_compile(option: CompileOption, updates: int) -> bool:
     """Whether a run with this number of updates is compiled; warns once where it should be and cannot be."""
     if option == "always" and (obstacle := _obstacle()) is not None:
@@ -75,17 +88,32 @@ def _finds_vector_instructions() -> bool:
 
 
 def _obstacle() -> str | None:
-    compilers = shlex.split(os.environ["CXX"])[:1] if "CXX" in os.environ else ["g++", "clang++"]
-    if not any(map(shutil.which, compilers)):
-        return f"no C++ compiler found (looked for {', '.join(compilers)})"
-    traces_gradients = hasattr(torch._dynamo.config, "trace_autograd_ops")
-    if not (traces_gradients and find_spec("torch._dynamo.aot_compile")):
-        return f"torch {torch.__version__} cannot compile a gradient; 2.13 can"
+    if (lack := missing_for_compiling()) is not None:
+        return lack
     try:
         _finds_vector_instructions()
     except Exception as error:
         return f"the C++ compiler does not work ({str(error).splitlines()[0]})"
     return None
+
+
+def missing_for_compiling() -> str | None:
+    """What compiling needs and is not there; whether the compiler works takes seconds to find out, and is not tried."""
+    if find_compiler() is None:
+        return f"no C++ compiler found (looked for {', '.join(_compilers())})"
+    traces_gradients = hasattr(torch._dynamo.config, "trace_autograd_ops")
+    if not (traces_gradients and find_spec("torch._dynamo.aot_compile")):
+        return f"torch {torch.__version__} cannot compile a gradient; 2.13 can"
+    return None
+
+
+def find_compiler() -> str | None:
+    """The path of the C++ compiler that compiled runs use."""
+    return next(filter(None, map(shutil.which, _compilers())), None)
+
+
+def _compilers() -> list[str]:
+    return shlex.split(os.environ["CXX"])[:1] if "CXX" in os.environ else ["g++", "clang++"]
 
 
 def default_device(name: str) -> torch.device:
