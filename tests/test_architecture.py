@@ -19,6 +19,7 @@ BASE = {
     *(
         "types",
         "files",
+        "control_groups",
         "memory",
         "torch_files",
         "seeds",
@@ -40,7 +41,8 @@ ALLOWED = {
     "files": {"types"},
     "seeds": {"types"},
     "signals": set(),
-    "memory": {"types"},
+    "control_groups": set(),
+    "memory": {"types", "control_groups"},
     "torch_files": {"types", "memory"},
     "binding": {"types"},
     "rewards": {"types", "binding"},

@@ -7,6 +7,7 @@ import os
 import re
 from pathlib import Path
 
+from rl_training.control_groups import CONTROL_GROUP, control_groups
 from rl_training.types import ConfigError, DatasetError, UserError
 
 LIMIT = "RL_TRAINING_MAX_READ"
@@ -15,7 +16,6 @@ LARGEST_RATIO = 200
 """Bytes in memory per byte of a file, beyond which a file is taken to be forged. Logs shrink by less."""
 ALWAYS_ALLOWED = 1 << 28
 """Bytes that no ratio is asked about: a small file of zeros is no attack."""
-CONTROL_GROUP = Path("/sys/fs/cgroup")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -29,7 +29,7 @@ def check_memory(path: Path, needed: int, *, error: type[UserError] = DatasetErr
         if needed > limit:
             raise error(f"{path} holds {_gib(needed)} of arrays, and {LIMIT} allows {_gib(limit)}")
         return
-    free = _free_memory()
+    free = free_memory()
     if free is not None and needed > free:
         sizes = f"{_gib(needed)} of arrays, and {_gib(free)} of memory are free"
         raise error(f"{path} holds {sizes}{f'; if that is right, {hint}' if hint else ''}")
@@ -53,7 +53,7 @@ def _stated_limit() -> int | None:
     return int(float(found[1]) * _UNITS[found[2]])
 
 
-def _free_memory() -> int | None:
+def free_memory() -> int | None:
     """Bytes of memory that can be taken; None where the system does not say."""
     found = [each for each in (_free_on_machine(), _free_in_container(), _free_for_process()) if each is not None]
     return min(found, default=None)
@@ -69,12 +69,19 @@ def _free_on_machine() -> int | None:
 
 
 def _free_in_container() -> int | None:
-    """What the control group leaves; a process that takes more is killed, without an error."""
+    """What the control groups leave; a process that takes more is killed, without an error."""
+    found = [free for free in map(_free_in_group, control_groups("memory", CONTROL_GROUP)) if free is not None]
+    return min(found, default=None)
+
+
+def _free_in_group(group: Path) -> int | None:
+    is_second = (group / "memory.max").is_file()
+    names = ("max", "current") if is_second else ("limit_in_bytes", "usage_in_bytes")
     try:
-        limit, used = (int((CONTROL_GROUP / f"memory.{name}").read_text("ascii")) for name in ("max", "current"))
-        stat = dict(line.split() for line in (CONTROL_GROUP / "memory.stat").read_text("ascii").splitlines())
+        limit, used = (int((group / f"memory.{name}").read_text("ascii")) for name in names)
+        stat = dict(line.split() for line in (group / "memory.stat").read_text("ascii").splitlines())
         # Files that are kept in memory make room when it is needed.
-        return max(limit - used + int(stat["file"]), 0)
+        return max(limit - used + int(stat["file" if is_second else "total_cache"]), 0)
     except (OSError, ValueError, KeyError):
         # There is no limit, or it says "max".
         return None

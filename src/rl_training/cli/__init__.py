@@ -21,6 +21,7 @@ from rl_training.cli import export, fetch, policies, report, train
 from rl_training.cli.config import config_app, list_
 from rl_training.cli.console import print_json
 from rl_training.cli.data import data_app
+from rl_training.cli.doctor import doctor
 from rl_training.cli.env import env_app
 from rl_training.cli.estimate import estimate
 from rl_training.cli.pipeline import pipeline
@@ -60,6 +61,7 @@ app.command()(tune)
 app.command()(export.export)
 app.command("list")(list_)
 app.command()(report.report)
+app.command()(doctor)
 app.add_typer(config_app, name="config")
 app.add_typer(data_app, name="data")
 app.add_typer(env_app, name="env")

@@ -42,7 +42,7 @@ def sweep(
     if not Path(file).is_file():
         raise UserError(f"{file!r} does not exist: expected a YAML file that says what varies")
     spec, folder = read_sweep(file), Path(out or Path("sweeps", Path(file).stem))
-    count = worker_count(workers)
+    count = worker_count(workers, threads=spec.threads)
     if dry_run:
         _show_cost(spec, find_cells(make_cells(spec, folder), folder), count, ray, quiet=quiet, as_json=as_json)
         return

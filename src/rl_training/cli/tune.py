@@ -36,7 +36,7 @@ def tune(
     if not Path(file).is_file():
         raise UserError(f"{file!r} does not exist: expected a YAML file that says what to search")
     spec, folder = read_tune(file), Path(out or Path("tuning", Path(file).stem))
-    result = _run(spec, folder, worker_count(workers), ray, quiet=quiet, as_json=as_json)
+    result = _run(spec, folder, worker_count(workers, threads=spec.threads), ray, quiet=quiet, as_json=as_json)
     if as_json:
         print_json({"out": str(folder), **result.to_plain()})
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from rl_training.importing import IMPORTED
 from rl_training.runtime import TrainResult, read_options, resume, train
 from rl_training.runtime.artifacts import read_json
 from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.cores import available_cores
 from rl_training.runtime.finding import is_finished
 from rl_training.runtime.locking import is_signed
 from rl_training.runtime.named_runs import find_same
@@ -159,6 +159,6 @@ def _limited(job: Job, end: float | None, rounds: int) -> Job:
     return replace(job, seconds=own, until=time.time() + own)
 
 
-def default_workers() -> int:
-    """As many workers as there are processors for this process."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def default_workers(threads: int = 1) -> int:
+    """As many workers with this number of threads as there are cores for this process."""
+    return max(available_cores() // threads, 1)

@@ -13,11 +13,12 @@ from rl_training.experiment.named_policies import named_policies
 from rl_training.experiment.pipeline_clock import Clock
 from rl_training.experiment.pipeline_config import Workspace
 from rl_training.experiment.pipeline_data import Parts
-from rl_training.experiment.pipeline_plan import LAST_SECONDS, LONG_FITS, MARGIN, Plan, between, fit_speed, one_thread
+from rl_training.experiment.pipeline_plan import LAST_SECONDS, LONG_FITS, MARGIN, Plan, between, fit_speed
 from rl_training.experiment.selecting import NO_TIME, Candidate, Selection, choose
 from rl_training.experiment.spending import Pull, check_can_run
 from rl_training.runtime.evaluation_data import JudgedData
 from rl_training.runtime.fitting import FitOptions, OutOfTimeError
+from rl_training.runtime.performance import one_thread
 
 CLAIM_FITS = 2
 """A claim fits the logged behaviour and the chosen policy."""

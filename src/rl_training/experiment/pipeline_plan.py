@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from rl_training.config import TrainConfig
 from rl_training.experiment.candidates import CLONES, Candidate, is_clone
@@ -20,6 +18,7 @@ from rl_training.experiment.pipeline_config import PipelineConfig, Workspace
 from rl_training.experiment.pipeline_data import Parts
 from rl_training.runtime.evaluation_data import data_given
 from rl_training.runtime.fitting import FitOptions, OutOfTimeError, ValueFitter
+from rl_training.runtime.performance import one_thread
 
 KAPPA = 5.0
 LEARNED_UPDATES = 2000
@@ -257,14 +256,3 @@ def fit_speed(path: Path, gamma: float, members: int) -> float:
         fitter.fit_behavior(progress=note)
     (first, before), (last, after) = moments[0], moments[-1]
     return max((after - before) / max(last - first, 1e-6), 1.0)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Fit with one thread: such small networks gain nothing from more, and lose much where others use the machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -9,6 +9,8 @@ import shlex
 import shutil
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Literal
 
@@ -16,6 +18,7 @@ import torch
 
 from rl_training.algorithms.compilation import use_private_folder
 from rl_training.models.precision import Precision
+from rl_training.runtime.cores import available_cores
 from rl_training.types import ConfigError
 
 CompileOption = Literal["auto", "always", "never"]
@@ -25,9 +28,13 @@ EARNED_AFTER = 20_000
 
 
 def configure_machine(threads: int | None = None) -> None:
-    """Set the number of threads, if given, and keep the allocator from returning buffers to the system."""
-    if threads is not None:
-        torch.set_num_threads(threads)
+    """Set the number of threads, and keep the allocator from returning buffers to the system.
+
+    Without a number, torch's own is kept, unless this process may use fewer cores: torch knows nothing of quotas, and
+    takes OMP_NUM_THREADS at its word.
+    """
+    if threads is not None or torch.get_num_threads() > available_cores():
+        torch.set_num_threads(threads or available_cores())
     if sys.platform == "linux":
         _raise_malloc_thresholds()
 
@@ -39,6 +46,17 @@ def _raise_malloc_thresholds() -> None:
     if mallopt is not None:
         mallopt(m_mmap_threshold, 1 << 30)
         mallopt(m_trim_threshold, 1 << 30)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute with one thread: small networks gain nothing from more, and lose much where others use the machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def should_compile(option: CompileOption, updates: int) -> bool:
@@ -73,12 +91,8 @@ def _finds_vector_instructions() -> bool:
 
 
 def _obstacle() -> str | None:
-    compilers = shlex.split(os.environ["CXX"])[:1] if "CXX" in os.environ else ["g++", "clang++"]
-    if not any(map(shutil.which, compilers)):
-        return f"no C++ compiler found (looked for {', '.join(compilers)})"
-    traces_gradients = hasattr(torch._dynamo.config, "trace_autograd_ops")
-    if not (traces_gradients and find_spec("torch._dynamo.aot_compile")):
-        return f"torch {torch.__version__} cannot compile a gradient; 2.13 can"
+    if (lack := missing_for_compiling()) is not None:
+        return lack
     try:
         use_private_folder()
     except ConfigError as error:
@@ -88,6 +102,25 @@ def _obstacle() -> str | None:
     except Exception as error:
         return f"the C++ compiler does not work ({str(error).splitlines()[0]})"
     return None
+
+
+def missing_for_compiling() -> str | None:
+    """What compiling needs and is not there; whether the compiler works takes seconds to find out, and is not tried."""
+    if find_compiler() is None:
+        return f"no C++ compiler found (looked for {', '.join(_compilers())})"
+    traces_gradients = hasattr(torch._dynamo.config, "trace_autograd_ops")
+    if not (traces_gradients and find_spec("torch._dynamo.aot_compile")):
+        return f"torch {torch.__version__} cannot compile a gradient; 2.13 can"
+    return None
+
+
+def find_compiler() -> str | None:
+    """The path of the C++ compiler that compiled runs use."""
+    return next(filter(None, map(shutil.which, _compilers())), None)
+
+
+def _compilers() -> list[str]:
+    return shlex.split(os.environ["CXX"])[:1] if "CXX" in os.environ else ["g++", "clang++"]
 
 
 def default_device(name: str) -> torch.device:

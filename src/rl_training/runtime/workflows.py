@@ -22,6 +22,7 @@ from rl_training.runtime.artifacts import RunDirectory, read_json, refuse_taken
 from rl_training.runtime.assembly import open_session
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpointing import LATEST, refusing_other_networks, save_latest, saved_spaces
+from rl_training.runtime.cores import available_cores
 from rl_training.runtime.evaluation import EVAL_SEED, EvaluationResult
 from rl_training.runtime.faults import traces_logged
 from rl_training.runtime.finding import find_unfinished
@@ -139,7 +140,12 @@ def _check_networks(saved: Saved, options: RunOptions) -> None:
 
 def _configure_machine_as(before: dict[str, Any], threads: int | None, overrides: Mapping[str, Any]) -> None:
     """Set up the machine as it was, and say if it is not the same."""
-    configure_machine(threads or before.get("threads"))
+    wanted, cores = before.get("threads"), available_cores()
+    if threads is None and wanted is not None and wanted > cores:
+        fewer = f"the run was made with {wanted} threads, and this process may use {cores} of the machine's cores"
+        warnings.warn(f"{fewer}: it goes on with {cores}, and results may differ in the last digits", stacklevel=3)
+        wanted = cores
+    configure_machine(threads or wanted)
     if "compile" in overrides.get("algo_kwargs", {}):
         before["compiled"] = None
     started = before.get("torch", torch.__version__)
