@@ -187,6 +187,16 @@ class Ratio:
         return f"{'at most' if at_most else 'at least'} {bar:g}", "met" if is_met else "missed"
 
 
+COMPARISON = ("Variant", "Per second", "Ratio", "Range", "Bar", "")
+"""The header of a table of `compared` rows."""
+
+
+def compared(name: str, values: Sequence[float], reference: Sequence[float], bar: float | None) -> tuple[str, ...]:
+    """A row of a table: the median rate, its ratio to a reference, and the least that is asked for."""
+    ratio = Ratio.of(values, reference)
+    return name, f"{statistics.median(values):.1f}", *ratio.cells(), *ratio.verdict(bar)
+
+
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table in Markdown, which can be read on a terminal too."""
     lines = [tuple(header), *(tuple(row) for row in rows)]

@@ -13,12 +13,13 @@ import time
 from pathlib import Path
 
 import numpy as np
+from halfcheetah import ACTION_DIM, EPISODE, OBS_DIM
 
 from rl_training.data import TransitionDataset, load_transition_dataset
 from rl_training.data.mapped import mapped_writer
 from rl_training.reading import TRANSITION
 
-EPISODE, OBS_DIM, ACTION_DIM, PIECE = 1000, 17, 6, 100_000
+PIECE = 100_000
 
 
 def write_log(path: Path, rows: int) -> None:
@@ -42,6 +43,11 @@ def write_log(path: Path, rows: int) -> None:
                 }
             )
         writer.finish(num_dropped=0, has_rewards=True, notes=())
+
+
+def in_memory(mapped: TransitionDataset) -> TransitionDataset:
+    """The rows of a mapped log in memory of this process."""
+    return TransitionDataset({name: mapped.fields[name].clone() for name in TRANSITION}, mapped.truncations)
 
 
 def anonymous_memory() -> float:
@@ -77,7 +83,7 @@ def main() -> None:
         taken = anonymous_memory() - before
         _, held_out = load_transition_dataset(path).split(0.1)
         with_split = anonymous_memory() - before
-        memory = TransitionDataset({name: mapped.fields[name].clone() for name in TRANSITION}, mapped.truncations)
+        memory = in_memory(mapped)
         rates = [(draw(mapped, arguments.batches), draw(memory, arguments.batches)) for _ in range(arguments.rounds)]
         result = {
             "rows": arguments.rows,

@@ -15,20 +15,16 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 from functools import partial
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from halfcheetah import ACTION_DIM, OBS_DIM, SPACES
 from interleaving import Ratio, Variant, Work, for_count, make_parser, rates
+from quiet_runs import go_on, quiet_run
 from torch import Tensor, nn
 
 from rl_training.algorithms import ALGORITHMS
-from rl_training.runtime.assembly import open_session
-from rl_training.runtime.loop import after_block
-from rl_training.runtime.options import read_options
 from rl_training.runtime.performance import configure_machine
-from rl_training.runtime.trainer import Session
 
 BATCH, WIDTH, CRITICS = 256, 256, 10
 WARM_UP = 600
@@ -41,40 +37,14 @@ ROLLOUT = 2048
 ENVS = 8
 
 
-def open_run(algo: str, *, compiled: bool) -> Session:
-    """A run that neither logs nor evaluates nor saves."""
+def ours(algo: str, *, compiled: bool) -> Steps:
+    """Steps of our loop, without logs and evaluations."""
     options: dict[str, Any] = {"learning_starts": 300, "buffer_capacity": 100_000}
     if algo == "ppo":
         options = {"rollout_steps": ROLLOUT, "batch_size": 64, "epochs": 10}
-    folder = TemporaryDirectory()
-    config = {
-        "algo": algo,
-        "env_id": "HalfCheetah-v4",
-        "total_timesteps": 10**9,
-        "output_dir": folder.name,
-        "log_interval": 10**9,
-        "checkpoint_interval": 10**9,
-        "num_envs": ENVS if algo == "ppo" else 1,
-        "algo_kwargs": {"eval_interval": None, "compile": "always" if compiled else "never", **options},
-    }
-    session = open_session(*read_options(config))
-    # The folder is deleted with the session, and at the end of the process at the latest.
-    session.resources.callback(folder.cleanup)
-    return session
-
-
-def go_on(session: Session, steps: int) -> None:
-    """Steps of our loop."""
-    stop = session.state.env_steps + steps
-    while session.state.env_steps < stop:
-        session.collect()
-        session.learn(session.next_updates())
-        after_block(session)
-
-
-def ours(algo: str, *, compiled: bool) -> Steps:
-    """Steps of our loop, without logs and evaluations."""
-    return partial(go_on, open_run(algo, compiled=compiled))
+    num_envs = ENVS if algo == "ppo" else 1
+    run = quiet_run(algo, env_id="HalfCheetah-v4", num_envs=num_envs, compiled=compiled, **options)
+    return partial(go_on, run)
 
 
 def peer(algo: str) -> Steps:
