@@ -10,7 +10,6 @@ print(model.evaluate(num_episodes=10)["return_mean"])
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from rl_training.experiment.tuning import run_tuning
     from rl_training.runtime import evaluate, fetch_run, predict, resume, train
 
+    __version__: str
     __all__ = [
         "TrainConfig",
         "__version__",
@@ -36,11 +36,6 @@ if TYPE_CHECKING:
         "select",
         "train",
     ]
-
-try:
-    __version__ = version("rl-training")
-except PackageNotFoundError:
-    __version__ = "0.1.0"
 
 # Loaded when asked for: importing torch takes over a second, and `rl-training --help` needs none of it.
 _HOMES = {
@@ -61,6 +56,8 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name == "__all__":  # not a plain list, so that help() and import * find the managed classes too
         return __dir__()
+    if name == "__version__":
+        return _version()
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     if name.startswith("_"):
@@ -76,6 +73,16 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return [*_HOMES, "__version__", *import_module("rl_training.api").MANAGED, *_trainers()]
+
+
+def _version() -> str:
+    # Reading the metadata of packages takes as long as everything else that --help does.
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("rl-training")
+    except PackageNotFoundError:
+        return "0.1.0"
 
 
 def _trainers() -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import sys
 import sysconfig
@@ -77,7 +76,9 @@ def import_modules(names: Iterable[str] | None) -> None:
 
 def _import_file(path: str) -> None:
     """Import a file under a name that no other module has, so that it hides no other module."""
-    digest = hashlib.blake2b(path.encode(), digest_size=4).hexdigest()
+    from hashlib import blake2b
+
+    digest = blake2b(path.encode(), digest_size=4).hexdigest()
     name = re.sub(r"\W", "_", f"{Path(path).stem}_{digest}")
     spec = spec_from_file_location(name, path)
     if spec is None or spec.loader is None:

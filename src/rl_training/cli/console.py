@@ -15,11 +15,12 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
-from typing_extensions import Self
 
 from rl_training.importing import command_text
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from rl_training.experiment import SeedProgress
     from rl_training.runtime import TrainResult
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from importlib.metadata import entry_points
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from rl_training.importing import has_imported
@@ -20,12 +19,17 @@ Rows = list[dict[str, Any]]
 @cache
 def read_index() -> dict[str, Any]:
     """The index: `algorithms`, `rows` of options, and for each algorithm the numbers of its rows by group."""
-    index: dict[str, Any] = json.loads((files("rl_training") / "assets" / "index.json").read_text(encoding="utf-8"))
+    index: dict[str, Any] = json.loads(
+        Path(__file__).parents[1].joinpath("assets", "index.json").read_text(encoding="utf-8")
+    )
     return index
 
 
 def is_complete() -> bool:
     """Whether the index has all algorithms: none was imported, and no installed package brings any."""
+    # Imported here, since it takes a tenth of the time of --help, which asks nothing of packages.
+    from importlib.metadata import entry_points
+
     return not has_imported() and not entry_points(group="rl_training.algorithms")
 
 

@@ -310,7 +310,10 @@ def add_next_obs(logged: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     before_dropped = np.append(truncations[1:] & ~starts_anew[1:], False)
     logged["tail_rewards"] = np.where(before_dropped, following(logged["rewards"]), np.float32(np.nan))
     logged["truncations"] = before_dropped
-    return {name: array[kept] for name, array in logged.items()}
+    # One by one, so that the whole log is not in memory twice.
+    for name in logged:
+        logged[name] = logged[name][kept]
+    return logged
 
 
 def following(array: NDArray[Any]) -> NDArray[Any]:

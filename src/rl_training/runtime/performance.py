@@ -28,19 +28,29 @@ EARNED_AFTER = 20_000
 
 
 def configure_machine(threads: int | None = None) -> None:
-    """Set the number of threads, and keep the allocator from returning buffers to the system.
+    """Set the number of threads, and keep the allocator from returning buffers to the system."""
+    set_threads(threads)
+    keep_buffers()
 
-    Without a number, torch's own is kept, unless this process may use fewer cores: torch knows nothing of quotas, and
-    takes OMP_NUM_THREADS at its word.
+
+def set_threads(threads: int | None = None) -> None:
+    """Compute with this number of threads.
+
+    Without one, torch's own is kept, unless this process may use fewer cores: torch knows nothing of quotas, and takes
+    OMP_NUM_THREADS at its word.
     """
     if threads is not None or torch.get_num_threads() > available_cores():
         torch.set_num_threads(threads or available_cores())
-    if sys.platform == "linux":
-        _raise_malloc_thresholds()
 
 
-def _raise_malloc_thresholds() -> None:
-    """glibc maps every buffer above 128 KiB anew; an activation of 256 x 256 is 256 KiB, and page faults cost 20 %."""
+def keep_buffers() -> None:
+    """Keep the allocator from returning buffers to the system, from when data has been read on.
+
+    glibc maps every buffer above 128 KiB anew; an activation of 256 x 256 is 256 KiB, and page faults cost 20 %. Before
+    that, what reading data leaves behind should be returned.
+    """
+    if sys.platform != "linux":
+        return
     m_trim_threshold, m_mmap_threshold = -1, -3
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

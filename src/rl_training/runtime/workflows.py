@@ -38,7 +38,7 @@ from rl_training.runtime.options import (
     plain_config,
     read_options,
 )
-from rl_training.runtime.performance import configure_machine
+from rl_training.runtime.performance import keep_buffers, set_threads
 from rl_training.runtime.policy import Policy, check_networks, model_part
 from rl_training.runtime.randomness import forked
 from rl_training.runtime.recovery import Saved, newest_state, read_state, settle
@@ -75,7 +75,7 @@ def train(
     refuse_taken(config)
     check_sinks(config.sinks)
     check_upload(config)
-    configure_machine(threads)
+    set_threads(threads)
     session = open_session(config, options, callbacks, dataset=_given(dataset, options))
     with session.resources:
         # From here on there is something to resume from, whatever happens.
@@ -120,7 +120,7 @@ def resume(
         check_upload(config, run)
         if saved is not None:
             _check_networks(saved, options)
-        _configure_machine_as(saved.tree["machine"] if saved else {}, threads, overrides)
+        _set_up_machine_as(saved.tree["machine"] if saved else {}, threads, overrides)
         run.read_lines()
         run.identify(saved.tree.get("run", {}).get("id") if saved else None)
         tree, given = saved.tree if saved else None, _given(dataset, options)
@@ -138,14 +138,14 @@ def _check_networks(saved: Saved, options: RunOptions) -> None:
         check_networks(options.algorithm, spaces, options.hyper, state)
 
 
-def _configure_machine_as(before: dict[str, Any], threads: int | None, overrides: Mapping[str, Any]) -> None:
+def _set_up_machine_as(before: dict[str, Any], threads: int | None, overrides: Mapping[str, Any]) -> None:
     """Set up the machine as it was, and say if it is not the same."""
     wanted, cores = before.get("threads"), available_cores()
     if threads is None and wanted is not None and wanted > cores:
         fewer = f"the run was made with {wanted} threads, and this process may use {cores} of the machine's cores"
         warnings.warn(f"{fewer}: it goes on with {cores}, and results may differ in the last digits", stacklevel=3)
         wanted = cores
-    configure_machine(threads or wanted)
+    set_threads(threads or wanted)
     if "compile" in overrides.get("algo_kwargs", {}):
         before["compiled"] = None
     started = before.get("torch", torch.__version__)
@@ -195,6 +195,7 @@ def _run_dir(path: Path) -> Path:
 
 
 def _run(session: Session) -> TrainResult:
+    keep_buffers()
     try:
         with _stop_on_signals(session):
             session.run.open_sinks(session.config)
