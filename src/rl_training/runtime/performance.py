@@ -21,6 +21,12 @@ CompileOption = Literal["auto", "always", "never"]
 EARNED_AFTER = 20_000
 """Updates from which compiling pays: it takes about 20 s and saves 1 to 3 ms per update."""
 
+EAGER_UPDATES = 2_000
+"""Eager updates with which a run that earns compilation begins, while its graphs are compiled beside it.
+
+They are at most a tenth of the run, and cost a few seconds more than compiled ones: about as long as a start with known
+graphs would wait for them."""
+
 
 def configure_machine(threads: int | None = None) -> None:
     """Set the number of threads, if given, and keep the allocator from returning buffers to the system."""
@@ -39,11 +45,22 @@ def _raise_malloc_thresholds() -> None:
         mallopt(m_trim_threshold, 1 << 30)
 
 
-def should_compile(option: CompileOption, updates: int) -> bool:
-    """Whether a run with this number of updates is compiled; warns once where it should be and cannot be."""
-    if option == "always" and (obstacle := _obstacle()) is not None:
-        raise ConfigError(f"compile: always is not possible: {obstacle}; set compile: never or auto")
-    return can_compile(option == "always" or (option == "auto" and updates >= EARNED_AFTER))
+def compiled_from(option: CompileOption, updates: int) -> int | None:
+    """The number of the update from which a run with so many of them is compiled; None if it never is.
+
+    It depends on options alone, never on how long something takes: equal seeds give equal results on any machine.
+    Warns where a run that earns compilation cannot have it. Whether the compiler works is found out when it is used.
+    """
+    if option == "always":
+        if (obstacle := _obstacle()) is not None:
+            raise ConfigError(f"compile: always is not possible: {obstacle}; set compile: never or auto")
+        return 0 if can_compile(True) else None
+    if option == "never" or updates < EARNED_AFTER:
+        return None
+    if (missing := _missing()) is not None:
+        warnings.warn(f"training without compilation, which is slower: {missing}", stacklevel=2)
+        return None
+    return EAGER_UPDATES
 
 
 def can_compile(wanted: bool) -> bool:
@@ -70,13 +87,21 @@ def _finds_vector_instructions() -> bool:
     return bool(pick_vec_isa())
 
 
-def _obstacle() -> str | None:
+def _missing() -> str | None:
+    """What compiling needs and is not there, as far as that is known without trying."""
     compilers = shlex.split(os.environ["CXX"])[:1] if "CXX" in os.environ else ["g++", "clang++"]
     if not any(map(shutil.which, compilers)):
         return f"no C++ compiler found (looked for {', '.join(compilers)})"
     traces_gradients = hasattr(torch._dynamo.config, "trace_autograd_ops")
     if not (traces_gradients and find_spec("torch._dynamo.aot_compile")):
         return f"torch {torch.__version__} cannot compile a gradient; 2.13 can"
+    return None
+
+
+def _obstacle() -> str | None:
+    """Why nothing can be compiled."""
+    if (missing := _missing()) is not None:
+        return missing
     try:
         use_private_folder()
     except ConfigError as error:
