@@ -31,8 +31,8 @@ BATCH, UPDATES = 256, 4
 def start(name: str, seed: int) -> dict[str, float]:
     """One start, in this process."""
     import torch
+    from halfcheetah import CHOICES, SPACES, make_arrays
     from torch._dynamo.utils import counters
-    from update_speed import CHOICES, SPACES, make_arrays
 
     from rl_training.algorithms import ALGORITHMS
     from rl_training.data import TransitionDataset, source_for

@@ -140,7 +140,8 @@ class Algorithm(nn.Module, Generic[H, M]):
         self.register_buffer("obs_std", torch.ones(model.obs_dim))
         self.register_buffer("clock", torch.zeros((), dtype=torch.int64), persistent=False)
         self.register_buffer("online_share", torch.zeros(()), persistent=False)
-        self._gradients: dict[str, GradientFunction] = {step.name: partial(self.gradient, step) for step in self.steps}
+        self._gradients: dict[str, GradientFunction] = {}
+        self.run_eagerly()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Read the classes of hyper-parameters and model from the brackets after `Algorithm`, or from annotations."""
@@ -323,6 +324,18 @@ class Algorithm(nn.Module, Generic[H, M]):
         for step in self.steps:
             name = f"{self.name}_{step.name}_gradient"
             self._gradients[step.name] = CompiledGradient(Algorithm.gradient, self, step, name=name, backend=backend)
+
+    def compile_for(self, batch: Batch) -> None:
+        """Make the graphs of compiled steps for batches of this shape, without an update."""
+        batch = self.prepare(batch)
+        with products_in(self.hyper.precision):
+            for gradient in self._gradients.values():
+                if isinstance(gradient, CompiledGradient):
+                    gradient.graph_for(batch)
+
+    def run_eagerly(self) -> None:
+        """Compute losses and gradients without compiled graphs, as an algorithm does from the start."""
+        self._gradients = {step.name: partial(self.gradient, step) for step in self.steps}
 
     def get_extra_state(self) -> dict[str, int]:
         """Counters that are not tensors; part of the state dict."""

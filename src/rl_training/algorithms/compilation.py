@@ -49,12 +49,16 @@ class CompiledGradient:
 
     def __call__(self, batch: Batch) -> Any:
         """The function's value for its arguments and a batch."""
+        return self.graph_for(batch)(*self.arguments, batch)
+
+    def graph_for(self, batch: Batch) -> Callable[..., Any]:
+        """The graph for batches of this shape, compiled if there is none yet."""
         key = tuple((name, value.shape, value.dtype) for name, value in batch.items())
         graph = self.graphs.get(key)
         if graph is None:
             graph = self.graphs[key] = self.compiler.aot_compile(((*self.arguments, batch), {}))
             graph.disable_guard_check()
-        return graph(*self.arguments, batch)
+        return graph
 
 
 def use_private_folder() -> None:

@@ -37,8 +37,8 @@ from rl_training.runtime.fine_tuning import FineTuning, begin_with_checkpoint
 from rl_training.runtime.guards import Guards
 from rl_training.runtime.introduction import introduce
 from rl_training.runtime.options import RunOptions, check_action_kind
-from rl_training.runtime.performance import can_compile, check_precision, default_device, should_compile
-from rl_training.runtime.plan import make_plan, rollout_rows
+from rl_training.runtime.performance import can_compile, check_precision, compiled_from, default_device
+from rl_training.runtime.plan import Plan, make_plan, rollout_rows
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.policy_value import VALUE, PolicyValue
 from rl_training.runtime.replay_store import ReplayStore
@@ -89,10 +89,7 @@ def open_session(
     source, buffer, drawn = _make_source(config, options, algorithm, data, chain, resources=resources)
     plan = make_plan(config, options, algorithm, 0 if drawn is None else len(drawn))
     notes = () if drawn is None else drawn.notes
-    saved = None if tree is None else tree["machine"]["compiled"]
-    compiled = should_compile(options.loop.compile, plan.updates) if saved is None else can_compile(saved)
-    if compiled:
-        algorithm.compile_steps()
+    compiling_from = _compiling_from(options, plan, tree)
     held_out = None if data is None else data.dataset.validation
     value = PolicyValue(data_of_run(config, dataset=dataset).log) if options.controls.eval_fqe else None
     if options.controls.early_stopping is not None:
@@ -102,7 +99,7 @@ def open_session(
     collector = None if buffer is None else _make_collector(config, options, policy, buffer, resources)
     config = with_columns(options.resolve(config), data)
     if run is None:
-        about: dict[str, Any] = {"compiled": compiled, "threads": torch.get_num_threads()}
+        about: dict[str, Any] = {"compiled": compiling_from is not None, "threads": torch.get_num_threads()}
         about |= {} if data is None or drawn is None else {"data": data.describe(drawn)}
         about |= {} if task is None else {"env": task.about}
         run = RunDirectory.create(config, subject=config.env_id or options.data.name(), metadata=about)
@@ -122,9 +119,10 @@ def open_session(
             config,
             run.path,
             plan.total,
-            introduction=introduce(config, options, plan, data=data, task=task),
+            introduction=introduce(config, options, plan, data=data, task=task, compiled_from=compiling_from),
             notes=notes,
-            compiled=compiled,
+            compiled=compiling_from is not None,
+            compiled_from=compiling_from or 0,
         ),
         run=run,
         guards=Guards(options.guards, algorithm, source, log=None if data is None else data.dataset, buffer=buffer),
@@ -147,6 +145,16 @@ def open_session(
         with refusing_broken_state("the state of the run"):
             load_session(session, tree)
     return session
+
+
+def _compiling_from(options: RunOptions, plan: Plan, tree: Mapping[str, Any] | None) -> int | None:
+    """The update from which the run is compiled: as it was decided at its start, or now."""
+    machine = {} if tree is None else tree["machine"]
+    if machine.get("compiled") is None:
+        return compiled_from(options.loop.compile, plan.updates)
+    # Runs of earlier versions are compiled from the start.
+    begins: int = machine.get("compiled_from", 0)
+    return begins if machine["compiled"] and (begins > 0 or can_compile(True)) else None
 
 
 def _spaces(task: Task | None, data: Data | None) -> SpaceSpec:

@@ -187,6 +187,7 @@ class _Machine(_Part):
     torch: str
     threads: Annotated[int, Field(ge=1, le=4096)]
     compiled: bool | None
+    compiled_from: Count = 0
 
 
 class _Checkpoint(_Part):

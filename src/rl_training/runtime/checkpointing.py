@@ -147,6 +147,7 @@ def session_tree(session: Session) -> dict[str, Any]:
             "torch": str(torch.__version__),
             "threads": torch.get_num_threads(),
             "compiled": session.state.compiled,
+            "compiled_from": session.state.compiled_from,
         },
     }
 

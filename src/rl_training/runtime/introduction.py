@@ -15,7 +15,13 @@ SHOWN_BOUNDS = 3
 
 
 def introduce(
-    config: TrainConfig, options: RunOptions, plan: Plan, *, data: Data | None, task: Task | None
+    config: TrainConfig,
+    options: RunOptions,
+    plan: Plan,
+    *,
+    data: Data | None,
+    task: Task | None,
+    compiled_from: int | None = None,
 ) -> tuple[str, ...]:
     """A few lines, each with a word in front of it that says what it is about."""
     lines = [] if data is None else _data_lines(options, data)
@@ -27,6 +33,8 @@ def introduce(
     if options.mode != "offline":
         lines.append(("learning", _learning(plan)))
     lines.append(("evaluation", _evaluation(config, options, data)))
+    if compiled_from:
+        lines.append(("compilation", f"from update {compiled_from} on; until then, graphs are compiled beside the run"))
     if config.upload_url is not None:
         lines.append(("upload", f"complete checkpoints, to {config.upload_url}"))
     return tuple(f"{word:<12}{text}" for word, text in lines)

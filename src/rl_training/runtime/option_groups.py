@@ -32,7 +32,9 @@ class LoopOptions:
     batch_size: int = option(256, "transitions in a batch", ge=1, le=LARGEST_BATCH)
     n_step: int = replay_option(1, "steps over which rewards are summed before a value is asked for", ge=1)
     min_buffer_size: int = replay_option(1, "transitions that must be there before an update", ge=1)
-    compile: CompileOption = option("auto", "compile the update: auto compiles runs that earn it")
+    compile: CompileOption = option(
+        "auto", "compile the update: auto compiles runs that earn it, after an eager beginning"
+    )
 
 
 @options

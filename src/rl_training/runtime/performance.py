@@ -26,6 +26,12 @@ CompileOption = Literal["auto", "always", "never"]
 EARNED_AFTER = 20_000
 """Updates from which compiling pays: it takes about 20 s and saves 1 to 3 ms per update."""
 
+EAGER_UPDATES = 2_000
+"""Eager updates with which a run that earns compilation begins, while its graphs are compiled beside it.
+
+They are at most a tenth of the run, and cost a few seconds more than compiled ones: about as long as a start with known
+graphs would wait for them."""
+
 
 def configure_machine(threads: int | None = None) -> None:
     """Set the number of threads, and keep the allocator from returning buffers to the system."""
@@ -69,11 +75,22 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def should_compile(option: CompileOption, updates: int) -> bool:
-    """Whether a run with this number of updates is compiled; warns once where it should be and cannot be."""
-    if option == "always" and (obstacle := _obstacle()) is not None:
-        raise ConfigError(f"compile: always is not possible: {obstacle}; set compile: never or auto")
-    return can_compile(option == "always" or (option == "auto" and updates >= EARNED_AFTER))
+def compiled_from(option: CompileOption, updates: int) -> int | None:
+    """The number of the update from which a run with so many of them is compiled; None if it never is.
+
+    It depends on options alone, never on how long something takes: equal seeds give equal results on any machine.
+    Warns where a run that earns compilation cannot have it. Whether the compiler works is found out when it is used.
+    """
+    if option == "always":
+        if (obstacle := _obstacle()) is not None:
+            raise ConfigError(f"compile: always is not possible: {obstacle}; set compile: never or auto")
+        return 0 if can_compile(True) else None
+    if option == "never" or updates < EARNED_AFTER:
+        return None
+    if (missing := missing_for_compiling()) is not None:
+        warnings.warn(f"training without compilation, which is slower: {missing}", stacklevel=2)
+        return None
+    return EAGER_UPDATES
 
 
 def can_compile(wanted: bool) -> bool:
@@ -101,6 +118,7 @@ def _finds_vector_instructions() -> bool:
 
 
 def _obstacle() -> str | None:
+    """Why nothing can be compiled."""
     if (lack := missing_for_compiling()) is not None:
         return lack
     try:

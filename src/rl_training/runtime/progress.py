@@ -58,7 +58,7 @@ class ProgressCallback(Callback):
             self.say(state, f"all {state.total} {self.unit(state)} are done; a larger total_timesteps would go on")
         for note in state.notes:
             self.say(state, f"note: {note}")
-        if state.compiled:
+        if state.compiled and state.update_count >= state.compiled_from:
             self.say(state, "compiling the update; the first one takes a while")
         if self.console.is_terminal:
             self.live = Live(get_renderable=lambda: self.table(state), console=self.console, refresh_per_second=4)

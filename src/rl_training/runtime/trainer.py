@@ -17,6 +17,7 @@ from rl_training.data import Source
 from rl_training.runtime.artifacts import MetricWindow, RunDirectory
 from rl_training.runtime.callbacks import Callback, overriding
 from rl_training.runtime.collecting import Collector, StepResult
+from rl_training.runtime.compiling import Compiling
 from rl_training.runtime.fine_tuning import FineTuning
 from rl_training.runtime.guards import Alarm, Guards
 from rl_training.runtime.option_groups import LoopOptions as LoopOptions
@@ -33,8 +34,8 @@ from rl_training.types import ConfigError
 if TYPE_CHECKING:
     from rl_training.runtime.faults import BeforeEvents
 
-PARTS = ("algorithm", "policy", "config", "run_dir", "total", "last_step", "introduction", "notes", "compiled")
-NOT_SAVED = (*PARTS, "interrupted", "signal", "own_metrics", "write")
+PARTS = ("algorithm", "policy", "config", "run_dir", "total", "last_step", "introduction", "notes")
+NOT_SAVED = (*PARTS, "compiled", "compiled_from", "interrupted", "signal", "own_metrics", "write")
 """Fields of the state that a resumed run gets from its own options and parts."""
 
 
@@ -83,6 +84,8 @@ class TrainerState:
     best_score: float | None = None
     best_step: int | None = None
     compiled: bool = False
+    compiled_from: int = 0
+    """The number of the first update that is compiled, where `compiled` is true."""
     logged: dict[str, tuple[float, int]] = field(default_factory=dict)
     """Sums and counts of the values that callbacks logged since the last row of metrics."""
     own_metrics: tuple[str, ...] = ()
@@ -211,6 +214,8 @@ class Session:
         self.checkpoint_bytes = 0
         """The size of the last checkpoint."""
         self.is_disk_short = False
+        self.compiling = Compiling(self.algorithm, self.spaces, self.state)
+        self.resources.callback(self.compiling.close)
         self.mark_time()
 
     @property
@@ -257,11 +262,13 @@ class Session:
         """Make this many updates, unless the run is asked to stop."""
         state, algorithm, source, window = self.state, self.algorithm, self.source, self.window
         batch_size, done, is_online = self.options.loop.batch_size, 0, state.global_step >= self.plan.pretrain
-        while done < updates and not state.should_stop:
+        while done < updates and not state.should_stop and self.compiling.is_ready():
             algorithm.set_learning_rate_multiplier(**self.learning_rate_multipliers(state.update_count))
             if is_online:
                 algorithm.set_online_share(self.online_share(state.online_updates + 1))
-            metrics = algorithm.update(source.sample(batch_size)).metrics
+            batch = source.sample(batch_size)
+            self.compiling.follow(batch)
+            metrics = algorithm.update(batch).metrics
             window.add(metrics)
             state.update_count += 1
             state.online_updates += is_online

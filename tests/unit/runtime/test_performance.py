@@ -14,7 +14,13 @@ from rl_training.config import TrainConfig
 from rl_training.runtime import performance, resume, train
 from rl_training.runtime.checkpointing import load_checkpoint
 from rl_training.runtime.fine_tuning import fine_tuning_config
-from rl_training.runtime.performance import EARNED_AFTER, configure_machine, default_device, should_compile
+from rl_training.runtime.performance import (
+    EAGER_UPDATES,
+    EARNED_AFTER,
+    compiled_from,
+    configure_machine,
+    default_device,
+)
 from rl_training.types import ConfigError
 
 
@@ -26,6 +32,7 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(performance, "_missing", lambda: None)
     monkeypatch.setattr(performance, "_obstacle", lambda: None)
 
 
@@ -40,29 +47,31 @@ def threads() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("option", "updates", "expected"),
     [
-        ("auto", EARNED_AFTER - 1, False),
-        ("auto", EARNED_AFTER, True),
-        ("always", 1, True),
-        ("never", 10 * EARNED_AFTER, False),
+        ("auto", EARNED_AFTER - 1, None),
+        ("auto", EARNED_AFTER, EAGER_UPDATES),
+        ("always", 1, 0),
+        ("never", 10 * EARNED_AFTER, None),
     ],
 )
-def test_auto_compiles_the_runs_that_earn_it(option: performance.CompileOption, updates: int, expected: bool) -> None:
-    assert should_compile(option, updates) is expected
+def test_auto_compiles_the_runs_that_earn_it(
+    option: performance.CompileOption, updates: int, expected: int | None
+) -> None:
+    assert compiled_from(option, updates) == expected
 
 
 @pytest.mark.usefixtures("no_compiler")
 def test_without_a_compiler_auto_falls_back_with_one_warning_that_names_the_cause() -> None:
     with pytest.warns(UserWarning, match=r"training without compilation, .*no C\+\+ compiler found") as caught:
-        compiled = should_compile("auto", EARNED_AFTER)
+        begins = compiled_from("auto", EARNED_AFTER)
 
-    assert compiled is False
+    assert begins is None
     assert len(caught) == 1
 
 
 @pytest.mark.usefixtures("no_compiler")
 def test_without_a_compiler_always_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
-        should_compile("always", 1)
+        compiled_from("always", 1)
 
     assert str(caught.value) == (
         "compile: always is not possible: no C++ compiler found (looked for g++, clang++); set compile: never or auto"
@@ -75,7 +84,7 @@ def test_runs_that_are_not_compiled_need_no_compiler(option: performance.Compile
     with warnings.catch_warnings():
         warnings.simplefilter("error")
 
-        assert should_compile(option, updates) is False
+        assert compiled_from(option, updates) is None
 
 
 def test_a_compiler_named_in_the_environment_is_the_one_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +92,7 @@ def test_a_compiler_named_in_the_environment_is_the_one_looked_for(monkeypatch: 
     monkeypatch.setattr(shutil, "which", lambda name: "/bin/true" if name == "g++" else None)
 
     with pytest.raises(ConfigError, match="looked for my-compiler"):
-        should_compile("always", 1)
+        compiled_from("always", 1)
 
 
 @pytest.mark.usefixtures("no_compiler")

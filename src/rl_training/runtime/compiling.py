@@ -1,0 +1,134 @@
+"""Which updates of a run are eager and which are compiled, and the process that compiles while a run begins eager."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import warnings
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rl_training.algorithms import Algorithm
+from rl_training.runtime.performance import can_compile
+from rl_training.spaces import SpaceSpec
+from rl_training.types import Batch
+
+if TYPE_CHECKING:
+    from rl_training.runtime.trainer import TrainerState
+
+BACKEND = "inductor"
+
+
+class Compiling:
+    """Updates before number `state.compiled_from` are eager, those from it on compiled, however fast the machine is.
+
+    While the run makes the eager ones, a helper, a process of low priority, compiles the graphs and puts them into
+    torch's folder. Then the run reads them there. What the helper does or fails to do changes no result: the run itself
+    compiles a graph that is missing. A thread would not do, since tracing sets switches and random states of the whole
+    process.
+    """
+
+    def __init__(self, algorithm: Algorithm, spaces: SpaceSpec, state: TrainerState) -> None:
+        self.algorithm, self.spaces, self.state = algorithm, spaces, state
+        self.is_compiled = False
+        self.has_helper = False
+        self.helper: subprocess.Popen[bytes] | None = None
+
+    def is_ready(self) -> bool:
+        """Wait for the helper before the first compiled update; false if the run is asked to stop meanwhile."""
+        if self.helper is None or self.state.update_count < self.state.compiled_from:
+            return True
+        while self.helper.poll() is None:
+            if self.state.should_stop:
+                return False
+            with suppress(subprocess.TimeoutExpired):
+                self.helper.wait(0.1)
+        self.helper = None
+        return True
+
+    def follow(self, batch: Batch) -> None:
+        """Make the algorithm eager or compiled, as the number of the next update wants it; `batch` is the update's."""
+        state = self.state
+        if not state.compiled:
+            return
+        if state.update_count >= state.compiled_from:
+            if not self.is_compiled:
+                self._switch(batch)
+        elif self.is_compiled:
+            # The run went back to an earlier checkpoint.
+            self.algorithm.run_eagerly()
+            self.is_compiled = False
+        elif not self.has_helper:
+            self._start_helper(batch)
+
+    def _switch(self, batch: Batch) -> None:
+        """Compile, or go on eager for good and say why; a run that must be compiled fails instead."""
+        self.is_compiled, must = True, self.state.compiled_from == 0
+        try:
+            if must or can_compile(True):
+                self.algorithm.compile_steps(backend=BACKEND)
+                self.algorithm.compile_for(batch)
+                return
+        except Exception as error:
+            if must:
+                raise
+            reason = str(error).strip().partition("\n")[0]
+            warnings.warn(f"training without compilation, which is slower: {reason}", stacklevel=2)
+        self.algorithm.run_eagerly()
+        self.state.compiled = False
+
+    def _start_helper(self, batch: Batch) -> None:
+        self.has_helper, algorithm = True, self.algorithm
+        if os.name != "posix" or algorithm.obs_mean.device.type != "cpu":
+            return
+        fields = {name: (tuple(value.shape), value.dtype) for name, value in batch.items()}
+        try:
+            task = pickle.dumps((type(algorithm), self.spaces, algorithm.hyper, fields, torch.get_num_threads()))
+            self.helper = subprocess.Popen(  # noqa: S603 - this module
+                [sys.executable, "-m", __name__],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                # Ctrl-C is for the run.
+                start_new_session=True,
+            )
+            with self.helper.stdin as pipe:  # type: ignore[union-attr]
+                pipe.write(task)
+        except (OSError, pickle.PicklingError, AttributeError, TypeError):
+            # A class that only this process knows, or a machine without room for another process.
+            return
+
+    def close(self) -> None:
+        """End the process that compiles, and the compiler that it has started."""
+        if self.helper is not None and self.helper.poll() is None:
+            with suppress(OSError):
+                os.killpg(self.helper.pid, signal.SIGTERM)
+            self.helper.wait()
+        self.helper = None
+
+
+def compile_ahead(algorithm: type[Algorithm], spaces: SpaceSpec, hyper: Any, fields: dict[str, Any]) -> None:
+    """Put the graphs of an algorithm, for batches of these shapes and types, into torch's folder."""
+    built = algorithm.build(spaces, hyper)
+    if can_compile(True):
+        built.compile_steps(backend=BACKEND)
+        built.compile_for({name: torch.zeros(shape, dtype=dtype) for name, (shape, dtype) in fields.items()})
+
+
+def main() -> None:
+    """The process that compiles: its task comes from the run that started it."""
+    os.nice(19)
+    *task, threads = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the process that started this one
+    # Part of what graphs are found by. Compiling itself has one thread.
+    torch.set_num_threads(threads)
+    compile_ahead(*task)
+
+
+if __name__ == "__main__":
+    main()
