@@ -51,7 +51,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(performance, "EARNED_AFTER", 1)
     monkeypatch.setattr(performance, "EAGER_UPDATES", FIRST)
-    monkeypatch.setattr(performance, "_missing", lambda: None)
+    monkeypatch.setattr(performance, "missing_for_compiling", lambda: None)
     monkeypatch.setattr(compiling, "BACKEND", "aot_eager")
     monkeypatch.setattr(compiling, "can_compile", lambda wanted: wanted)
     monkeypatch.setattr(Compiling, "_start_helper", lambda self, batch: None)

@@ -32,7 +32,7 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(performance, "_missing", lambda: None)
+    monkeypatch.setattr(performance, "missing_for_compiling", lambda: None)
     monkeypatch.setattr(performance, "_obstacle", lambda: None)
 
 
