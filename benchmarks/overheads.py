@@ -191,7 +191,12 @@ def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--what", nargs="+", default=list(PARTS), choices=list(PARTS))
     parser.add_argument("--steps", type=int, default=300, help="timesteps of a run in a round")
-    parser.add_argument("--episodes", type=int, default=10, help="episodes of an evaluation in a round")
+    parser.add_argument(
+        "--episodes",
+        type=int,
+        default=10,
+        help="episodes of an evaluation in a round; fewer than the default ten leave environments out",
+    )
     args = parser.parse_args()
     report = Report("What logs, checkpoints and evaluations cost", f"One thread, {args.rounds} rounds.", args)
     for part in args.what:
