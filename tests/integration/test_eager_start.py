@@ -140,17 +140,18 @@ def test_a_run_that_went_back_before_the_switch_is_eager_again(compiled: list[in
     assert compiled == [1, 1]
 
 
-def test_a_run_waits_for_its_graphs_until_it_is_asked_to_stop() -> None:
-    state = _state(compiled_from=1)
-    switch = Compiling(_small(), SPACES, state)
-    switch.helper = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
-    assert switch.is_ready()  # The next update is eager.
+@pytest.mark.usefixtures("compiled")
+def test_a_helper_that_is_not_done_ends_at_the_switch_and_with_the_run() -> None:
+    state, batch = _state(compiled_from=1), _batch()
+    for close in (False, True):
+        switch = Compiling(_small(), SPACES, state)
+        helper = switch.helper = subprocess.Popen([sys.executable, "-c", "input()"], stdin=-1, start_new_session=True)
+        state.update_count = 0 if close else 1
 
-    state.update_count, state.should_stop = 1, True
-    assert not switch.is_ready()
-
-    switch.close()
-    assert switch.is_ready()
+        switch.follow(batch)
+        assert (helper.poll() is None) is close
+        switch.close()
+        assert helper.poll() is not None
 
 
 @pytest.mark.slow

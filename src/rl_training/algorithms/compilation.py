@@ -7,7 +7,6 @@ import struct
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -91,7 +90,6 @@ def _is_private(folder: Path) -> bool:
     return owners == {os.getuid()} and not folder.stat().st_mode & 0o022
 
 
-@cache
 def _remove_cut_libraries(folder: Path) -> None:
     """Delete what a killed linker has left: loading half a library ends the process without a word."""
     from torch.utils._filelock import FileLock

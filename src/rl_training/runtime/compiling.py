@@ -29,8 +29,8 @@ class Compiling:
 
     While the run makes the eager ones, a helper, a process of low priority, compiles the graphs and puts them into
     torch's folder. Then the run reads them there. What the helper does or fails to do changes no result: the run itself
-    compiles a graph that is missing. A thread would not do, since tracing sets switches and random states of the whole
-    process.
+    compiles a graph that is missing. It does not wait for the helper, which may hardly get a core on a busy machine. A
+    thread would not do, since tracing sets switches and random states of the whole process.
     """
 
     def __init__(self, algorithm: Algorithm, spaces: SpaceSpec, state: TrainerState) -> None:
@@ -38,18 +38,6 @@ class Compiling:
         self.is_compiled = False
         self.has_helper = False
         self.helper: subprocess.Popen[bytes] | None = None
-
-    def is_ready(self) -> bool:
-        """Wait for the helper before the first compiled update; false if the run is asked to stop meanwhile."""
-        if self.helper is None or self.state.update_count < self.state.compiled_from:
-            return True
-        while self.helper.poll() is None:
-            if self.state.should_stop:
-                return False
-            with suppress(subprocess.TimeoutExpired):
-                self.helper.wait(0.1)
-        self.helper = None
-        return True
 
     def follow(self, batch: Batch) -> None:
         """Make the algorithm eager or compiled, as the number of the next update wants it; `batch` is the update's."""
@@ -68,6 +56,7 @@ class Compiling:
 
     def _switch(self, batch: Batch) -> None:
         """Compile, or go on eager for good and say why; a run that must be compiled fails instead."""
+        self.close()
         self.is_compiled, must = True, self.state.compiled_from == 0
         try:
             if must or can_compile(True):
@@ -123,7 +112,7 @@ def compile_ahead(algorithm: type[Algorithm], spaces: SpaceSpec, hyper: Any, fie
 
 def main() -> None:
     """The process that compiles: its task comes from the run that started it."""
-    os.nice(19)
+    os.nice(10)
     *task, threads = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the process that started this one
     # Part of what graphs are found by. Compiling itself has one thread.
     torch.set_num_threads(threads)

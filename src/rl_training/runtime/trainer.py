@@ -262,7 +262,7 @@ class Session:
         """Make this many updates, unless the run is asked to stop."""
         state, algorithm, source, window = self.state, self.algorithm, self.source, self.window
         batch_size, done, is_online = self.options.loop.batch_size, 0, state.global_step >= self.plan.pretrain
-        while done < updates and not state.should_stop and self.compiling.is_ready():
+        while done < updates and not state.should_stop:
             algorithm.set_learning_rate_multiplier(**self.learning_rate_multipliers(state.update_count))
             if is_online:
                 algorithm.set_online_share(self.online_share(state.online_updates + 1))
