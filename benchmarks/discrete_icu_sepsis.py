@@ -46,7 +46,7 @@ ABOUT = """\
 Written by `benchmarks/discrete_icu_sepsis.py`. For each seed, a log of 10,000 episodes of the clinicians, {rows} rows;
 states one-hot, linear networks, discount 1, but 0.99 for discrete CQL and SAC. *Worth* is the exact chance of survival
 under the greedy policy: 0.7818 by the clinicians, 0.7801 by chance, 0.8751 at best. *Claimed* is what the algorithm's
-own critic says of the first states. Seeds are 0, 1 and 2; where fewer are listed, the others are still to be run.
+own critic says of the first states. Seeds are 0, 1 and 2.
 
 | Algorithm | Worth by seed | Mean | Bar | Claimed by seed |
 | --- | --- | --- | --- | --- |
