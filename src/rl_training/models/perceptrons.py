@@ -66,21 +66,26 @@ class MLP(Perceptron):
         """Outputs (..., output); dropout, if there is any, acts in training only."""
         *hidden, last = self.layers
         for number, layer in enumerate(hidden):
-            pair = layer.weight, layer.bias
-            rows = _linear(rows, *(as_factors(*pair) if number else pair))
+            rows = _linear(layer, rows, between=number > 0)
             if self.norm == "before":
-                rows = _normalize(rows, self.norms[number].weight, self.norms[number].bias)
+                rows = self.norms[number](rows.to(self.norms[number].weight.dtype))
             rows = self.activation(rows)
             if self.norm == "after":
-                rows = _normalize(rows, self.norms[number].weight, self.norms[number].bias)
+                rows = self.norms[number](rows.to(self.norms[number].weight.dtype))
             if training and self.dropout:
                 rows = functional.dropout(rows, self.dropout)
-        return _linear(rows, last.weight, last.bias)
+        return _linear(last, rows)
 
 
-def _linear(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """A linear map of rows, in the precision of its weight (output, input)."""
-    return functional.linear(rows.to(weight.dtype), weight, bias)
+def _linear(layer: nn.Linear, rows: Tensor, *, between: bool = False) -> Tensor:
+    """The output of a layer; that of one `between` hidden layers in the precision of products."""
+    factors = as_factors(layer.weight, layer.bias) if between else (layer.weight, layer.bias)
+    rows = rows.to(factors[0].dtype)
+    if factors[0] is not layer.weight:
+        return functional.linear(rows, *factors)
+    # As a module, so that its hooks are called.
+    outputs: Tensor = layer(rows)
+    return outputs
 
 
 def _normalize(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
