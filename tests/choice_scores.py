@@ -76,8 +76,9 @@ TABULAR: dict[str, Any] = {
     "normalize_obs": False,
     "batch_size": 256,
     "learning_rate": 3e-3,
+    "guard_weight_growth": None,
 }
-"""Linear networks on one-hot states are tables."""
+"""Linear networks on one-hot states are tables, whose entries begin near 0 and end where the answer is."""
 UNDISCOUNTED = {"gamma": 1.0}
 """Survival counts whenever it comes."""
 SEPSIS = {
