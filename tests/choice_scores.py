@@ -1,7 +1,8 @@
 """What algorithms for choices must reach: CartPole from a replay buffer, ICU-Sepsis from a log of its clinicians.
 
 Each case is an algorithm with its options, a number of updates, and a bar on the mean over three seeds. The bars are
-frozen. The options of discrete CQL and SAC on ICU-Sepsis were chosen on the first of these logs.
+frozen. The options of discrete CQL and SAC on ICU-Sepsis were chosen on the first of these logs, and so was the falling
+step size of BCQ on 50,000 episodes.
 """
 
 from __future__ import annotations

@@ -70,7 +70,9 @@ def test_survival_of_sepsis(name: str, task: Sepsis, tmp_path: Path) -> None:
 
 
 def test_more_episodes_let_bcq_come_nearer_to_the_best(task: Sepsis, tmp_path: Path) -> None:
-    case = replace(SEPSIS["discrete_bcq"], updates=60_000)
+    # At a constant step size the values tremble, and the policy with them: it was worth 0.815.
+    case = SEPSIS["discrete_bcq"]
+    case = replace(case, updates=60_000, options={**case.options, "learning_rate_schedule": "linear"})
     assert survival(task, case, sepsis_log(task, 0, episodes=50_000), 0, tmp_path).truth >= 0.83
 
 
