@@ -88,10 +88,16 @@ class Rows:
         count = len(next(iter(rows.values())))
         if count == 0:
             return
-        added = torch.arange(self.stop, self.stop + count, device=self.device)
-        self.put(added, rows)
+        first = self.stop % self.capacity
+        if first + count <= self.capacity:
+            # A few times as fast as writing at places: environments add row by row.
+            for name, value in rows.items():
+                self.columns[name][first : first + count] = value
+        else:
+            self.put(torch.arange(self.stop, self.stop + count, device=self.device), rows)
         self.stop += count
         if self.links is not None:
+            added = torch.arange(self.stop - count, self.stop, device=self.device)
             self._link(self.links, self.last, added, rows["streams"].long())
 
     def put(self, numbers: Tensor, values: Batch) -> None:

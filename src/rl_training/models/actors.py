@@ -156,8 +156,8 @@ class TanhGaussianActor(Network):
 
     def act(self, obs: Tensor, *, deterministic: bool) -> Tensor:
         """The tanh of the mean, or a sample."""
-        actions: Tensor = self(obs)[0].tanh() if deterministic else self.sample(obs)[0]
-        return actions
+        raw: Tensor = self(obs)[0] if deterministic else self.sample_raw(obs)
+        return raw.tanh()
 
 
 def gaussian_log_prob(actions: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:

@@ -20,6 +20,8 @@ from rl_training.types import Acted, DivergedError, OwnCodeError, TrainingError
 SCALED_REWARDS = "scaled_rewards"
 """The column of a buffer that the collector fills, and not the model."""
 
+LARGEST = float(np.finfo(np.float32).max)
+
 
 @dataclass(frozen=True)
 class StepResult:
@@ -128,9 +130,11 @@ def _like(saved: torch.Tensor, own: NDArray[Any]) -> NDArray[Any]:
 
 def _refuse_broken(name: str, values: NDArray[Any], lengths: NDArray[Any]) -> None:
     """Refuse what environments gave if it is not all finite numbers; `lengths` are those of the running episodes."""
-    # What is stored are 32 bits, which hold less.
+    # What is stored are 32 bits, which hold less. Comparisons with what is no number are false.
+    if values.min() >= -LARGEST and values.max() <= LARGEST:
+        return
     with np.errstate(over="ignore"):
-        wrong = ~np.isfinite(values.astype(np.float32, copy=False))
+        wrong = ~np.isfinite(values.astype(np.float32))
     if wrong.any():
         slot, *column = np.argwhere(wrong)[0].tolist()
         place = f"environment {slot}, after {lengths[slot]} steps of an episode"
@@ -234,7 +238,9 @@ class LocalCollector:
     def collect(self, *, random: bool, noise: float = 0.0) -> int:
         """Step every environment once, by uniform actions or by the policy's, and count the steps of the task."""
         obs = self.stepper.obs
-        _refuse_broken("an observation", obs, self.lengths)
+        if self.last_step is None or self.last_step.ends.any():
+            # Later ones were looked at after the step that led to them.
+            _refuse_broken("an observation", obs, self.lengths)
         # In a task with goals, an observation ends with the goal achieved, which the policy does not see.
         seen = torch.as_tensor(obs[:, : self.obs_dim], dtype=torch.float32, device=self.policy.obs_mean.device)
         acted = self.policy.sample(seen) if random else self._explore(seen, noise)
@@ -324,6 +330,7 @@ class LocalCollector:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> bool:
         """Go on where `state_dict` found the collector; false where new episodes had to begin."""
+        self.last_step = None
         self.episodes = [(value, length, success) for value, length, success in state["episodes"]]
         if self.statistics is not None:
             self.statistics.load_state_dict(state["statistics"])
