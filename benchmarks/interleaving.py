@@ -216,12 +216,12 @@ def machine() -> str:
     return f"{model}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {version('torch')}"
 
 
-def make_parser(description: str | None, *, writes: bool = True) -> argparse.ArgumentParser:
-    """A parser with the options of every benchmark that interleaves variants, and perhaps writes a report."""
+def make_parser(description: str | None, *, rounds: bool = True) -> argparse.ArgumentParser:
+    """A parser with the options of every benchmark that writes a report, and perhaps interleaves variants."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7)
-    if writes:
-        parser.add_argument("--write", action="store_true", help="store the tables in benchmarks/results/")
+    if rounds:
+        parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--write", action="store_true", help="store the tables in benchmarks/results/")
     return parser
 
 

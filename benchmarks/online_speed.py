@@ -1,25 +1,24 @@
 """Steps per second of online training beside Stable-Baselines3's, as ratios from one interleaved run.
 
-    python benchmarks/online_speed.py [--algos sac td3 ppo redq rlpd] [--rounds 7] [--steps 300] [--threads 1]
+    python benchmarks/online_speed.py [--algos sac td3 ppo redq rlpd] [--rounds 7] [--steps 300] [--threads 1] [--write]
 
 SAC and TD3 on HalfCheetah-v4 with one environment, networks of 2x256, batches of 256 and one update per step on both
 sides, environment, replay buffer and acting included. PPO with eight environments, rollouts of 2,048 transitions,
 minibatches of 64 and ten passes; a round is one rollout with its updates. REDQ and RLPD have no counterpart there;
 their critic step, the bulk of what they do, is timed beside one that loops over ten separate critics, as the authors'
-code does. Each variant lives in a process of its own and waits while another is timed; the ratio is the median over
-rounds.
+code does. Variants are eager and compiled ones in float32, and compiled ones with products in bfloat16. Each lives in a
+process of its own and waits while another is timed; the ratio is the median over rounds.
 """
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 from halfcheetah import ACTION_DIM, OBS_DIM, SPACES
-from interleaving import Ratio, Variant, Work, for_count, make_parser, rates
+from interleaving import COMPARISON, Report, Variant, Work, compared, for_count, make_parser, rates, table
 from quiet_runs import go_on, quiet_run
 from torch import Tensor, nn
 
@@ -37,11 +36,12 @@ ROLLOUT = 2048
 ENVS = 8
 
 
-def ours(algo: str, *, compiled: bool) -> Steps:
+def ours(algo: str, *, compiled: bool, **options: Any) -> Steps:
     """Steps of our loop, without logs and evaluations."""
-    options: dict[str, Any] = {"learning_starts": 300, "buffer_capacity": 100_000}
     if algo == "ppo":
-        options = {"rollout_steps": ROLLOUT, "batch_size": 64, "epochs": 10}
+        options |= {"rollout_steps": ROLLOUT, "batch_size": 64, "epochs": 10}
+    else:
+        options |= {"learning_starts": 300, "buffer_capacity": 100_000}
     num_envs = ENVS if algo == "ppo" else 1
     run = quiet_run(algo, env_id="HalfCheetah-v4", num_envs=num_envs, compiled=compiled, **options)
     return partial(go_on, run)
@@ -93,10 +93,11 @@ def batch() -> dict[str, Tensor]:
     }
 
 
-def our_updates(algo: str, *, compiled: bool) -> Steps:
+def our_updates(algo: str, *, compiled: bool, **options: Any) -> Steps:
     """Updates of ours in which only the critics move."""
     cls = ALGORITHMS[algo]
-    algorithm = cls.build(SPACES, cls.hyper_class(policy_delay=10**9))  # type: ignore[call-arg]  # REDQ's family has it
+    options |= {"policy_delay": 10**9}
+    algorithm = cls.build(SPACES, cls.hyper_class(**options))
     if compiled:
         algorithm.compile_steps()
     rows = batch()
@@ -154,53 +155,66 @@ def looped_updates(algo: str) -> Steps:
     return work
 
 
-VARIANTS: dict[str, dict[str, Callable[[str], Steps]]] = {
-    "loop": {
-        "stable-baselines3": peer,
-        "eager": lambda algo: ours(algo, compiled=False),
-        "compiled": lambda algo: ours(algo, compiled=True),
-    },
-    "rollouts": {
-        "stable-baselines3": peer_rollouts,
-        "eager": lambda algo: ours(algo, compiled=False),
-        "compiled": lambda algo: ours(algo, compiled=True),
-    },
-    "critics": {
-        "separate critics": looped_updates,
-        "eager": lambda algo: our_updates(algo, compiled=False),
-        "compiled": lambda algo: our_updates(algo, compiled=True),
-    },
+OURS: dict[str, dict[str, Any]] = {
+    "eager": {"compiled": False},
+    "compiled": {"compiled": True},
+    "bfloat16": {"compiled": True, "precision": "bfloat16"},
+}
+"""By variant, how we are called."""
+REFERENCES: dict[str, tuple[str, Callable[[str], Steps]]] = {
+    "loop": ("stable-baselines3", peer),
+    "rollouts": ("stable-baselines3", peer_rollouts),
+    "critics": ("separate critics", looped_updates),
+}
+"""By kind of work, what it is compared with."""
+WHAT = {
+    "loop": "{algo}: steps on HalfCheetah-v4",
+    "rollouts": "{algo}: steps on HalfCheetah-v4, eight environments",
+    "critics": "{algo}: updates of ten critics",
 }
 KINDS = {"sac": "loop", "td3": "loop", "ppo": "rollouts", "redq": "critics", "rlpd": "critics"}
+
+
+BARS = {
+    "sac": {"compiled": 1.7, "bfloat16": 2.0},
+    "td3": {"compiled": 1.55, "bfloat16": 1.8},
+    "redq": {"compiled": 1.6},
+    "rlpd": {"compiled": 1.6},
+}
+"""The least ratios that are asked for."""
 
 
 def make(algo: str, variant: str, threads: int) -> Work[float]:
     """A variant in its process."""
     torch.set_num_threads(threads)
-    if variant in ("eager", "compiled"):
-        configure_machine(threads)
-    return for_count(VARIANTS[KINDS[algo]][variant](algo))
+    kind = KINDS[algo]
+    if variant not in OURS:
+        return for_count(REFERENCES[kind][1](algo))
+    configure_machine(threads)
+    return for_count((our_updates if kind == "critics" else ours)(algo, **OURS[variant]))
 
 
 def main() -> None:
     """Print a table of rates and ratios."""
-    parser = make_parser(__doc__, writes=False)
+    parser = make_parser(__doc__)
     parser.add_argument("--algos", nargs="+", default=list(KINDS), choices=list(KINDS))
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
-    print(f"{args.threads} thread(s), {args.rounds} rounds of {args.steps} steps")
-    print(f"{'algorithm':<10}{'variant':<20}{'per second':>11}{'ratio':>8}")
+    about = f"{args.threads} thread(s), {args.rounds} rounds of {args.steps} steps. *bfloat16* is compiled too."
+    report = Report("What acting and learning cost", about, args)
     for algo in args.algos:
         kind = KINDS[algo]
         warm_up = {"loop": WARM_UP, "rollouts": ROLLOUT, "critics": 20}[kind]
         count = {"loop": args.steps, "rollouts": ROLLOUT, "critics": max(args.steps // 6, 1)}[kind]
-        variants = {name: Variant(partial(make, algo, name, args.threads), warm_up) for name in VARIANTS[kind]}
-        found = rates(variants, count, args.rounds)
-        reference = next(iter(found.values()))
-        for variant, values in found.items():
-            ratio, _ = Ratio.of(values, reference).cells()
-            print(f"{algo:<10}{variant:<20}{statistics.median(values):>11.1f}{ratio:>8}", flush=True)
+        names = (REFERENCES[kind][0], *OURS)
+        found = rates(
+            {name: Variant(partial(make, algo, name, args.threads), warm_up) for name in names}, count, args.rounds
+        )
+        reference, bars = found[names[0]], BARS.get(algo, {})
+        rows = [compared(name, values, reference, bars.get(name)) for name, values in found.items()]
+        report.add(f"## {WHAT[kind].format(algo=algo.upper())}", table(COMPARISON, rows))
+    report.finish()
 
 
 if __name__ == "__main__":
