@@ -211,7 +211,7 @@ def draw(ratios: dict[str, dict[str, list[float]]]) -> None:
         axes.barh(places, [ratios[name][variant][0] for name in names], 0.36, label=label, color=color)
     axes.set_yticks(range(len(names)), names)
     axes.axvline(1, color="#555555", linewidth=0.8)
-    axes.set_xlabel("updates per second, compiled, by those of d3rlpy (one thread)")
+    axes.set_xlabel("updates per second, as a multiple of d3rlpy's (compiled, one thread)")
     axes.legend(frameon=False, loc="lower right")
     axes.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
