@@ -166,7 +166,7 @@ def test_compiled_updates_equal_eager_ones(name: str) -> None:
 )
 def test_updates_compiled_to_machine_code_equal_eager_ones(name: str) -> None:
     # Large enough for products that oneDNN computes.
-    wide = {"hidden_sizes": (256, 256)} if name == "td3_bc" else {}
+    wide: dict[str, Any] = {"hidden_sizes": (256, 256)} if name == "td3_bc" else {}
     _compare_with_eager(name, "inductor", size=128, **wide)
 
 
