@@ -131,6 +131,7 @@ class Algorithm(nn.Module, Generic[H, M]):
         self.action_space: ActionSpace = BoxActions((-1.0,) * model.action_dim, (1.0,) * model.action_dim)
         self.updates = 0
         self._tracked: dict[str, tuple[list[Tensor], list[Tensor]]] = {}
+        """By step, the parameters of the target networks that follow it, and those that they follow."""
         steps = [self._with_parameters(step) for step in declared]
         self.steps = tuple(step for step in steps if step is not None)
         self.reads = self.make_reads(self.hyper)
@@ -180,12 +181,14 @@ class Algorithm(nn.Module, Generic[H, M]):
                 max_grad_norm=self.hyper.max_grad_norm,
                 **self.hyper.optimizer_options(child),
             )
+        # Kept as lists, for walking a module takes longer than moving its parameters.
+        targets, sources = self._tracked[step.name] = ([], [])
         for child in step.tracks:
             source = getattr(self.model, child)
             target = copy.deepcopy(source).requires_grad_(False)
             self.target.add_module(child, target)
-            # Kept as lists, for walking a module takes longer than moving its parameters.
-            self._tracked[child] = (list(target.parameters()), list(source.parameters()))
+            targets += target.parameters()
+            sources += source.parameters()
 
     @classmethod
     def build(cls, spaces: SpaceSpec, hyper: Hyper) -> Self:
@@ -282,8 +285,7 @@ class Algorithm(nn.Module, Generic[H, M]):
             for _ in range(self.resolve_number(step.repeat)):
                 report.update(self._take(step, batch))
             if step.tracks and self.updates % self.resolve_number(step.track_every) == 0:
-                for child in step.tracks:
-                    polyak(*self._tracked[child], self.resolve_number(step.tau))
+                polyak(*self._tracked[step.name], self.resolve_number(step.tau))
         self.clock.add_(1)
         return UpdateResult(report)
 

@@ -48,7 +48,7 @@ class MetricWindow:
         values = torch.stack(list(metrics.values()))
         if names in self.sums:
             # After a restart they are on the processor.
-            self.sums[names] = self.sums[names].to(values.device) + values
+            self.sums[names] = self.sums[names].to(values.device).add_(values)
             self.counts[names] += 1
         else:
             self.sums[names], self.counts[names] = values, 1
