@@ -173,8 +173,6 @@ WHAT = {
     "critics": "{algo}: updates of ten critics",
 }
 KINDS = {"sac": "loop", "td3": "loop", "ppo": "rollouts", "redq": "critics", "rlpd": "critics"}
-
-
 BARS = {
     "sac": {"compiled": 1.7, "bfloat16": 2.0},
     "td3": {"compiled": 1.55, "bfloat16": 1.8},

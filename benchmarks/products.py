@@ -3,7 +3,7 @@
     python benchmarks/products.py [--rounds 7] [--seconds 0.02] [--write]
 
 The products are those of a layer: forward, the gradient of its input, and the gradient of its weight. float32 products
-are MKL's, as torch chooses, and oneDNN's, as compiled graphs call them on processors of AMD (algorithms/onednn.py);
+are MKL's, as torch chooses, and oneDNN's, as compiled graphs call them on AMD processors (algorithms/onednn.py);
 those of tensors in bfloat16 are always oneDNN's. Variants take turns within a round, in one process, and the time is
 that on the core. Each product has several factors in turn, for in an update they are not in the nearest cache either.
 Sizes are rows x inputs x outputs.

@@ -1,7 +1,7 @@
 """Large products of compiled graphs, computed by oneDNN instead of MKL.
 
-torch computes products in float32 with MKL. On AMD's processors, MKL uses no AVX-512 and copies both factors into a
-layout of its own first. oneDNN is 5 % faster for 256 rows between layers of 256, and up to 1.8 times as fast for more
+torch computes products in float32 with MKL. On AMD processors, MKL uses no AVX-512 and first copies both factors into
+a layout of its own. oneDNN is 5 % faster for 256 rows between layers of 256, and up to 1.8 times as fast for more
 rows and wider layers (`benchmarks/products.py`). It also adds the bias and applies ReLU on the way. A call of oneDNN
 costs more, so small products stay with MKL. So do gradients of weights, whose first factor oneDNN would have to copy.
 
@@ -28,7 +28,7 @@ PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
 def graph_pass() -> Any:
     """The pass for torch's compiler; None where oneDNN is not known to be faster.
 
-    It is known to be where torch would call MKL on a processor of AMD's.
+    It is known to be faster where torch would call MKL on an AMD processor.
     """
     from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 
@@ -48,7 +48,7 @@ def graph_pass() -> Any:
 
 @cache
 def _is_amd() -> bool:
-    """Whether Linux says that the processor is one of AMD's."""
+    """Whether Linux says that AMD made the processor."""
     cpuinfo = Path("/proc/cpuinfo")
     return cpuinfo.is_file() and "AuthenticAMD" in cpuinfo.read_text(encoding="utf-8", errors="replace")
 

@@ -76,7 +76,7 @@ def one_thread() -> Iterator[None]:
 
 
 def compiled_from(option: CompileOption, updates: int) -> int | None:
-    """The number of the update from which a run with so many of them is compiled; None if it never is.
+    """The number of the first compiled update in a run of `updates` updates; None if none is compiled.
 
     It depends on options alone, never on how long something takes: equal seeds give equal results on any machine.
     Warns where a run that earns compilation cannot have it. Whether the compiler works is found out when it is used.
