@@ -1,12 +1,13 @@
-"""GFLOP/s of the matrix products of an update, by the library that computes them, on one thread.
+"""GFLOP/s of the matrix products of an update, by what computes them, on one thread.
 
     python benchmarks/products.py [--rounds 7] [--seconds 0.02] [--write]
 
 The products are those of a layer: forward, the gradient of its input, and the gradient of its weight. float32 products
-are MKL's, as torch chooses, and oneDNN's, as compiled graphs call them on AMD processors (algorithms/onednn.py);
-those of tensors in bfloat16 are always oneDNN's. Variants take turns within a round, in one process, and the time is
-that on the core. Each product has several factors in turn, for in an update they are not in the nearest cache either.
-Sizes are rows x inputs x outputs.
+are MKL's, as torch chooses, oneDNN's, and loops of compiled graphs, which take their place on AMD processors with
+AVX-512 (algorithms/products.py). Those of tensors in bfloat16 are oneDNN's. Variants take turns within a round, in one
+process, and the time is that on the core. A call makes several products with different factors, for in an update they
+are not in the nearest cache either; a graph also copies transposed weights, as it does in an update. Sizes are rows x
+inputs x outputs.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ import statistics
 import time
 from collections.abc import Callable
 from functools import partial
-from itertools import cycle
 
 import torch
 from interleaving import Report, make_parser, table
 from torch import Tensor
+
+from rl_training.algorithms.compilation import CompiledGradient
+from rl_training.algorithms.products import graph_pass
 
 SIZES = (
     (1, 256, 256),
@@ -34,48 +37,64 @@ SIZES = (
     (7936, 256, 256),
     (7936, 256, 1),
 )
-VARIANTS = ("MKL", "oneDNN", "bfloat16")
+VARIANTS = ("MKL", "oneDNN", *(["loops"] if graph_pass() is not None else []), "bfloat16")
 WARM_UP = 3
 FACTORS = 4
-"""How many factors a product has in turn."""
+"""How many products a call makes, each with factors of its own."""
 ABOUT = """\
-Median over rounds, time on the core, one thread. *oneDNN* are its float32 products. The last column is the median of
-their speed by MKL's in the same round. Compiled graphs take oneDNN from 8.4 million multiplications on, but for
-gradients of weights, whose first factor it copies."""
+Median over rounds, time on the core, one thread. *MKL*, *oneDNN* and *loops* of compiled graphs are in float32. The
+last column is the median of the speed of loops by MKL's in the same round."""
+Factors = dict[str, Tensor]
 
 
-def products(size: tuple[int, int, int], variant: str) -> dict[str, Callable[[], Tensor]]:
+def multiply(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
+    """A product as torch computes it."""
+    return torch.mm(left, right) if bias is None else torch.addmm(bias, left, right)
+
+
+def multiply_by_onednn(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
+    """A product in float32 as oneDNN computes it."""
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(left, right.t(), bias, "none", [], "")
+    return product
+
+
+def forward(factors: Factors) -> list[Tensor]:
+    """The outputs of a layer."""
+    product = multiply_by_onednn if "onednn" in factors else multiply
+    numbers = range(FACTORS)
+    return [product(factors[f"inputs{n}"], factors[f"weight{n}"], factors[f"bias{n}"]) for n in numbers]
+
+
+def input_gradient(factors: Factors) -> list[Tensor]:
+    """The gradient of its inputs."""
+    product = multiply_by_onednn if "onednn" in factors else multiply
+    return [product(factors[f"gradient{n}"], factors[f"weight{n}"].t()) for n in range(FACTORS)]
+
+
+def weight_gradient(factors: Factors) -> list[Tensor]:
+    """The gradient of its weight."""
+    product = multiply_by_onednn if "onednn" in factors else multiply
+    return [product(factors[f"inputs{n}"].t(), factors[f"gradient{n}"]) for n in range(FACTORS)]
+
+
+def products(size: tuple[int, int, int], variant: str) -> dict[str, Callable[[], list[Tensor]]]:
     """The three products of a layer, by name."""
     rows, fan_in, fan_out = size
-    dtype = torch.bfloat16 if variant == "bfloat16" else torch.float32
-    made = partial(torch.randn, dtype=dtype)
-    bias = made(fan_out)
-    turns = cycle([(made(rows, fan_in), made(fan_in, fan_out), made(rows, fan_out)) for _ in range(FACTORS)])
-    linear = torch.ops.mkldnn._linear_pointwise
-
-    def multiply(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
-        if variant == "oneDNN":
-            product: Tensor = linear(left, right.t(), bias, "none", [], "")
-            return product
-        return torch.mm(left, right) if bias is None else torch.addmm(bias, left, right)
-
-    def forward() -> Tensor:
-        inputs, weight, _ = next(turns)
-        return multiply(inputs, weight, bias)
-
-    def input_gradient() -> Tensor:
-        _, weight, gradient = next(turns)
-        return multiply(gradient, weight.t())
-
-    def weight_gradient() -> Tensor:
-        inputs, _, gradient = next(turns)
-        return multiply(inputs.t(), gradient)
-
-    return {"forward": forward, "input gradient": input_gradient, "weight gradient": weight_gradient}
+    made = partial(torch.randn, dtype=torch.bfloat16 if variant == "bfloat16" else torch.float32)
+    shapes = {"inputs": (rows, fan_in), "weight": (fan_in, fan_out), "gradient": (rows, fan_out), "bias": (fan_out,)}
+    factors = {f"{name}{number}": made(shape) for name, shape in shapes.items() for number in range(FACTORS)}
+    if variant == "oneDNN":
+        factors["onednn"] = torch.empty(0)
+    found: dict[str, Callable[[], list[Tensor]]] = {}
+    for function in (forward, input_gradient, weight_gradient):
+        name = function.__name__
+        call = CompiledGradient(function, name=name, backend="inductor") if variant == "loops" else function
+        found[name.replace("_", " ")] = partial(call, factors)
+    return found
 
 
-def seconds(product: Callable[[], Tensor], count: int) -> float:
-    """The time of one product on the core."""
+def seconds(product: Callable[[], list[Tensor]], count: int) -> float:
+    """The time of one call on the core."""
     for _ in range(WARM_UP):
         product()
     start = time.process_time()
@@ -89,7 +108,7 @@ def measure(size: tuple[int, int, int], rounds: int, wanted: float) -> dict[str,
     made = {variant: products(size, variant) for variant in VARIANTS}
     found: dict[str, dict[str, list[float]]] = {}
     for name, reference in made["MKL"].items():
-        count = max(FACTORS, int(wanted / seconds(reference, FACTORS)))
+        count = max(1, int(wanted / seconds(reference, 1)))
         found[name] = {variant: [] for variant in VARIANTS}
         for _ in range(rounds):
             for variant in VARIANTS:
@@ -107,12 +126,13 @@ def main() -> None:
     report = Report("Matrix products of an update", ABOUT, args)
     rows = []
     for size in SIZES:
-        work = 2 * size[0] * size[1] * size[2] / 1e9
+        work = 2 * FACTORS * size[0] * size[1] * size[2] / 1e9
         for name, times in measure(size, args.rounds, args.seconds).items():
             speeds = [f"{work / statistics.median(times[variant]):.1f}" for variant in VARIANTS]
-            gain = statistics.median(a / b for a, b in zip(times["MKL"], times["oneDNN"], strict=True))
+            ours = times.get("loops", times["MKL"])
+            gain = statistics.median(a / b for a, b in zip(times["MKL"], ours, strict=True))
             rows.append(["x".join(map(str, size)), name, *speeds, f"{gain:.2f}"])
-    report.add(table(["Size", "Product", *(f"{name}, GFLOP/s" for name in VARIANTS), "oneDNN by MKL"], rows))
+    report.add(table(["Size", "Product", *(f"{name}, GFLOP/s" for name in VARIANTS), "loops by MKL"], rows))
     report.finish()
 
 

@@ -165,9 +165,10 @@ def test_compiled_updates_equal_eager_ones(name: str) -> None:
     "name", [pytest.param(name, marks=[] if name == "td3_bc" else pytest.mark.slow) for name in NAMES]
 )
 def test_updates_compiled_to_machine_code_equal_eager_ones(name: str) -> None:
-    # Large enough for products that oneDNN computes.
+    # As wide as networks commonly are.
     wide: dict[str, Any] = {"hidden_sizes": (256, 256)} if name == "td3_bc" else {}
-    _compare_with_eager(name, "inductor", size=128, **wide)
+    # Loops of the graph add numbers up in another order, and Adam divides gradients near zero by themselves.
+    _compare_with_eager(name, "inductor", tolerance=3e-4, size=128, **wide)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def _text(wheel: zipfile.ZipFile, ending: str) -> str:
 
 
 def test_the_wheel_holds_every_module_the_configs_and_the_marker_of_types(wheel: zipfile.ZipFile) -> None:
-    kinds = ("*.py", "*.pyi", "*.yaml", "*.json", "py.typed")
+    kinds = ("*.py", "*.pyi", "*.h", "*.yaml", "*.json", "py.typed")
     expected = {path.relative_to(SOURCES.parent).as_posix() for kind in kinds for path in SOURCES.rglob(kind)}
 
     found = {name for name in wheel.namelist() if ".dist-info/" not in name}

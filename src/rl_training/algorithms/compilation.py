@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from rl_training.algorithms.onednn import graph_pass
+from rl_training.algorithms.products import graph_pass
 from rl_training.types import Batch, ConfigError
 
 FOLDER = "TORCHINDUCTOR_CACHE_DIR"

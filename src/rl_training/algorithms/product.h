@@ -1,0 +1,101 @@
+// Matrix products in float32, for processors with AVX-512. products.py puts this file into compiled graphs.
+//
+// A tile of the result stays in registers while products along the depth are added to it. Nothing is packed: the right
+// factor is read row by row, so its rows must be contiguous; the left one may be laid out in any way.
+
+#ifndef RL_TRAINING_PRODUCT
+#define RL_TRAINING_PRODUCT
+
+#include <immintrin.h>
+
+#include <algorithm>
+
+namespace rl_training {
+
+constexpr long FLOATS = 16;  // in a register
+constexpr long BLOCK_DEPTH = 256;
+
+// out = left * right + start, for `rows` rows and at most `vectors` registers of columns. The distances between
+// neighbours in a column are `*_row`, those of the left factor in a row `left_column`. `start` may be null, or `out`.
+template <long rows, long vectors>
+void tile(const float* left, long left_row, long left_column, const float* right, long right_row, const float* start,
+          long start_row, float* out, long out_row, long depth, long columns, bool has_relu) {
+  const long last = columns - (vectors - 1) * FLOATS;
+  const __mmask16 mask = last >= FLOATS ? 0xffff : (1 << last) - 1;
+  const auto load = [&](const float* from, long vector) {
+    return _mm512_maskz_loadu_ps(vector == vectors - 1 ? mask : 0xffff, from + vector * FLOATS);
+  };
+  const bool has_contiguous_rows = left_column == 1 && depth > 4 * FLOATS;
+  __m512 sums[rows][vectors];
+#pragma GCC unroll 8
+  for (long row = 0; row < rows; ++row)
+#pragma GCC unroll 4
+    for (long vector = 0; vector < vectors; ++vector)
+      sums[row][vector] = start ? load(start + row * start_row, vector) : _mm512_setzero_ps();
+  for (long step = 0; step < depth; ++step) {
+    if (has_contiguous_rows && step % FLOATS == 0) {  // fetch the rows of the next tile
+#pragma GCC unroll 8
+      for (long row = rows; row < 2 * rows; ++row) _mm_prefetch(left + row * left_row + step, _MM_HINT_T0);
+    }
+    __m512 values[vectors];
+#pragma GCC unroll 4
+    for (long vector = 0; vector < vectors; ++vector) values[vector] = load(right + step * right_row, vector);
+#pragma GCC unroll 8
+    for (long row = 0; row < rows; ++row) {
+      const __m512 weight = _mm512_set1_ps(left[row * left_row + step * left_column]);
+#pragma GCC unroll 4
+      for (long vector = 0; vector < vectors; ++vector)
+        sums[row][vector] = _mm512_fmadd_ps(weight, values[vector], sums[row][vector]);
+    }
+  }
+#pragma GCC unroll 8
+  for (long row = 0; row < rows; ++row)
+#pragma GCC unroll 4
+    for (long vector = 0; vector < vectors; ++vector) {
+      // The sum comes second, so that NaN stays NaN.
+      const __m512 sum = has_relu ? _mm512_max_ps(_mm512_setzero_ps(), sums[row][vector]) : sums[row][vector];
+      _mm512_mask_storeu_ps(out + row * out_row + vector * FLOATS, vector == vectors - 1 ? mask : 0xffff, sum);
+    }
+}
+
+// out = left * right + bias, and ReLU of it. The bias may be null; with bias_row = 0, all rows have the same.
+template <long rows, long columns, long depth, int threads, long left_row, long left_column>
+void product(const float* left, const float* right, long right_row, const float* bias, long bias_row, float* out,
+             long out_row, bool has_relu) {
+  // Tiles of 4 registers by 5 rows are faster for rows in one piece, those of 2 by 8 for transposed ones.
+  constexpr long tile_rows = left_column == 1 ? 5 : 8, tile_vectors = left_column == 1 ? 4 : 2;
+  constexpr long tile_columns = tile_vectors * FLOATS, rest = columns % tile_columns;
+  constexpr long block_rows = 16 * tile_rows;
+  for (long from = 0; from < depth; from += BLOCK_DEPTH) {
+    const long length = std::min(BLOCK_DEPTH, depth - from);
+    const float* start = from == 0 ? bias : out;
+    const long start_row = from == 0 ? bias_row : out_row;
+    const bool has_relu_now = has_relu && from + length == depth;
+#pragma omp parallel for collapse(2) num_threads(threads) if (threads > 1)
+    for (long block = 0; block < rows; block += block_rows) {
+      for (long column = 0; column < columns; column += tile_columns) {
+        const auto compute = [&](auto height, auto vectors, long row) {
+          tile<height(), vectors()>(left + row * left_row + from * left_column, left_row, left_column,
+                                    right + from * right_row + column, right_row,
+                                    start ? start + row * start_row + column : nullptr, start_row,
+                                    out + row * out_row + column, out_row, length, columns - column, has_relu_now);
+        };
+        const auto compute_rows = [&](auto vectors) {
+          long row = block;
+          for (; row + tile_rows <= std::min(block + block_rows, rows); row += tile_rows)
+            compute(std::integral_constant<long, tile_rows>(), vectors, row);
+          if constexpr (rows % tile_rows != 0)
+            if (block + block_rows >= rows) compute(std::integral_constant<long, rows % tile_rows>(), vectors, row);
+        };
+        if (columns - column >= tile_columns)
+          compute_rows(std::integral_constant<long, tile_vectors>());
+        else if constexpr (rest != 0)
+          compute_rows(std::integral_constant<long, (rest + FLOATS - 1) / FLOATS>());
+      }
+    }
+  }
+}
+
+}  // namespace rl_training
+
+#endif
