@@ -18,6 +18,7 @@ from rl_training.data.collection import collect_dataset
 from rl_training.data.columns import ColumnsConfig
 from rl_training.data.fields import REWARDS_HINT
 from rl_training.data.hdf5_files import read_hdf5
+from rl_training.data.holding_out import hold_out
 from rl_training.data.mapped import read_mapped
 from rl_training.data.masks import check_logged
 from rl_training.data.offline_dataset import TransitionDataset
@@ -195,7 +196,9 @@ def load_transition_dataset(
         if not all(part.has_episodes for part in parts):
             raise DatasetError("returns-to-go need whole episodes, and the rows seem shuffled")
         parts = [part.with_returns_to_go(**returns) for part in parts]
-    parts = [_hold_out(part, options, default_validation) for part in parts]
+    share, seed = options.validation_fraction, options.dataset_seed
+    # Taken off the list, so that rows that have been copied can go.
+    parts = [hold_out(parts.pop(0), share, default_validation, seed=seed) for _ in range(len(parts))]
     dataset = parts[0]
     if options.dataset_mix:
         ratios = [part.ratio for part in options.dataset_mix]
@@ -311,20 +314,6 @@ def _refuse_without_rewards(options: DataOptions) -> None:
     for name, value in stated.items():
         if value not in (None, "none"):
             raise DatasetError(f"the data has no rewards, which {name}: {value} needs: {REWARDS_HINT}")
-
-
-def _hold_out(dataset: TransitionDataset, options: DataOptions, default_validation: float) -> TransitionDataset:
-    """The dataset with some of its episodes as `validation`, as many as the options or else the default say."""
-    fraction = default_validation if options.validation_fraction is None else options.validation_fraction
-    if not fraction:
-        return dataset
-    episodes = len(dataset.episode_bounds())
-    if episodes < 2 and options.validation_fraction is None:
-        return dataset.with_notes("no episode could be held out for diagnostics: there is only one")
-    if episodes < 2:
-        raise DatasetError(f"validation_fraction holds out whole episodes and needs at least 2 of them, got {episodes}")
-    dataset, held_out = dataset.split(fraction, seed=options.dataset_seed)
-    return replace(dataset, validation=held_out)
 
 
 def _reward_normalizer(parts: list[TransitionDataset], how: str) -> RewardTransformConfig:

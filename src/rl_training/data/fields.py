@@ -295,9 +295,6 @@ def add_next_obs(logged: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     possible next, where rows say which are.
     """
     obs, dones, truncations = logged["obs"], logged["dones"], logged["truncations"]
-    if "next_obs" not in logged:
-        logged["next_obs"] = following(obs)
-        logged["next_obs"][dones] = obs[dones]
     if misses_next_masks(logged):
         logged["next_valid_actions"] = following(logged["valid_actions"])
         logged["next_valid_actions"][dones] = 1
@@ -313,6 +310,10 @@ def add_next_obs(logged: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     # One by one, so that the whole log is not in memory twice.
     for name in logged:
         logged[name] = logged[name][kept]
+    if "next_obs" not in logged:
+        rows = np.flatnonzero(kept)
+        # The last row of a piece of a log has itself.
+        logged["next_obs"] = obs[np.minimum(rows + ~dones[rows], len(obs) - 1)]
     return logged
 
 
