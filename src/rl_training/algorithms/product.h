@@ -1,7 +1,7 @@
-// Matrix products in float32, for processors with AVX-512. products.py puts this file into compiled graphs.
+// Matrix products in float32, for processors with AVX-512. product_loops.py puts this file into compiled graphs.
 //
-// A tile of the result stays in registers while products along the depth are added to it. Nothing is packed: the right
-// factor is read row by row, so its rows must be contiguous; the left one may be laid out in any way.
+// A tile of the result stays in registers while products along the depth are added to it. The right factor is read row
+// by row, so its rows must be contiguous: transposed weights are copied first. The left one may be laid out in any way.
 
 #ifndef RL_TRAINING_PRODUCT
 #define RL_TRAINING_PRODUCT
@@ -15,13 +15,68 @@ namespace rl_training {
 constexpr long FLOATS = 16;  // in a register
 constexpr long BLOCK_DEPTH = 256;
 
+inline __mmask16 first(long count) { return count >= FLOATS ? 0xffff : (1 << count) - 1; }
+
+// 16 rows of 16 numbers as columns.
+inline void turn(__m512 (&rows)[16]) {
+  __m512 pairs[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 2) {
+    pairs[i] = _mm512_unpacklo_ps(rows[i], rows[i + 1]);
+    pairs[i + 1] = _mm512_unpackhi_ps(rows[i], rows[i + 1]);
+  }
+  const auto low = [&](int i, int j) {
+    return _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(pairs[i]), _mm512_castps_pd(pairs[j])));
+  };
+  const auto high = [&](int i, int j) {
+    return _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(pairs[i]), _mm512_castps_pd(pairs[j])));
+  };
+  __m512 fours[16];  // of number 4 * i + j, each quarter has one column of the rows from 4 * i on
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {
+    fours[i] = low(i, i + 2);
+    fours[i + 1] = high(i, i + 2);
+    fours[i + 2] = low(i + 1, i + 3);
+    fours[i + 3] = high(i + 1, i + 3);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const __m512 even_upper = _mm512_shuffle_f32x4(fours[i], fours[4 + i], 0x88);
+    const __m512 odd_upper = _mm512_shuffle_f32x4(fours[i], fours[4 + i], 0xdd);
+    const __m512 even_lower = _mm512_shuffle_f32x4(fours[8 + i], fours[12 + i], 0x88);
+    const __m512 odd_lower = _mm512_shuffle_f32x4(fours[8 + i], fours[12 + i], 0xdd);
+    rows[i] = _mm512_shuffle_f32x4(even_upper, even_lower, 0x88);
+    rows[4 + i] = _mm512_shuffle_f32x4(odd_upper, odd_lower, 0x88);
+    rows[8 + i] = _mm512_shuffle_f32x4(even_upper, even_lower, 0xdd);
+    rows[12 + i] = _mm512_shuffle_f32x4(odd_upper, odd_lower, 0xdd);
+  }
+}
+
+// out, with rows in one piece, = the transpose of a matrix.
+template <long rows, long columns, int threads>
+void transpose(const float* matrix, long matrix_row, float* out) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (long row = 0; row < rows; row += FLOATS) {
+    for (long column = 0; column < columns; column += FLOATS) {
+      __m512 block[16];
+#pragma GCC unroll 16
+      for (long i = 0; i < FLOATS; ++i)
+        block[i] = row + i < rows ? _mm512_maskz_loadu_ps(first(columns - column), matrix + (row + i) * matrix_row + column)
+                                  : _mm512_setzero_ps();
+      turn(block);
+#pragma GCC unroll 16
+      for (long i = 0; i < FLOATS; ++i)
+        if (column + i < columns) _mm512_mask_storeu_ps(out + (column + i) * rows + row, first(rows - row), block[i]);
+    }
+  }
+}
+
 // out = left * right + start, for `rows` rows and at most `vectors` registers of columns. The distances between
 // neighbours in a column are `*_row`, those of the left factor in a row `left_column`. `start` may be null, or `out`.
 template <long rows, long vectors>
 void tile(const float* left, long left_row, long left_column, const float* right, long right_row, const float* start,
           long start_row, float* out, long out_row, long depth, long columns, bool has_relu) {
-  const long last = columns - (vectors - 1) * FLOATS;
-  const __mmask16 mask = last >= FLOATS ? 0xffff : (1 << last) - 1;
+  const __mmask16 mask = first(columns - (vectors - 1) * FLOATS);
   const auto load = [&](const float* from, long vector) {
     return _mm512_maskz_loadu_ps(vector == vectors - 1 ? mask : 0xffff, from + vector * FLOATS);
   };
