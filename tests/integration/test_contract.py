@@ -167,8 +167,9 @@ def test_compiled_updates_equal_eager_ones(name: str) -> None:
 def test_updates_compiled_to_machine_code_equal_eager_ones(name: str) -> None:
     # As wide as networks commonly are.
     wide: dict[str, Any] = {"hidden_sizes": (256, 256)} if name == "td3_bc" else {}
-    # Loops of the graph add numbers up in another order, and Adam divides gradients near zero by themselves.
-    _compare_with_eager(name, "inductor", tolerance=3e-4, size=128, **wide)
+    # Of the 562,500 weights of a layer of BEAR, one has a gradient so near zero that Adam magnifies its rounding.
+    tolerance = 3e-4 if name == "bear" else 1e-4
+    _compare_with_eager(name, "inductor", tolerance, size=128, **wide)
 
 
 @pytest.mark.parametrize(
