@@ -4,7 +4,7 @@
 
 The products are those of a layer: forward, the gradient of its input, and the gradient of its weight. float32 products
 are MKL's, as torch chooses, oneDNN's, and loops of compiled graphs, which take their place on AMD processors with
-AVX-512 (algorithms/products.py). Those of tensors in bfloat16 are oneDNN's. Variants take turns within a round, in one
+AVX-512 (algorithms/loops). Those of tensors in bfloat16 are oneDNN's. Variants take turns within a round, in one
 process, and the time is that on the core. A call makes several products with different factors, for in an update they
 are not in the nearest cache either; a graph also copies transposed weights, as it does in an update. Sizes are rows x
 inputs x outputs.
@@ -22,7 +22,7 @@ from interleaving import Report, make_parser, table
 from torch import Tensor
 
 from rl_training.algorithms.compilation import CompiledGradient
-from rl_training.algorithms.products import graph_pass
+from rl_training.algorithms.loops import are_faster
 
 SIZES = (
     (1, 256, 256),
@@ -37,7 +37,7 @@ SIZES = (
     (7936, 256, 256),
     (7936, 256, 1),
 )
-VARIANTS = ("MKL", "oneDNN", *(["loops"] if graph_pass() is not None else []), "bfloat16")
+VARIANTS = ("MKL", "oneDNN", *(["loops"] if are_faster() else []), "bfloat16")
 WARM_UP = 3
 FACTORS = 4
 """How many products a call makes, each with factors of its own."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,15 @@ def shared_data() -> Path:
     if not DATA_FOLDER.is_dir():
         pytest.skip(f"needs the real datasets, which are not in {DATA_FOLDER} (set RL_TRAINING_DATA)")
     return DATA_FOLDER
+
+
+@pytest.fixture(params=[1, 2], ids="{} threads".format)
+def threads(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Compute with one thread, and with two."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from rl_training.algorithms.products import graph_pass
+from rl_training.algorithms import loops
 from rl_training.types import Batch, ConfigError
 
 FOLDER = "TORCHINDUCTOR_CACHE_DIR"
@@ -129,11 +129,11 @@ def _to_machine_code(graph: Any, inputs: Any) -> Any:
         "fallback_random": True,
         # Kernels called from C++ instead of Python: 5 % of an update.
         "cpp_wrapper": True,
-        "post_grad_custom_post_pass": graph_pass(),
+        **loops.compiler_options(),
     }
     # torch's key has its version, the graph, shapes, types and threads, but not the processor's vector instructions.
     settings: Any = torch.compiler.config
-    with settings.patch(cache_key_tag=str(pick_vec_isa())):
+    with settings.patch(cache_key_tag=str(pick_vec_isa())), loops.decompositions():
         return compile_fx(graph, inputs, config_patches=options)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -10,12 +10,13 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from rl_training.algorithms.compilation import CompiledGradient
-from rl_training.algorithms.products import graph_pass, use_loops
+from rl_training.algorithms.loops import are_faster
+from rl_training.algorithms.loops.products import use_loops
 
 aten = torch.ops.aten
 
 
-def targets(function: Callable[..., Tensor], *inputs: Tensor) -> list[str]:
+def targets(function: Callable[..., Tensor | tuple[Tensor, ...]], *inputs: Tensor) -> list[str]:
     """The operators of a function after the pass."""
     graph = make_fx(function, tracing_mode="fake")(*inputs).graph
     use_loops(graph)
@@ -23,7 +24,7 @@ def targets(function: Callable[..., Tensor], *inputs: Tensor) -> list[str]:
     return [str(node.target) for node in graph.nodes if node.op == "call_function"]
 
 
-PRODUCT = "rl_training.product.default"
+PRODUCT, SUM = "rl_training.product.default", "rl_training.sum_rows.default"
 ROWS, WEIGHT, BIAS = torch.randn(32, 16), torch.randn(16, 24), torch.randn(24)
 
 
@@ -68,18 +69,13 @@ def test_thin_products_become_multiplications_and_a_sum(rows: int, depth: int, c
     torch.testing.assert_close(module(*inputs), torch.addmm(*inputs))
 
 
-def test_there_is_no_pass_for_processors_of_other_makers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rl_training.algorithms.products._is_amd", lambda: False)
+def test_the_sum_of_a_factors_rows_becomes_loops_too() -> None:
+    def gradients(rows: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
+        return aten.mm(rows.T, gradient), aten.sum(gradient, [0]), aten.sum(gradient, [0], True), aten.sum(rows, [0])
 
-    assert graph_pass() is None
+    found = targets(gradients, ROWS, torch.randn(32, 24))
 
-
-@pytest.fixture(params=[1, 2], ids="{} threads".format)
-def threads(request: pytest.FixtureRequest) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield
-    torch.set_num_threads(before)
+    assert found == ["aten.permute.default", PRODUCT, SUM, SUM, "aten.unsqueeze.default", "aten.sum.dim_IntList"]
 
 
 SIZES = [(256, 256, 256), (23, 17, 300), (300, 64, 23), (130, 600, 70), (16, 2, 16), (7, 31, 5), (81, 33, 129)]
@@ -111,11 +107,13 @@ def products(batch: dict[str, Tensor]) -> list[Tensor]:
             torch.addmm(start, left, right[0]) + 1,
             torch.mm(left[2:], right[0]),
             torch.mm(left[:, 1:], right[1, 1:, 1:]),
+            torch.mm(left.T, start),
+            torch.stack([start.sum(0), bias[0]]),
         ]
     return found
 
 
-@pytest.mark.skipif(graph_pass() is None, reason="loops are for AMD processors with AVX-512")
+@pytest.mark.skipif(not are_faster(), reason="loops are for AMD processors with AVX-512")
 @pytest.mark.usefixtures("threads")
 def test_loops_compute_what_torch_computes() -> None:
     torch.manual_seed(0)

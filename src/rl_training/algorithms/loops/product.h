@@ -1,4 +1,4 @@
-// Matrix products in float32, for processors with AVX-512. product_loops.py puts this file into compiled graphs.
+// Matrix products in float32, for processors with AVX-512. product_operators.py puts this file into compiled graphs.
 //
 // A tile of the result stays in registers while products along the depth are added to it. The right factor is read row
 // by row, so its rows must be contiguous: transposed weights are copied first. The left one may be laid out in any way.
@@ -148,6 +148,28 @@ void product(const float* left, const float* right, long right_row, const float*
           compute_rows(std::integral_constant<long, (rest + FLOATS - 1) / FLOATS>());
       }
     }
+  }
+}
+
+// out = the sum of the rows of a matrix.
+template <long rows, long columns>
+void sum_rows(const float* matrix, long matrix_row, float* out) {
+  constexpr long vectors = 8;
+  for (long from = 0; from < columns; from += vectors * FLOATS) {
+    __m512 sums[vectors];
+    __mmask16 masks[vectors];
+    for (long vector = 0; vector < vectors; ++vector) {
+      sums[vector] = _mm512_setzero_ps();
+      masks[vector] = first(std::max(columns - from - vector * FLOATS, 0L));
+    }
+    for (long row = 0; row < rows; ++row)
+#pragma GCC unroll 8
+      for (long vector = 0; vector < vectors; ++vector) {
+        const float* numbers = matrix + row * matrix_row + from + vector * FLOATS;
+        sums[vector] = _mm512_add_ps(sums[vector], _mm512_maskz_loadu_ps(masks[vector], numbers));
+      }
+    for (long vector = 0; vector < vectors; ++vector)
+      _mm512_mask_storeu_ps(out + from + vector * FLOATS, masks[vector], sums[vector]);
   }
 }
 

@@ -5,55 +5,27 @@ a layout of its own. The loops in `product.h` are 1.1 to 1.2 times as fast for l
 for the thin first and last layers (`benchmarks/products.py`). They also add the bias and apply ReLU on the way.
 
 torch itself has such loops for weights that are constants only. So the pass here puts an operator of its own in place
-of the product (`product_loops.py`). A product with one row, one column or a depth of one becomes multiplications and a
-sum, which torch's compiler joins with what is around them.
+of the product (`product_operators.py`), and another in place of the sum of rows that is a bias's gradient. A product
+with one row, one column or a depth of one becomes multiplications and a sum, which torch's compiler joins with what is
+around them.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx import Graph, Node
 
-from rl_training.algorithms import product_loops
-from rl_training.algorithms.product_loops import LOOPS, product_operator
+from rl_training.algorithms.loops.product_operators import product_operator, sum_operator
+from rl_training.algorithms.loops.tensors import has_loops
 
 aten = torch.ops.aten
 
 
-def graph_pass() -> Any:
-    """The pass for torch's compiler; None where the loops are not known to be faster.
-
-    They are known to be so where torch would call MKL on an AMD processor with AVX-512.
-    """
-    from torch._inductor.cpu_vec_isa import VecAVX512, pick_vec_isa
-    from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
-
-    class Products(CustomGraphPass):
-        """Runs when losses and gradients have become one graph of plain operators."""
-
-        def __call__(self, graph: Graph) -> None:
-            use_loops(graph)
-
-        def uuid(self) -> Any:
-            """A part of the key by which torch finds a compiled graph again."""
-            return get_hash_for_files((__file__, product_loops.__file__, str(LOOPS)))
-
-    calls_mkl = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
-    return Products() if calls_mkl and _is_amd() and isinstance(pick_vec_isa(), VecAVX512) else None
-
-
-def _is_amd() -> bool:
-    """Whether Linux says that AMD made the processor."""
-    cpuinfo = Path("/proc/cpuinfo")
-    return cpuinfo.is_file() and "AuthenticAMD" in cpuinfo.read_text(encoding="utf-8", errors="replace")
-
-
 def use_loops(graph: Graph) -> None:
-    """Make loops of the products of a graph in float32, each with its bias and its ReLU."""
+    """Make loops of the products of a graph in float32, each with its bias and its ReLU, and of biases' gradients."""
     for target in (aten.mm.default, aten.addmm.default):
         for node in graph.find_nodes(op="call_function", target=target):
             *bias, left, right = node.args
@@ -61,12 +33,17 @@ def use_loops(graph: Graph) -> None:
                 continue
             is_thin = 1 in (*left.meta["val"].shape, *right.meta["val"].shape)
             (_multiply_and_add if is_thin else _replace)(graph, node, left, right, *bias)
+    for node in graph.find_nodes(op="call_function", target=aten.sum.dim_IntList):
+        matrix, axes, *keeps_axis = node.args
+        is_factor = any(user.target is product_operator() for user in matrix.users)
+        if is_factor and list(axes) == [0] and not node.kwargs:
+            _sum_rows(graph, node, matrix, keeps_axis=keeps_axis == [True])
 
 
 def _fits(product: Tensor, bias: Tensor | None = None) -> bool:
     """Whether there are loops for a product, whose bias is a row for all rows, or a matrix that it is added to."""
     has_bias = bias is None or bias.shape in (product.shape, product.shape[1:])
-    return has_bias and product.dtype == torch.float32 and product.device.type == "cpu" and product.numel() > 0
+    return has_bias and has_loops(product)
 
 
 def _replace(graph: Graph, node: Node, left: Node, right: Node, bias: Node | None = None) -> None:
@@ -79,6 +56,18 @@ def _replace(graph: Graph, node: Node, left: Node, right: Node, bias: Node | Non
     for old in (*(users if has_relu else ()), node):
         old.replace_all_uses_with(product)
         graph.erase_node(old)
+
+
+def _sum_rows(graph: Graph, node: Node, matrix: Node, *, keeps_axis: bool) -> None:
+    """Put the operator in place of the sum of a matrix's rows, as gradients of biases are."""
+    with graph.inserting_before(node):
+        total = graph.call_function(sum_operator(), (matrix,))
+        total.meta["val"] = matrix.meta["val"].new_empty(matrix.meta["val"].shape[1])
+        if keeps_axis:
+            total = graph.call_function(aten.unsqueeze.default, (total, 0))
+            total.meta["val"] = node.meta["val"]
+    node.replace_all_uses_with(total)
+    graph.erase_node(node)
 
 
 def _multiply_and_add(graph: Graph, node: Node, left: Node, right: Node, bias: Node | None = None) -> None:

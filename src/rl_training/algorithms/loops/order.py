@@ -1,0 +1,61 @@
+"""The order in which a compiled graph computes, so that what it reads is still in the processor's cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Nodes = list[Any]
+"""Nodes of torch's scheduler: each is one call in the compiled code."""
+
+
+def by_use(nodes: Nodes) -> Nodes:
+    """Each node right before the first that needs it, but results as soon as they can be computed.
+
+    A result is what no loops of our own wait for, such as the gradient of a weight. So each member of an ensemble is
+    computed forward and backward before the next, if nothing else binds them together. A weight is transposed right
+    before the product, and the gradients of a layer follow each other.
+    """
+    graph = _Graph(nodes)
+    gradients = [node for node in nodes if graph.is_result[node] and node.is_template()]
+    for node in (*gradients, *nodes):
+        graph.compute(node)
+    return list(graph.done)
+
+
+class _Graph:
+    """Nodes with those that they need and those that need them, and the order in which they are computed."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        makers = {name: node for node in nodes for name in node.get_buffer_names()}
+        self.needs: dict[Any, Nodes] = {}
+        self.users: dict[Any, Nodes] = {node: [] for node in nodes}
+        places = {node: place for place, node in enumerate(nodes)}
+        for node in nodes:
+            found = {makers[each.name] for each in node.unmet_dependencies if each.name in makers} - {node}
+            # Last what depends on nothing else, such as a transposed weight.
+            self.needs[node] = sorted(found, key=lambda need: (not self.needs[need], places[need]))
+            for need in self.needs[node]:
+                self.users[need].append(node)
+        self.is_result: dict[Any, bool] = {}
+        for node in reversed(nodes):
+            self.is_result[node] = all(self.is_result[user] and not user.is_template() for user in self.users[node])
+        self.done: dict[Any, None] = {}
+
+    def compute(self, node: Any) -> None:
+        """Add a node to the order, after what it needs."""
+        waiting = [node]
+        while waiting:
+            missing = [need for need in self.needs[waiting[-1]] if need not in self.done]
+            if missing:
+                waiting.append(missing[0])
+            else:
+                self.add(waiting.pop())
+
+    def add(self, node: Any) -> None:
+        """Add a node whose needs are met, and the results that can be computed then."""
+        if node in self.done:
+            return
+        self.done[node] = None
+        for user in self.users[node]:
+            if self.is_result[user] and all(need in self.done for need in self.needs[user]):
+                self.add(user)
