@@ -76,8 +76,8 @@ def test_a_member_waits_for_others_only_where_the_loss_binds_them_together(name:
 class Node:
     """A node of torch's scheduler, as far as an order depends on it."""
 
-    def __init__(self, name: str, *needs: str, has_loops: bool = False) -> None:
-        self.name, self.has_loops = name, has_loops
+    def __init__(self, name: str, *needs: str, is_product: bool = False) -> None:
+        self.name, self.is_product = name, is_product
         self.unmet_dependencies = [SimpleNamespace(name=need) for need in needs]
 
     def get_buffer_names(self) -> list[str]:
@@ -85,20 +85,24 @@ class Node:
         return [self.name]
 
     def is_template(self) -> bool:
-        """Whether it is a call of loops of our own."""
-        return self.has_loops
+        """Whether it calls loops of our own; as in float32."""
+        return self.is_product and "backward" not in self.name
+
+    def is_extern(self) -> bool:
+        """Whether it calls a library; as in bfloat16."""
+        return self.is_product and not self.is_template()
 
 
 def test_each_call_comes_right_before_its_first_use_and_gradients_as_soon_as_they_can() -> None:
     nodes = [Node("rows")]
     for member in "ab":
-        nodes += [Node(f"turned_{member}"), Node(f"forward_{member}", "rows", has_loops=True)]
+        nodes += [Node(f"turned_{member}"), Node(f"forward_{member}", "rows", is_product=True)]
     nodes += [Node("metrics", "forward_a", "forward_b"), Node("target")]
     for member in "ab":
         nodes.append(Node(f"slopes_{member}", f"forward_{member}", "target"))
-        nodes.append(Node(f"backward_{member}", f"slopes_{member}", f"turned_{member}", has_loops=True))
-        nodes.append(Node(f"first_{member}", f"backward_{member}", has_loops=True))
-    nodes += [Node(f"second_{member}", f"slopes_{member}", has_loops=True) for member in "ab"]
+        nodes.append(Node(f"backward_{member}", f"slopes_{member}", f"turned_{member}", is_product=True))
+        nodes.append(Node(f"first_{member}", f"backward_{member}", is_product=True))
+    nodes += [Node(f"second_{member}", f"slopes_{member}", is_product=True) for member in "ab"]
     nodes.append(Node("norm", "first_a", "first_b", "second_a", "second_b"))
 
     found = [node.name for node in by_use(nodes)]

@@ -11,12 +11,12 @@ Nodes = list[Any]
 def by_use(nodes: Nodes) -> Nodes:
     """Each node right before the first that needs it, but results as soon as they can be computed.
 
-    A result is what no loops of our own wait for, such as the gradient of a weight. So each member of an ensemble is
+    A result is what no product waits for, such as the gradient of a weight. So each member of an ensemble is
     computed forward and backward before the next, if nothing else binds them together. A weight is transposed right
     before the product, and the gradients of a layer follow each other.
     """
     graph = _Graph(nodes)
-    gradients = [node for node in nodes if graph.is_result[node] and node.is_template()]
+    gradients = [node for node in nodes if graph.is_result[node] and _is_product(node)]
     for node in (*gradients, *nodes):
         graph.compute(node)
     return list(graph.done)
@@ -38,7 +38,7 @@ class _Graph:
                 self.users[need].append(node)
         self.is_result: dict[Any, bool] = {}
         for node in reversed(nodes):
-            self.is_result[node] = all(self.is_result[user] and not user.is_template() for user in self.users[node])
+            self.is_result[node] = all(self.is_result[user] and not _is_product(user) for user in self.users[node])
         self.done: dict[Any, None] = {}
 
     def compute(self, node: Any) -> None:
@@ -59,3 +59,8 @@ class _Graph:
         for user in self.users[node]:
             if self.is_result[user] and all(need in self.done for need in self.needs[user]):
                 self.add(user)
+
+
+def _is_product(node: Any) -> bool:
+    """Whether a node calls loops of our own, or a library, as products in bfloat16 do."""
+    return bool(node.is_template() or node.is_extern())
