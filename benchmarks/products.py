@@ -45,6 +45,7 @@ ABOUT = """\
 Median over rounds, time on the core, one thread. *MKL*, *oneDNN* and *loops* of compiled graphs are in float32. The
 last column is the median of the speed of loops by MKL's in the same round."""
 Factors = dict[str, Tensor]
+Product = Callable[..., Tensor]
 
 
 def multiply(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -58,22 +59,19 @@ def multiply_by_onednn(left: Tensor, right: Tensor, bias: Tensor | None = None) 
     return product
 
 
-def forward(factors: Factors) -> list[Tensor]:
+def forward(product: Product, factors: Factors) -> list[Tensor]:
     """The outputs of a layer."""
-    product = multiply_by_onednn if "onednn" in factors else multiply
     numbers = range(FACTORS)
     return [product(factors[f"inputs{n}"], factors[f"weight{n}"], factors[f"bias{n}"]) for n in numbers]
 
 
-def input_gradient(factors: Factors) -> list[Tensor]:
+def input_gradient(product: Product, factors: Factors) -> list[Tensor]:
     """The gradient of its inputs."""
-    product = multiply_by_onednn if "onednn" in factors else multiply
     return [product(factors[f"gradient{n}"], factors[f"weight{n}"].t()) for n in range(FACTORS)]
 
 
-def weight_gradient(factors: Factors) -> list[Tensor]:
+def weight_gradient(product: Product, factors: Factors) -> list[Tensor]:
     """The gradient of its weight."""
-    product = multiply_by_onednn if "onednn" in factors else multiply
     return [product(factors[f"inputs{n}"].t(), factors[f"gradient{n}"]) for n in range(FACTORS)]
 
 
@@ -83,12 +81,13 @@ def products(size: tuple[int, int, int], variant: str) -> dict[str, Callable[[],
     made = partial(torch.randn, dtype=torch.bfloat16 if variant == "bfloat16" else torch.float32)
     shapes = {"inputs": (rows, fan_in), "weight": (fan_in, fan_out), "gradient": (rows, fan_out), "bias": (fan_out,)}
     factors = {f"{name}{number}": made(shape) for name, shape in shapes.items() for number in range(FACTORS)}
-    if variant == "oneDNN":
-        factors["onednn"] = torch.empty(0)
+    product = multiply_by_onednn if variant == "oneDNN" else multiply
     found: dict[str, Callable[[], list[Tensor]]] = {}
     for function in (forward, input_gradient, weight_gradient):
         name = function.__name__
-        call = CompiledGradient(function, name=name, backend="inductor") if variant == "loops" else function
+        call: Callable[[Factors], list[Tensor]] = partial(function, product)
+        if variant == "loops":
+            call = CompiledGradient(function, product, name=name, backend="inductor")
         found[name.replace("_", " ")] = partial(call, factors)
     return found
 

@@ -172,6 +172,11 @@ def test_updates_compiled_to_machine_code_equal_eager_ones(name: str) -> None:
     _compare_with_eager(name, "inductor", tolerance, size=128, **wide)
 
 
+@pytest.mark.slow
+def test_machine_code_draws_the_same_dropout_as_eager_updates() -> None:
+    _compare_with_eager("redq", "inductor", size=128, num_critics=3, critic_dropout=0.1, critic_layer_norm=True)
+
+
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in KINDS_OF_NETWORKS else pytest.mark.slow) for name in NAMES]
 )

@@ -76,8 +76,8 @@ def test_a_member_waits_for_others_only_where_the_loss_binds_them_together(name:
 class Node:
     """A node of torch's scheduler, as far as an order depends on it."""
 
-    def __init__(self, name: str, *needs: str, is_product: bool = False) -> None:
-        self.name, self.is_product = name, is_product
+    def __init__(self, name: str, *needs: str, is_product: bool = False, operator: Any = None) -> None:
+        self.name, self.is_product, self.node = name, is_product, SimpleNamespace(op_overload=operator)
         self.unmet_dependencies = [SimpleNamespace(name=need) for need in needs]
 
     def get_buffer_names(self) -> list[str]:
@@ -111,3 +111,13 @@ def test_each_call_comes_right_before_its_first_use_and_gradients_as_soon_as_the
         *("rows", "forward_a", "target", "slopes_a", "second_a", "turned_a", "backward_a", "first_a"),
         *("forward_b", "metrics", "slopes_b", "second_b", "turned_b", "backward_b", "first_b", "norm"),
     ]
+
+
+def test_random_numbers_are_drawn_in_the_order_of_the_graph() -> None:
+    draw = torch.ops.aten.randn.default
+    nodes = [Node("noise_a", operator=draw), Node("noise_b", operator=draw), Node("noise_c", operator=draw)]
+    nodes += [Node(f"gradient_{member}", f"noise_{member}", is_product=True) for member in "cba"]
+
+    found = [node.name for node in by_use(nodes) if node.name.startswith("noise")]
+
+    assert found == ["noise_a", "noise_b", "noise_c"]

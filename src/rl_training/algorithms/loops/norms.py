@@ -22,6 +22,7 @@ from rl_training.algorithms.loops.tensors import Place, computed, has_loops, in_
 aten = torch.ops.aten
 FORWARD, BACKWARD = aten.native_layer_norm.default, aten.native_layer_norm_backward.default
 HEADER = Path(__file__).with_name("norm.h")
+Operator = Callable[..., Any]
 
 
 @contextmanager
@@ -30,19 +31,19 @@ def in_use() -> Iterator[None]:
     from torch._inductor.decomposition import decompositions as table
 
     before = {operator: table[operator] for operator in (FORWARD, BACKWARD)}
-    table.update(_decompositions(before[FORWARD], before[BACKWARD]))
+    table.update(_decompositions(*before.values()))
     try:
         yield
     finally:
         table.update(before)
 
 
-def _decompositions(forward: Callable[..., Any], backward: Callable[..., Any]) -> dict[Any, Callable[..., Any]]:
+def _decompositions(torch_norm: Operator, torch_gradients: Operator) -> dict[Any, Operator]:
     """What becomes of a normalisation and of its gradients; without loops for it, what torch makes of them."""
 
     def normalize(rows: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float) -> Any:
         if not _fits(rows, weight, bias):
-            return forward(rows, shape, weight, bias, eps)
+            return torch_norm(rows, shape, weight, bias, eps)
         count = len(rows)
         found = norm_operator()(rows, weight, bias, eps, False)
         statistics = found[count:].flatten()[: 2 * count].view(2, count, 1)
@@ -51,7 +52,7 @@ def _decompositions(forward: Callable[..., Any], backward: Callable[..., Any]) -
     def gradients(gradient: Tensor, rows: Tensor, *others: Any) -> Any:
         _, mean, scale, weight, bias, output_mask = others
         if not _fits(rows, weight, bias):
-            return backward(gradient, rows, *others)
+            return torch_gradients(gradient, rows, *others)
         has_sums = any(output_mask[1:])
         found = gradient_operator()(gradient, rows, mean, scale, weight, bias, False, has_sums)
         sums = (found[len(rows)], found[len(rows) + 1]) if has_sums else (None, None)

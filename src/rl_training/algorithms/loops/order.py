@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 Nodes = list[Any]
 """Nodes of torch's scheduler: each is one call in the compiled code."""
 
@@ -13,7 +15,8 @@ def by_use(nodes: Nodes) -> Nodes:
 
     A result is what no product waits for, such as the gradient of a weight. So each member of an ensemble is
     computed forward and backward before the next, if nothing else binds them together. A weight is transposed right
-    before the product, and the gradients of a layer follow each other.
+    before the product, and the gradients of a layer follow each other. Random numbers are drawn in the order in which
+    an eager update draws them.
     """
     graph = _Graph(nodes)
     gradients = [node for node in nodes if graph.is_result[node] and _is_product(node)]
@@ -30,8 +33,12 @@ class _Graph:
         self.needs: dict[Any, Nodes] = {}
         self.users: dict[Any, Nodes] = {node: [] for node in nodes}
         places = {node: place for place, node in enumerate(nodes)}
+        drawn: set[Any] = set()
         for node in nodes:
             found = {makers[each.name] for each in node.unmet_dependencies if each.name in makers} - {node}
+            if _draws(node):
+                found |= drawn
+                drawn = {node}
             # Last what depends on nothing else, such as a transposed weight.
             self.needs[node] = sorted(found, key=lambda need: (not self.needs[need], places[need]))
             for need in self.needs[node]:
@@ -64,3 +71,9 @@ class _Graph:
 def _is_product(node: Any) -> bool:
     """Whether a node calls loops of our own, or a library, as products in bfloat16 do."""
     return bool(node.is_template() or node.is_extern())
+
+
+def _draws(node: Any) -> bool:
+    """Whether a node draws from torch's generator of random numbers."""
+    operator = getattr(node.node, "op_overload", None)
+    return torch.Tag.nondeterministic_seeded in getattr(operator, "tags", ())
