@@ -33,7 +33,7 @@ from rl_training.runtime.performance import configure_machine
 BATCH, FREQUENCY = 256, 5000
 VARIANTS = ("eager", "compiled", "bfloat16")
 KINDS = {
-    "products": r"mkl_|gemm|^\[JIT\]|dnnl|rl_training::",
+    "products": r"mkl_|gemm|^\[JIT\]|dnnl|rl_training::(?!normalize)",
     "Adam": r"fused_adam",
     "target networks": r"lerp",
     "loops of the graph": r"\.main\.so",

@@ -133,7 +133,7 @@ def _to_machine_code(graph: Any, inputs: Any) -> Any:
     }
     # torch's key has its version, the graph, shapes, types and threads, but not the processor's vector instructions.
     settings: Any = torch.compiler.config
-    with settings.patch(cache_key_tag=str(pick_vec_isa())), loops.decompositions():
+    with settings.patch(cache_key_tag=str(pick_vec_isa())), loops.decompositions(graph.graph):
         return compile_fx(graph, inputs, config_patches=options)
 
 

@@ -7,9 +7,11 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
+from torch.fx import Graph
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
+from rl_training.algorithms import loops
 from rl_training.algorithms.compilation import CompiledGradient
 from rl_training.algorithms.loops import are_faster, norms
 
@@ -83,6 +85,20 @@ def test_other_compiled_functions_get_torchs_normalisation_again() -> None:
     with norms.in_use():
         assert decompositions != before
     assert decompositions == before
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_torchs_normalisation_stays_where_products_are_in_bfloat16(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._inductor.decomposition import decompositions
+
+    monkeypatch.setattr(loops, "are_faster", lambda: True)
+    before, graph = dict(decompositions), Graph()
+    graph.placeholder("rows").meta["example_value"] = torch.zeros(2, dtype=dtype)
+
+    with loops.decompositions(graph):
+        assert (decompositions == before) == (dtype == torch.bfloat16)
 
 
 SIZES = [(256, 256), (33, 40), (5, 7), (1, 16), (1023, 100)]

@@ -95,6 +95,11 @@ def _order() -> Any:
     return Order()
 
 
-def decompositions() -> AbstractContextManager[None]:
-    """Within it, torch's compiler takes apart into operators of our own what has loops."""
-    return norms.in_use() if are_faster() else nullcontext()
+def decompositions(graph: Graph) -> AbstractContextManager[None]:
+    """Within it, torch's compiler takes apart into operators of our own what has loops in a traced graph.
+
+    Where products are in bfloat16, torch's own normalisation stays, since it converts numbers on the way.
+    """
+    values = [node.meta.get("example_value") for node in graph.nodes]
+    is_rounded = any(getattr(value, "dtype", None) is torch.bfloat16 for value in values)
+    return norms.in_use() if are_faster() and not is_rounded else nullcontext()
