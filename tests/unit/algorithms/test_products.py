@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from rl_training.algorithms.compilation import CompiledGradient
-from rl_training.algorithms.loops import are_faster
+from rl_training.algorithms.loops import are_faster, compiler_options
 from rl_training.algorithms.loops.products import use_loops
 
 aten = torch.ops.aten
@@ -67,6 +67,19 @@ def test_thin_products_become_multiplications_and_a_sum(rows: int, depth: int, c
 
     assert "mm" not in "".join(str(node.target) for node in module.graph.nodes)
     torch.testing.assert_close(module(*inputs), torch.addmm(*inputs))
+
+
+def test_torchs_own_loops_stay_on_processors_of_other_makers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rl_training.algorithms.loops._is_amd", lambda: False)
+
+    assert not are_faster()
+    assert compiler_options() == {}
+
+
+def test_the_sum_of_a_bias_stays_as_it_is() -> None:
+    found = targets(lambda *inputs: (aten.addmm(*inputs), aten.sum(inputs[0], [0])), BIAS, ROWS, WEIGHT)
+
+    assert found == [PRODUCT, "aten.sum.dim_IntList"]
 
 
 def test_the_sum_of_a_factors_rows_becomes_loops_too() -> None:

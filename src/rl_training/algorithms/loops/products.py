@@ -36,7 +36,8 @@ def use_loops(graph: Graph) -> None:
     for node in graph.find_nodes(op="call_function", target=aten.sum.dim_IntList):
         matrix, axes, *keeps_axis = node.args
         is_factor = any(user.target is product_operator() for user in matrix.users)
-        if is_factor and list(axes) == [0] and not node.kwargs:
+        # A vector that is a bias of a product stays as it is.
+        if is_factor and matrix.meta["val"].ndim == 2 and axes == [0] and not node.kwargs:
             _sum_rows(graph, node, matrix, keeps_axis=keeps_axis == [True])
 
 
