@@ -121,31 +121,43 @@ void product(const float* left, const float* right, long right_row, const float*
   constexpr long tile_rows = left_column == 1 ? 5 : 8, tile_vectors = left_column == 1 ? 4 : 2;
   constexpr long tile_columns = tile_vectors * FLOATS, rest = columns % tile_columns;
   constexpr long block_rows = 16 * tile_rows;
-  for (long from = 0; from < depth; from += BLOCK_DEPTH) {
-    const long length = std::min(BLOCK_DEPTH, depth - from);
-    const float* start = from == 0 ? bias : out;
-    const long start_row = from == 0 ? bias_row : out_row;
-    const bool has_relu_now = has_relu && from + length == depth;
-#pragma omp parallel for collapse(2) num_threads(threads) if (threads > 1)
-    for (long block = 0; block < rows; block += block_rows) {
-      for (long column = 0; column < columns; column += tile_columns) {
-        const auto compute = [&](auto height, auto vectors, long row) {
-          tile<height(), vectors()>(left + row * left_row + from * left_column, left_row, left_column,
-                                    right + from * right_row + column, right_row,
-                                    start ? start + row * start_row + column : nullptr, start_row,
-                                    out + row * out_row + column, out_row, length, columns - column, has_relu_now);
-        };
-        const auto compute_rows = [&](auto vectors) {
-          long row = block;
-          for (; row + tile_rows <= std::min(block + block_rows, rows); row += tile_rows)
-            compute(std::integral_constant<long, tile_rows>(), vectors, row);
-          if constexpr (rows % tile_rows != 0)
-            if (block + block_rows >= rows) compute(std::integral_constant<long, rows % tile_rows>(), vectors, row);
-        };
-        if (columns - column >= tile_columns)
-          compute_rows(std::integral_constant<long, tile_vectors>());
-        else if constexpr (rest != 0)
-          compute_rows(std::integral_constant<long, (rest + FLOATS - 1) / FLOATS>());
+  constexpr long tiles = (rows + tile_rows - 1) / tile_rows, tiles_across = (columns + tile_columns - 1) / tile_columns;
+  // Threads share rows, so that each finds its own in its cache when the next layer reads them; and columns where there
+  // are too few rows to share.
+  constexpr long parts_down = std::clamp(tiles / 4, 1L, long(threads)), parts_across = threads / parts_down;
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (long part = 0; part < parts_down * parts_across; ++part) {
+    const long down = part / parts_across, across = part % parts_across;
+    const long first_row = tiles * down / parts_down * tile_rows;
+    const long end_row = std::min(tiles * (down + 1) / parts_down * tile_rows, rows);
+    const long first_column = tiles_across * across / parts_across * tile_columns;
+    const long end_column = std::min(tiles_across * (across + 1) / parts_across * tile_columns, columns);
+    for (long from = 0; from < depth; from += BLOCK_DEPTH) {
+      const long length = std::min(BLOCK_DEPTH, depth - from);
+      const float* start = from == 0 ? bias : out;
+      const long start_row = from == 0 ? bias_row : out_row;
+      const bool has_relu_now = has_relu && from + length == depth;
+      for (long block = first_row; block < end_row; block += block_rows) {
+        const long end = std::min(block + block_rows, end_row);
+        for (long column = first_column; column < end_column; column += tile_columns) {
+          const auto compute = [&](auto height, auto vectors, long row) {
+            tile<height(), vectors()>(left + row * left_row + from * left_column, left_row, left_column,
+                                      right + from * right_row + column, right_row,
+                                      start ? start + row * start_row + column : nullptr, start_row,
+                                      out + row * out_row + column, out_row, length, columns - column, has_relu_now);
+          };
+          const auto compute_rows = [&](auto vectors) {
+            long row = block;
+            for (; row + tile_rows <= end; row += tile_rows)
+              compute(std::integral_constant<long, tile_rows>(), vectors, row);
+            if constexpr (rows % tile_rows != 0)
+              if (row < end) compute(std::integral_constant<long, rows % tile_rows>(), vectors, row);
+          };
+          if (columns - column >= tile_columns)
+            compute_rows(std::integral_constant<long, tile_vectors>());
+          else if constexpr (rest != 0)
+            compute_rows(std::integral_constant<long, (rest + FLOATS - 1) / FLOATS>());
+        }
       }
     }
   }
