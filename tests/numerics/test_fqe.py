@@ -123,7 +123,7 @@ def test_the_decay_of_weights_is_beside_the_gradient() -> None:
     layer = torch.nn.Linear(1, 1, bias=False)
     layer.weight.data.fill_(2.0)
     optimizer = AdamW(layer, learning_rate=0.1, weight_decay=0.5)
-    optimizer.step([torch.full((1, 1), 3.0)], torch.tensor(3.0))
+    AdamW.step([optimizer], [[torch.full((1, 1), 3.0)]])
     # Adam's first step is the learning rate; the weight shrinks by learning rate times decay.
     assert float(layer.weight.detach()) == pytest.approx(2.0 * (1 - 0.1 * 0.5) - 0.1, abs=1e-6)
 

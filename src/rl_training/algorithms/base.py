@@ -17,7 +17,7 @@ from typing_extensions import Self, TypeVar
 from rl_training.algorithms.compilation import CompiledGradient
 from rl_training.algorithms.contract import check_parts
 from rl_training.algorithms.hyper import Alpha, Hyper, Sizes, ValueHyper
-from rl_training.algorithms.optim import Adam, Optimizer, gradient_norm, polyak, trainable
+from rl_training.algorithms.optim import Adam, Optimizer, clip, gradient_norm, polyak, trainable
 from rl_training.algorithms.registration import ALGORITHMS, Mode, register
 from rl_training.binding import bind
 from rl_training.models import Model
@@ -32,7 +32,7 @@ __all__ = ["ALGORITHMS", "TRANSITION", "Algorithm", "Alpha", "Hyper", "Mode", "S
 
 Gradients = dict[str, list[Tensor]]
 """The gradients of each child of the model, in the order of its parameters."""
-GradientFunction = Callable[[Batch], tuple[Metrics, Gradients, dict[str, Tensor]]]
+GradientFunction = Callable[[Batch], tuple[Metrics, Gradients]]
 H = TypeVar("H", bound=Hyper, default=Any)
 M = TypeVar("M", bound=Model, default=Any)
 
@@ -178,7 +178,6 @@ class Algorithm(nn.Module, Generic[H, M]):
             self.optimizers[child] = step.optimizer(
                 getattr(self.model, child),
                 learning_rate=self.hyper.learning_rate_of(child),
-                max_grad_norm=self.hyper.max_grad_norm,
                 **self.hyper.optimizer_options(child),
             )
         # Kept as lists, for walking a module takes longer than moving its parameters.
@@ -291,9 +290,8 @@ class Algorithm(nn.Module, Generic[H, M]):
 
     def _take(self, step: Step, batch: Batch) -> Metrics:
         with products_in(self.hyper.precision):
-            metrics, gradients, norms = self._gradients[step.name](batch)
-        for child, group in gradients.items():
-            self.optimizers[child].step(group, norms[child])
+            metrics, gradients = self._gradients[step.name](batch)
+        step.optimizer.step([self.optimizers[child] for child in gradients], gradients.values())
         for name in step.updates_buffers:
             getattr(self, name).copy_(metrics[name])
         return metrics
@@ -302,24 +300,24 @@ class Algorithm(nn.Module, Generic[H, M]):
         """A number given as itself or as the name of a hyper-parameter."""
         return getattr(self.hyper, value) if isinstance(value, str) else value
 
-    def gradient(self, step: Step, batch: Batch) -> tuple[Metrics, Gradients, dict[str, Tensor]]:
-        """Metrics, and for each child its gradients and the norm by which they are clipped. This is what is compiled.
+    def gradient(self, step: Step, batch: Batch) -> tuple[Metrics, Gradients]:
+        """Metrics, and for each child its gradients, clipped if there is a bound. This is what is compiled.
 
         It changes nothing but the running statistics of networks that normalise by the batch.
         """
         metrics: Metrics = getattr(self, f"{step.name}_loss")(batch)
         groups = {step.name: step.children} if step.shared else {child: (child,) for child in step.children}
-        report, gradients, norms = {name: value.detach() for name, value in metrics.items()}, {}, {}
+        report, gradients = {name: value.detach() for name, value in metrics.items()}, {}
         for number, (name, children) in enumerate(groups.items(), start=1):
             params = [trainable(getattr(self.model, child)) for child in children]
             # Losses of one step may share a part of the graph.
             keep = number < len(groups)
-            found = torch.autograd.grad(metrics[f"{name}_loss"], list(chain(*params)), retain_graph=keep)
-            report[f"grad_norm_{name}"] = norm = gradient_norm(list(found))
-            parts = iter(found)
+            found = list(torch.autograd.grad(metrics[f"{name}_loss"], list(chain(*params)), retain_graph=keep))
+            report[f"grad_norm_{name}"] = norm = gradient_norm(found)
+            parts = iter(clip(found, norm, self.hyper.max_grad_norm))
             for child, own in zip(children, params, strict=True):
-                gradients[child], norms[child] = list(islice(parts, len(own))), norm
-        return report, gradients, norms
+                gradients[child] = list(islice(parts, len(own)))
+        return report, gradients
 
     def compile_steps(self, *, backend: str = "inductor") -> None:
         """Compile loss and gradient of each step as one graph; parameters, states and results stay the same."""
