@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from command_line import TINY, Command, call_main
 from conftest import transitions
 from gymnasium.spaces import Box
@@ -18,7 +19,7 @@ from small_runs import online_config
 
 from rl_training import SAC, TD3BC
 from rl_training.config import load_config
-from rl_training.runtime import load_policy, showing, train
+from rl_training.runtime import load_policy, performance, showing, train
 from rl_training.types import ConfigError, MissingExtraError
 
 PENDULUM = ("--env", "Pendulum-v1")
@@ -95,6 +96,30 @@ def test_several_policies_are_compared_on_the_same_episodes(runs: Path, command:
         cells = [row["path"].removesuffix("/checkpoints/latest.pt"), row["algo"], "Pendulum-v1"]
         score = f"{row['return_mean']:.1f} ± {row['return_std']:.1f}".split()
         assert line.split() == [*cells, *score, f"{row['return_min']:.1f}", f"{row['return_max']:.1f}", "200"]
+
+
+@pytest.mark.parametrize("threads", [2], indirect=True)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("eval", "a", "--episodes", "1"),
+        ("eval", "a", "b", "--episodes", "1"),
+        ("predict", "a", "--obs", "obs.npy"),
+        ("export", "a", "--out", "exported", "--no-report"),
+        ("data", "collect", "--checkpoint", "a", "--episodes", "1", "--out", "log.npz"),
+    ],
+    ids=["eval", "comparison", "predict", "export", "collect"],
+)
+def test_a_policy_is_used_with_no_more_threads_than_cores(
+    runs: Path, command: Command, monkeypatch: pytest.MonkeyPatch, threads: None, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(performance, "available_cores", lambda: 1)
+    np.save("obs.npy", np.zeros((2, 3), np.float32))
+
+    answer = command(*(str(_run(runs, word)) if word in ("a", "b") else word for word in words))
+
+    assert answer.code == 0
+    assert torch.get_num_threads() == 1
 
 
 def test_a_folder_means_all_runs_in_it_and_one_that_fails_says_why_in_its_row(runs: Path, command: Command) -> None:

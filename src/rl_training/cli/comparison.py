@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from rl_training.cli.console import print_json, print_table, working
+from rl_training.cli.loading import load
 from rl_training.types import ConfigError, UserError
 
 if TYPE_CHECKING:
@@ -42,14 +43,12 @@ def compare(
 
     `names` are what the user typed, and `how` are arguments of `SavedPolicy.evaluate`.
     """
-    from rl_training.runtime import load_policy
-
     policies: dict[Path, SavedPolicy] = {}
     results: dict[Path, EvaluationResult] = {}
     errors: dict[Path, str] = {}
     for path in paths:
         try:
-            policies[path] = load_policy(path)
+            policies[path] = load(path)
         except UserError as error:
             errors[path] = _sentence(error)
     # As many for all of them as any would have by itself, so that they are compared on the same episodes.

@@ -47,6 +47,7 @@ def collect(
     """Let a policy act, and write what happens as a dataset with raw rewards."""
     from rl_training.runtime import collect as collect_run
     from rl_training.runtime.finding import find_checkpoint
+    from rl_training.runtime.performance import set_threads
 
     if random == (checkpoint is not None):
         raise ConfigError("give either --checkpoint or --random")
@@ -60,6 +61,7 @@ def collect(
         raise ConfigError("--best needs --checkpoint")
     if checkpoint is not None and best:
         checkpoint = str(find_checkpoint(checkpoint, name="best.pt"))
+    set_threads()
     dataset = collect_run(
         out,
         checkpoint=checkpoint,

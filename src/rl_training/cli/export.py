@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rl_training.cli.console import print_json, print_table, working
+from rl_training.cli.loading import load
 from rl_training.cli.options import BestOption, ImportOption, JsonOption, QuietOption, RunArgument
 
 if TYPE_CHECKING:
@@ -30,14 +31,14 @@ def export(
 ) -> None:
     """Write a trained policy as an ONNX file with description, check and report, for use without this package."""
     from rl_training.experiment.handing_over import export_with_report
-    from rl_training.runtime import export_policy, load_policy
+    from rl_training.runtime import export_policy
     from rl_training.runtime.finding import find_checkpoint
 
     path = find_checkpoint(run, name="best.pt" if best else "latest.pt")
     with working(quiet=quiet or as_json) as show:
         show(f"exporting {path}")
         write = export_policy if no_report else export_with_report
-        result = write(load_policy(path), out, novelty=not no_novelty)
+        result = write(load(path), out, novelty=not no_novelty)
     if as_json:
         print_json(result.to_plain())
     else:

@@ -13,6 +13,7 @@ import typer
 
 from rl_training.cli.comparison import compare, count_text, result_row
 from rl_training.cli.console import print_json, score_text
+from rl_training.cli.loading import load
 from rl_training.cli.options import (
     BestOption,
     EnvOption,
@@ -72,7 +73,7 @@ def evaluate(
     if len(paths) > 1:
         compare(paths, runs, episodes, how, num_envs=num_envs, as_json=as_json)
         return
-    saved = _load(paths[0])
+    saved = load(paths[0])
     if video is None:
         result = saved.evaluate(episodes=episodes, num_envs=num_envs, **how)
     else:
@@ -98,7 +99,7 @@ def record(
 
     overrides = _env_kwargs([*(set_ or []), *(more or [])])
     path, first = find_checkpoint(run, name=_checkpoint_name(best)), _first_seed(seed)
-    saved = _load(path)
+    saved = load(path)
     result = saved.record(
         out, env=env, env_kwargs=overrides, episodes=episodes, seed=first, deterministic=not stochastic
     )
@@ -121,7 +122,7 @@ def play(
 
     overrides = _env_kwargs([*(set_ or []), *(more or [])])
     path, first = find_checkpoint(run, name=_checkpoint_name(best)), _first_seed(seed)
-    saved = _load(path)
+    saved = load(path)
     result = saved.play(env=env, env_kwargs=overrides, episodes=episodes, seed=first, deterministic=not stochastic)
     _print_result(path, saved, result, first)
 
@@ -154,7 +155,7 @@ def predict(
     path, is_table = find_checkpoint(run, name=_checkpoint_name(best)), _is_table(obs)
     if out is not None:
         _check_out(out, is_table=is_table)
-    saved = _load(path)
+    saved = load(path)
     rows = table_observations(saved, obs) if is_table else _read_observations(obs)
     actions = saved.predict(rows, deterministic=not stochastic, allow_nan=allow_nan)
     if novelty is not False:
@@ -256,12 +257,6 @@ def _print_result(
         print(f"note: {note}")
     if video is not None:
         print(f"video in {video}")
-
-
-def _load(path: Path) -> SavedPolicy:
-    from rl_training.runtime import load_policy
-
-    return load_policy(path)
 
 
 def _first_seed(seed: int | None) -> int:
