@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import index
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
 from rl_training.data.hindsight import Hindsight
 from rl_training.data.offline_dataset import TransitionDataset
-from rl_training.data.rows import Rows
+from rl_training.data.rows import Columns, Rows
 from rl_training.data.sampling import UniformSource
 from rl_training.reading import TRANSITION
 from rl_training.returns import returns_to_go
@@ -91,6 +92,7 @@ class ReplayBuffer(UniformSource):
         self.first_whole = 0
         """The number of the first row whose episode has not lost its beginning, where rows are whole episodes."""
         self.pending: list[list[Batch]] = [[] for _ in range(num_envs)]
+        self.slots = np.arange(num_envs, dtype=np.int32)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -123,28 +125,27 @@ class ReplayBuffer(UniformSource):
         a time limit, it has terminated. `extra` are the columns that are stored beside a transition.
         """
         given = {"obs": obs, "actions": actions, "rewards": rewards, "next_obs": next_obs, "dones": terminations}
-        given |= {"truncations": truncations, **extra}
-        stored = self.fields
-        if self.hindsight is not None:
-            width = stored["obs"].shape[1]
-            seen, after = torch.as_tensor(obs), torch.as_tensor(next_obs)
-            given |= {"obs": seen[:, :width], "next_obs": after[:, :width], "achieved_goals": after[:, width:]}
-        rows = {name: torch.as_tensor(value).to(self.device, stored[name].dtype) for name, value in given.items()}
+        given |= {"truncations": truncations, "streams": self.rows.first_stream + self.slots, **extra}
+        rows = {name: value if isinstance(value, Tensor) else np.asarray(value) for name, value in given.items()}
         rows["truncations"] = rows["truncations"] * (rows["dones"] == 0)
-        first = self.rows.first_stream
-        rows["streams"] = torch.arange(first, first + self.num_envs, dtype=torch.int32, device=self.device)
+        if self.hindsight is not None:
+            width, after = self.fields["obs"].shape[1], rows["next_obs"]
+            rows |= {"obs": rows["obs"][:, :width], "next_obs": after[:, :width], "achieved_goals": after[:, width:]}
         if mask is not None:
-            kept = torch.as_tensor(mask).to(self.device).nonzero().flatten()
-            rows = {name: value.index_select(0, kept) for name, value in rows.items()}
+            kept = np.flatnonzero(mask)
+            rows = {name: value[kept] for name, value in rows.items()}
         if self.whole_episodes:
             self._hold_back(rows)
         else:
             self.rows.append(rows)
 
-    def _hold_back(self, rows: Batch) -> None:
+    def _hold_back(self, given: Columns) -> None:
         """Let rows wait until their episode has ended."""
         # Copied, since the caller may write into its arrays before the episode ends.
-        rows = {name: value.clone() for name, value in rows.items()}
+        rows = {
+            name: torch.as_tensor(value).to(self.device, self.fields[name].dtype, copy=True)
+            for name, value in given.items()
+        }
         # Read once for all rows: each read from another device waits until that device is idle.
         flags = torch.stack([rows["streams"], rows["dones"].int(), rows["truncations"]], 1).tolist()
         for row, (number, done, cut) in enumerate(flags):

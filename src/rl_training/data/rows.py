@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rl_training.returns import episode_bounds
 from rl_training.spaces import Column
 from rl_training.types import Batch, ConfigError
+
+Columns = Mapping[str, Tensor | NDArray[Any]]
+"""Values of rows by the name of their column, which need not be of the column's type."""
 
 
 class Rows:
@@ -30,6 +35,8 @@ class Rows:
         """The number of the next row; by default the store is full, as a log is."""
         self.oldest = 0
         """Rows before this number are forgotten, whether they have been overwritten or not."""
+        self.arrays: dict[str, NDArray[Any]] | None = None
+        """The columns of a ring in this process's memory, for numpy to write to."""
         self.links: Tensor | None = None
         self.first_stream = 0
         """Streams with lower numbers have been broken off: nothing follows them any more."""
@@ -39,12 +46,15 @@ class Rows:
         """An empty ring. Its columns are not filled, so that memory is taken only as rows come."""
         empty = partial(torch.empty, capacity, device=device)
         try:
-            return cls({name: empty(*each.shape, dtype=each.torch_dtype) for name, each in columns.items()}, stop=0)
+            ring = cls({name: empty(*each.shape, dtype=each.torch_dtype) for name, each in columns.items()}, stop=0)
         except (RuntimeError, MemoryError):
             # Torch has an error of its own for each of its allocators.
             raise ConfigError(
                 f"there is no memory for a replay buffer of {capacity} rows: lower buffer_capacity"
             ) from None
+        if ring.device.type == "cpu":
+            ring.arrays = {name: column.numpy() for name, column in ring.columns.items()}
+        return ring
 
     def link(self, num_streams: int) -> None:
         """From now on keep, for every row, the number of the row that follows it in its stream."""
@@ -83,28 +93,29 @@ class Rows:
         places = self.places(rows)
         return {name: self.columns[name].index_select(0, places) for name in names}
 
-    def append(self, rows: Batch) -> None:
+    def append(self, rows: Columns) -> None:
         """Add rows, which overwrite the oldest ones."""
         count = len(next(iter(rows.values())))
         if count == 0:
             return
         first = self.stop % self.capacity
-        if first + count <= self.capacity:
-            # A few times as fast as writing at places: environments add row by row.
+        if self.arrays is not None and first + count <= self.capacity:
+            # Environments add row by row, and numpy writes a few numbers in a fifth of the time that torch takes.
             for name, value in rows.items():
-                self.columns[name][first : first + count] = value
+                self.arrays[name][first : first + count] = value
         else:
             self.put(torch.arange(self.stop, self.stop + count, device=self.device), rows)
         self.stop += count
         if self.links is not None:
             added = torch.arange(self.stop - count, self.stop, device=self.device)
-            self._link(self.links, self.last, added, rows["streams"].long())
+            self._link(self.links, self.last, added, torch.as_tensor(rows["streams"]).to(self.device, torch.int64))
 
-    def put(self, numbers: Tensor, values: Batch) -> None:
+    def put(self, numbers: Tensor, values: Columns) -> None:
         """Write columns at row numbers."""
         places = numbers % self.capacity
         for name, value in values.items():
-            self.columns[name].index_copy_(0, places, value)
+            column = self.columns[name]
+            column.index_copy_(0, places, torch.as_tensor(value).to(column.device, column.dtype))
 
     def _link(self, links: Tensor, last: Tensor, added: Tensor, streams: Tensor) -> None:
         """Store what follows each new row, and what follows the last rows before them."""

@@ -127,6 +127,30 @@ def test_what_was_added_does_not_change_with_the_arrays_that_it_came_in(make: An
     assert sorted(held(buffer, "next_obs")) == [1, 1, 2, 2, 3, 3]
 
 
+def test_torch_stores_the_same_rows_as_numpy() -> None:
+    # numpy cannot write to the memory of an accelerator.
+    plain, other = ring(5, num_envs=2), ring(5, num_envs=2)
+    other.rows.arrays = None
+    rng = np.random.default_rng(0)
+    for step in range(4):
+        values = rng.normal(size=(4, 2))
+        obs, actions, next_obs = values[:3, :, None]
+        cut, mask = np.array([step == 1, False]), None if step else np.array([False, True])
+        for buffer in (plain, other):
+            buffer.add(
+                obs=obs,
+                actions=torch.from_numpy(actions),
+                rewards=values[3].tolist(),
+                next_obs=next_obs,
+                terminations=[False, step == 2],
+                truncations=cut,
+                mask=mask,
+            )
+    assert len(plain) == 5
+    for name, stored in plain.rows.columns.items():
+        assert torch.equal(stored, other.rows.columns[name]), name
+
+
 def test_an_empty_buffer_has_nothing_to_draw() -> None:
     buffer = ring(3)
     assert (len(buffer), buffer.num_drawable) == (0, 0)
