@@ -33,7 +33,7 @@ class Optimizer(nn.Module):
 
     @classmethod
     def move_all(cls, optimizers: Sequence[Self], gradients: Iterable[list[Tensor]]) -> None:
-        """Move the parameters of several modules; a class overrides this if it can do so in one call."""
+        """Move several modules; a class that can do so in one call overrides this instead of `move`."""
         for optimizer, own in zip(optimizers, gradients, strict=True):
             optimizer.move(own)
 
@@ -108,7 +108,7 @@ def gradient_norm(gradients: list[Tensor]) -> Tensor:
 
 
 def clip(gradients: list[Tensor], norm: Tensor, bound: float | None) -> list[Tensor]:
-    """Gradients whose norm is at most `bound`, for those of a norm; None for no bound."""
+    """Gradients of this norm, scaled down to the bound if they are above it; None means no bound."""
     if bound is None:
         return gradients
     scale = (bound / (norm + 1e-6)).clamp_max(1.0)
