@@ -8,7 +8,7 @@ demo: $(VENV)/.installed ## Train TD3+BC on random Pendulum data, and compare it
 	$(BIN)/rl-training train --config td3_bc/pendulum
 
 test: $(VENV)/.installed-dev ## All tests but those marked slow, in two processes
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --durations 20
 
 check: $(VENV)/.installed-dev ## For daily work: format, lint, types, spelling, fast tests
 	$(BIN)/ruff format --check .

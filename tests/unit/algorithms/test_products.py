@@ -93,8 +93,8 @@ def test_the_sum_of_a_factors_rows_becomes_loops_too() -> None:
 
 SIZES = [(256, 256, 256), (23, 17, 300), (300, 64, 23), (130, 600, 70), (16, 2, 16), (7, 31, 5), (81, 33, 129)]
 """Rows, depth and columns: whole tiles, parts of tiles, several blocks of rows and of the depth."""
-SIZES += [(23, 256, 256), (45, 256, 256)]
-"""Few rows, so that threads share columns, or rows and columns."""
+SIZES += [(45, 256, 256)]
+"""Few rows, so that threads share columns too."""
 
 
 def factors() -> dict[str, Tensor]:
@@ -129,7 +129,7 @@ def products(batch: dict[str, Tensor]) -> list[Tensor]:
 
 
 @pytest.mark.skipif(not are_faster(), reason="loops are for AMD processors with AVX-512")
-@pytest.mark.parametrize("threads", [1, 2, 7], indirect=True)
+@pytest.mark.parametrize("threads", [1, 7], indirect=True)
 def test_loops_compute_what_torch_computes(threads: None) -> None:
     torch.manual_seed(0)
     batch = factors()
