@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from rl_training.data.hindsight import Hindsight
 from rl_training.data.offline_dataset import TransitionDataset
-from rl_training.data.rows import Columns, Rows
+from rl_training.data.rows import Rows
 from rl_training.data.sampling import UniformSource
 from rl_training.reading import TRANSITION
 from rl_training.returns import returns_to_go
@@ -92,7 +92,6 @@ class ReplayBuffer(UniformSource):
         self.first_whole = 0
         """The number of the first row whose episode has not lost its beginning, where rows are whole episodes."""
         self.pending: list[list[Batch]] = [[] for _ in range(num_envs)]
-        self.slots = np.arange(num_envs, dtype=np.int32)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -125,21 +124,23 @@ class ReplayBuffer(UniformSource):
         a time limit, it has terminated. `extra` are the columns that are stored beside a transition.
         """
         given = {"obs": obs, "actions": actions, "rewards": rewards, "next_obs": next_obs, "dones": terminations}
-        given |= {"truncations": truncations, "streams": self.rows.first_stream + self.slots, **extra}
-        rows = {name: value if isinstance(value, Tensor) else np.asarray(value) for name, value in given.items()}
+        given |= {"truncations": truncations, **extra}
+        rows = {name: _array(value) for name, value in given.items()}
         rows["truncations"] = rows["truncations"] * (rows["dones"] == 0)
+        first = self.rows.first_stream
+        rows["streams"] = np.arange(first, first + self.num_envs, dtype=np.int32)
         if self.hindsight is not None:
             width, after = self.fields["obs"].shape[1], rows["next_obs"]
             rows |= {"obs": rows["obs"][:, :width], "next_obs": after[:, :width], "achieved_goals": after[:, width:]}
         if mask is not None:
-            kept = np.flatnonzero(mask)
+            kept = np.flatnonzero(_array(mask))
             rows = {name: value[kept] for name, value in rows.items()}
         if self.whole_episodes:
             self._hold_back(rows)
         else:
             self.rows.append(rows)
 
-    def _hold_back(self, given: Columns) -> None:
+    def _hold_back(self, given: Mapping[str, NDArray[Any]]) -> None:
         """Let rows wait until their episode has ended."""
         # Copied, since the caller may write into its arrays before the episode ends.
         rows = {
@@ -267,6 +268,11 @@ class ReplayBuffer(UniformSource):
         if self.whole_episodes and len(self):
             self.first_whole = -1
             self._find_first_whole()
+
+
+def _array(value: ArrayLike) -> NDArray[Any]:
+    """An array of the same numbers, in the same memory where that is possible."""
+    return value.numpy(force=True) if isinstance(value, Tensor) else np.asarray(value)
 
 
 def _joined(parts: Sequence[Batch]) -> Batch:

@@ -151,6 +151,18 @@ def test_torch_stores_the_same_rows_as_numpy() -> None:
         assert torch.equal(stored, other.rows.columns[name]), name
 
 
+@pytest.mark.parametrize("tensor", ["obs", "actions", "rewards", "next_obs", "terminations", "truncations", "mask"])
+@pytest.mark.parametrize("make", [ring, episodic])
+def test_each_field_may_be_a_tensor_or_an_array(make: Any, tensor: str) -> None:
+    buffer = make(10, num_envs=2)
+    numbers, flags = np.array([[1.0], [2.0]]), np.array([True, False])
+    row = dict.fromkeys(("obs", "actions", "next_obs"), numbers) | {"rewards": numbers[:, 0]}
+    row |= {"terminations": flags, "truncations": ~flags, "mask": np.ones(2, dtype=bool)}
+    buffer.add(**row | {tensor: torch.from_numpy(row[tensor])})
+
+    assert [held(buffer, name) for name in ("obs", "dones", "truncations")] == [[1, 2], [1, 0], [0, 1]]
+
+
 def test_an_empty_buffer_has_nothing_to_draw() -> None:
     buffer = ring(3)
     assert (len(buffer), buffer.num_drawable) == (0, 0)
