@@ -25,27 +25,8 @@ NAMES = {
     "rl_training.experiment.registry": "AlgorithmSpec get_algorithm_spec",
     "rl_training.models": "MLP EnsembleMLP Model Multiplier QEnsemble ValueNetwork BehaviorVAE DeterministicActor "
     "GaussianActor PerturbationActor TanhGaussianActor",
-    "rl_training.models.bundle": "Model",
-    "rl_training.models.init": "Init orthogonal orthogonal_small_last small_last uniform uniform_small_last xavier "
-    "xavier_small_last",
-    "rl_training.models.layers": "MLP EnsembleLinear EnsembleMLP EnsembleNorm Multiplier Norm QEnsemble "
-    "ValueNetwork join",
-    "rl_training.models.mlp_awac": "AWAC_LOG_STD_RANGES MLPAWACModel MLPCRRModel",
-    "rl_training.models.mlp_awr": "MLPAWRModel MLPMARWILModel",
-    "rl_training.models.mlp_bc": "MLPBCModel",
-    "rl_training.models.mlp_bcq": "LATENT_CLIP LOG_STD_MAX LOG_STD_MIN BehaviorVAE MLPBCQModel MLPBEARModel "
-    "best_action",
-    "rl_training.models.mlp_crossq": "EnsembleRenormMLP MLPCrossQModel RenormCritic RenormMLP",
-    "rl_training.models.mlp_iql": "MLPIQLModel",
-    "rl_training.models.mlp_redq": "MLPREDQModel",
-    "rl_training.models.mlp_sac": "WIDE MLPCQLModel MLPSACModel MLPSACNModel temperature",
-    "rl_training.models.mlp_td3": "MLPDDPGModel MLPReBRACModel MLPTD3Model",
-    "rl_training.models.mlp_tqc": "MLPTQCModel QuantileEnsemble",
-    "rl_training.models.policies": "LOG_STD_RANGE DeterministicActor GaussianActor PerturbationActor Spread "
-    "TanhGaussianActor gaussian_log_prob log_tanh_slope",
     "rl_training.runtime": "train_bc train_td3_bc Callback EarlyStoppingCallback EarlyStoppingConfig ScheduleSpec",
     "rl_training.runtime.callbacks": "Callback EarlyStoppingCallback",
-    "rl_training.runtime.controls": "EarlyStoppingConfig",
     "rl_training.runtime.schedules": "ScheduleSpec resolve_schedule_value",
     "rl_training.runtime.trainer": "TrainerState TrainResult",
 }

@@ -6,9 +6,7 @@ from functools import partial
 
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.sources import with_annotations
-from rl_training.returns import CHUNK, Values, lambda_returns
-
-__all__ = ["CHUNK", "Values", "lambda_returns", "with_lambda_returns"]
+from rl_training.returns import Values, lambda_returns
 
 
 def with_lambda_returns(

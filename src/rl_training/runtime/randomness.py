@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 
 @contextmanager
@@ -15,6 +17,8 @@ def forked(seed: int, device: torch.device | str = "cpu") -> Iterator[None]:
     `torch.manual_seed` seeds every device, and `torch.random.fork_rng` restores only those it is told of. Here the
     processor's generator and the device's own are seeded and restored, and no other is touched.
     """
+    import torch
+
     generators = default_generators(torch.device(device))
     states = [each.get_state() for each in generators]
     try:
@@ -28,6 +32,8 @@ def forked(seed: int, device: torch.device | str = "cpu") -> Iterator[None]:
 
 def default_generators(device: torch.device) -> list[torch.Generator]:
     """The generators that operations draw from when none is named: the processor's, and the device's own."""
+    import torch
+
     generators = [torch.default_generator]
     if device.type == "cuda":
         torch.cuda.init()  # type: ignore[no-untyped-call]

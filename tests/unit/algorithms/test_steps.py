@@ -21,7 +21,7 @@ from rl_training.models import Model, Multiplier
 from rl_training.reading import Transitions
 from rl_training.runtime import ScheduleSpec, train
 from rl_training.runtime.artifacts import read_metrics
-from rl_training.runtime.controls import ControlOptions
+from rl_training.runtime.option_groups import ControlOptions
 from rl_training.types import Batch, Metrics
 
 RATE = 0.01

@@ -23,11 +23,9 @@ from rl_training.data import (
     load_transition_dataset,
     with_lambda_returns,
 )
-from rl_training.data.lambda_returns import CHUNK
-from rl_training.data.returns import backward_recursion
 from rl_training.data.sampling import BLOCK, BlockSampler
 from rl_training.experiment import get_algorithm_spec
-from rl_training.returns import lambda_returns
+from rl_training.returns import CHUNK, backward_recursion, lambda_returns
 from rl_training.runtime.checkpointing import load_checkpoint
 from rl_training.types import DatasetError
 

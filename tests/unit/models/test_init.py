@@ -23,7 +23,7 @@ from rl_training.models.initializers import (
     xavier,
     xavier_small_last,
 )
-from rl_training.models.layers import EnsembleRenormMLP
+from rl_training.models.perceptrons import EnsembleRenormMLP
 from rl_training.spaces import BoxActions, DiscreteActions, SpaceSpec
 
 Layers = list[tuple[Tensor, Tensor]]

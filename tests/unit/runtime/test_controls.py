@@ -13,7 +13,7 @@ from rl_training.algorithms import Algorithm
 from rl_training.config import TrainConfig
 from rl_training.runtime import Callback, ScheduleSpec, TrainerState, train
 from rl_training.runtime.artifacts import read_metrics
-from rl_training.runtime.controls import ControlOptions
+from rl_training.runtime.option_groups import ControlOptions
 from rl_training.types import ConfigError, DatasetError
 
 MakeConfig = Callable[..., TrainConfig]

@@ -19,8 +19,8 @@ from rl_training.envs.snapshots import Snapshot
 from rl_training.runtime import TrainResult, assembly, read_options, train
 from rl_training.runtime.artifacts import read_metrics
 from rl_training.runtime.checkpointing import load_checkpoint
+from rl_training.runtime.collecting import LocalCollector
 from rl_training.runtime.plan import Plan
-from rl_training.runtime.rollout import LocalCollector
 from rl_training.types import ConfigError
 
 

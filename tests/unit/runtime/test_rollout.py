@@ -25,9 +25,10 @@ from rl_training.models import Model
 from rl_training.runtime import EvaluationResult, evaluate_policy, read_options
 from rl_training.runtime.assembly import open_session
 from rl_training.runtime.checkpointing import save, session_tree
+from rl_training.runtime.collecting import Collector, LocalCollector, RunningStatistics, Stepper
+from rl_training.runtime.evaluation import EVAL_SEED
 from rl_training.runtime.loop import train_session
 from rl_training.runtime.policy import Policy
-from rl_training.runtime.rollout import EVAL_SEED, Collector, LocalCollector, RunningStatistics, Stepper
 from rl_training.spaces import BoxActions, SpaceSpec
 from rl_training.types import TrainingError
 

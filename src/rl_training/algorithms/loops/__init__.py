@@ -15,10 +15,9 @@ from typing import Any
 import torch
 from torch.fx import Graph
 
-from rl_training.algorithms.loops import members, norms, order, product_operators, products, tensors
+from rl_training.algorithms.loops import members, norms, order, products
 
-MODULES = (members, norms, order, product_operators, products, tensors)
-FILES = tuple(map(str, (__file__, product_operators.HEADER, norms.HEADER, *(module.__file__ for module in MODULES))))
+FILES = tuple(str(path) for path in sorted(Path(__file__).parent.iterdir()) if path.suffix in (".py", ".h"))
 """What decides about the code of a graph."""
 
 
