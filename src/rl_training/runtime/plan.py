@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING
 from rl_training.algorithms import Algorithm
 from rl_training.config import TrainConfig
 from rl_training.reading import Rollout
-from rl_training.runtime.option_groups import LoopOptions as LoopOptions
-from rl_training.runtime.option_groups import OnlineOptions as OnlineOptions
-from rl_training.runtime.options import RunOptions
 from rl_training.runtime.schedules import ScheduleSpec, resolve_schedule_value
 
 if TYPE_CHECKING:
+    from rl_training.runtime.options import RunOptions
     from rl_training.runtime.trainer import TrainerState
 
 
