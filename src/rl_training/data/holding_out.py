@@ -36,6 +36,6 @@ def hold_out(
     found: tuple[dict[str, Tensor], ...] = ({}, {})
     for name in list(columns):
         column = columns.pop(name)
-        for part, fields in zip((rest, held_out), found, strict=True):
-            fields[name] = take_rows(column, part.fields[NUMBERS], None)
+        for part, kept in zip((rest, held_out), found, strict=True):
+            kept[name] = take_rows(column, part.fields[NUMBERS], None)
     return replace(rest, fields=found[0], validation=replace(held_out, fields=found[1]))

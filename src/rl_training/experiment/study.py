@@ -10,6 +10,9 @@ from rl_training.experiment.sweep_spec import Range
 from rl_training.experiment.tune_spec import TuneSpec, decode, encode
 from rl_training.types import ConfigError, import_extra
 
+FEWEST_TRIALS = 4
+"""Complete trials without which importances say nothing."""
+
 
 def suggest(trial: Any, key: str, each: Range) -> Any:
     """Let the study choose a value of a range."""
@@ -86,7 +89,10 @@ def tell_end(study: Any, trial: Any, state: str) -> None:
 
 
 def importances(study: Any) -> dict[str, float]:
-    """How much each option explains of which trials were good, the most important first."""
+    """How much each option explains of which trials were good, the most important first; none from few trials."""
+    complete = [each for each in study.get_trials() if each.state.name == "COMPLETE"]
+    if len(complete) < FEWEST_TRIALS or len({each.value for each in complete}) < 2:
+        return {}
     importance = require_optuna().importance
     with warnings.catch_warnings():
         # It is an experimental part of Optuna, and the only one without a further dependency.

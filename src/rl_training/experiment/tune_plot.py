@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_training.experiment.pictures import COLOURS, save_picture
-from rl_training.experiment.study import importances
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FEWEST_TRIALS = 4
-"""Complete trials without which importances say nothing."""
 WIDTH, HEIGHT, BAR = 7.0, 4.0, 0.45
 """Inches of a picture, and of a bar with its name."""
 
@@ -41,19 +38,17 @@ def draw_history(trials: Sequence[Any], metric: str, path: Path) -> None:
     _draw(draw, path, HEIGHT)
 
 
-def draw_importances(study: Any, path: Path) -> None:
-    """How much each option explains of which trials were good; no picture where there are too few trials."""
-    complete = [each for each in study.get_trials() if each.state.name == "COMPLETE"]
-    if len(complete) < FEWEST_TRIALS or len({each.value for each in complete}) < 2:
+def draw_importances(importances: Mapping[str, float], path: Path) -> None:
+    """How much each option explains of which trials were good; no picture where that is not known."""
+    if not importances:
         return
-    found = importances(study)
-    names = [name.removeprefix("algo_kwargs.") for name in reversed(list(found))]
+    names = [name.removeprefix("algo_kwargs.") for name in reversed(list(importances))]
 
     def draw(axes: Axes) -> None:
-        axes.barh(names, list(reversed(list(found.values()))), color=COLOURS[0])
+        axes.barh(names, list(reversed(list(importances.values()))), color=COLOURS[0])
         axes.set(xlabel="importance for being among the good trials (PED-ANOVA)", xlim=(0, 1))
 
-    _draw(draw, path, 1 + BAR * len(found))
+    _draw(draw, path, 1 + BAR * len(importances))
 
 
 def _draw(draw: Callable[[Axes], None], path: Path, height: float) -> None:

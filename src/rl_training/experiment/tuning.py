@@ -12,7 +12,7 @@ from rl_training.config import dump_yaml
 from rl_training.experiment.jobs import Job, JobKey, SeedProgress
 from rl_training.experiment.lower_bound import LOWER_BOUND
 from rl_training.experiment.pools import Pool, count_workers, open_pool
-from rl_training.experiment.study import go_on, open_study, report, require_optuna, suggest, tell_end
+from rl_training.experiment.study import go_on, importances, open_study, report, require_optuna, suggest, tell_end
 from rl_training.experiment.sweep_spec import Range
 from rl_training.experiment.sweeping import locked_folder
 from rl_training.experiment.tune_check import Check, best_config, check_best
@@ -250,4 +250,4 @@ def _plot(search: _Search, out: Path) -> None:
 
     trials = search.study.get_trials()
     draw_history(trials, search.metric, out / "history.png")
-    draw_importances(search.study, out / "importance.png")
+    draw_importances(importances(search.study), out / "importance.png")
