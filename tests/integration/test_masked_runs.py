@@ -175,7 +175,7 @@ def test_a_mask_that_is_wrong_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path
 def test_the_commands_on_the_open_bandit_data_run(
     shared_data: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = Path(__file__).parents[2] / "docs" / "choices.md"
+    page = Path(__file__).parents[2] / "docs" / "discrete_actions.md"
     lines = [line for line in page.read_text(encoding="utf-8").splitlines() if "men_bts.csv.gz" in line]
     assert [line.split()[1] for line in lines] == ["train", "estimate"]
     monkeypatch.chdir(tmp_path)
