@@ -28,7 +28,12 @@ FILE = Path(__file__).parents[1] / "fixtures" / "golden.json"
 UPDATES, BATCH_SIZE, EPISODES, STEPS = 50, 16, 8, 25
 OBS_DIM, ACTION_DIM, NUM_ACTIONS = 4, 2, 3
 
-SMALL = {"hidden_sizes": (8, 8), "vae_hidden_sizes": (8, 8), "recompute_interval": 20, "rollout_steps": 64}
+SMALL: dict[str, Any] = {
+    "hidden_sizes": (8, 8),
+    "vae_hidden_sizes": (8, 8),
+    "recompute_interval": 20,
+    "rollout_steps": 64,
+}
 """Options that make updates quick, for algorithms that have them."""
 
 FURTHER: dict[str, dict[str, Any]] = {

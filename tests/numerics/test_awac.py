@@ -11,10 +11,9 @@ import torch
 from peers import batches, build
 from torch import Tensor, nn
 
-from rl_training.algorithms.awac import AWAC, AWACHyper, actor_objective, awac_loss
+from rl_training.algorithms.awac import AWAC, actor_objective, awac_loss
 from rl_training.models import MLPAWACModel
 from rl_training.models.actors import gaussian_log_prob
-from rl_training.types import ConfigError
 
 LN2 = math.log(2)
 
@@ -237,17 +236,6 @@ def test_neither_loss_reaches_the_other_network() -> None:
     assert not _reaches(algorithm.critic_loss(batch)["critic_loss"], algorithm.model.actor)
 
 
-def test_only_the_critics_have_lagged_copies_which_follow_by_tau() -> None:
-    algorithm: Any = build("awac", tau=0.25, learning_rate=0.01)
-    before = [value.clone() for value in algorithm.target.critic.parameters()]
-    algorithm.update(batches(1)[0])
-    assert [name for name, _ in algorithm.target.named_children()] == ["critic"]
-    for old, new, online in zip(
-        before, algorithm.target.critic.parameters(), algorithm.model.critic.parameters(), strict=True
-    ):
-        torch.testing.assert_close(new, 0.25 * online.detach() + 0.75 * old)
-
-
 @pytest.mark.parametrize(
     ("spread", "parameter", "expected"),
     [
@@ -315,45 +303,6 @@ def test_weight_decay_pulls_on_the_actor_only() -> None:
     decayed.update(batch)
     assert _same(plain.model.critic, decayed.model.critic)
     assert not _same(plain.model.actor, decayed.model.actor)
-
-
-def test_defaults_are_those_found_best_for_offline_data() -> None:
-    hyper = AWACHyper()
-    assert (hyper.awac_lambda, hyper.weights, hyper.max_weight) == (1 / 3, "exp", 100.0)
-    assert (hyper.learning_rate, hyper.gamma, hyper.tau) == (3e-4, 0.99, 0.005)
-    assert (hyper.hidden_sizes, hyper.squash_mean, hyper.spread) == ((256, 256, 256), True, "clipped")
-    assert (hyper.baseline, hyper.num_action_samples, hyper.actor_weight_decay) == ("sample", 1, 0.0)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("awac_lambda", 0.0),
-        ("awac_lambda", -1.0),
-        ("max_weight", 0.0),
-        ("weights", "linear"),
-        ("baseline", "median"),
-        ("num_action_samples", 0),
-        ("spread", "state"),
-        ("actor_weight_decay", -1e-4),
-        ("gamma", 1.01),
-        ("tau", 0.0),
-        ("actor_learning_rate", 0.0),
-        ("critic_learning_rate", -1.0),
-    ],
-)
-def test_a_hyper_parameter_out_of_bounds_is_refused_by_name(name: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=name):
-        AWAC(MLPAWACModel(obs_dim=3, action_dim=1), **{name: value})
-
-
-def test_an_update_reports_what_the_weights_do() -> None:
-    metrics = build("awac").update(batches(1)[0]).metrics
-    expected = {
-        *("critic_loss", "q_mean", "q_std", "target_q_mean", "actor_loss", "advantage_mean", "advantage_max"),
-        *("weight_mean", "weight_max", "log_prob_data", "log_std_mean", "grad_norm_actor", "grad_norm_critic"),
-    }
-    assert expected <= metrics.keys()
 
 
 def _distinct(algorithm: Any) -> Any:

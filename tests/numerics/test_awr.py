@@ -12,10 +12,9 @@ from peers import ACTION_DIM, OBS_DIM, actor_layers, assert_layers_equal, batche
 from torch import Tensor, nn
 
 from rl_training.algorithms import Algorithm
-from rl_training.algorithms.awr import AWR, AWRAlgorithm, actor_objective, awr_loss, value_objective
+from rl_training.algorithms.awr import actor_objective, awr_loss, value_objective
 from rl_training.data import TransitionDataset, source_for, with_lambda_returns
-from rl_training.models import MLPAWRModel
-from rl_training.types import Batch, ConfigError
+from rl_training.types import Batch
 
 RTOL = 1e-8
 
@@ -182,16 +181,6 @@ def test_values_for_returns_are_those_of_normalised_observations() -> None:
     torch.testing.assert_close(_values_for_returns(algorithm, obs), expected)
 
 
-def test_defaults_are_the_authors_with_the_rates_for_adam() -> None:
-    hyper: Any = AWR.hyper_class()
-    assert (hyper.hidden_sizes, hyper.gamma, hyper.td_lambda) == ((128, 64), 0.99, 0.95)
-    assert (hyper.temperature, hyper.max_weight, hyper.action_std, hyper.bound_weight) == (1.0, 20.0, 0.4, 10.0)
-    # 1 / (1 - gamma).
-    assert hyper.value_scale == 100.0
-    assert (hyper.learning_rate_of("actor"), hyper.learning_rate_of("value")) == (1e-4, 1e-3)
-    assert AWR.defaults["normalize_obs"] is True
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -329,51 +318,6 @@ class _Naive:
 def _perceptron(outputs: int) -> nn.Sequential:
     layers = (nn.Linear(OBS_DIM, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, outputs))
     return nn.Sequential(*layers).double()
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("temperature", 0.0),
-        ("max_weight", 0.0),
-        ("action_std", 0.0),
-        ("bound_weight", -0.1),
-        ("value_scale", 0.0),
-        ("gamma", 1.5),
-        ("gamma", -0.1),
-        ("td_lambda", 1.1),
-        ("td_lambda", -0.1),
-        ("recompute_interval", 0),
-        ("value_learning_rate", 0.0),
-        ("learning_rate", 0.0),
-        ("max_grad_norm", 0.0),
-    ],
-)
-def test_a_hyper_parameter_out_of_bounds_is_refused_by_name(name: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=name):
-        AWR(MLPAWRModel(obs_dim=3, action_dim=1), **{name: value})
-
-
-def test_an_update_is_one_gradient_step_with_named_metrics() -> None:
-    algorithm = AWRAlgorithm(MLPAWRModel(obs_dim=OBS_DIM, action_dim=ACTION_DIM)).double()
-    result = algorithm.update(_batches(1)[0])
-    assert result.num_gradient_steps == 1
-    assert result.metrics.keys() == {
-        "value_loss",
-        "v_mean",
-        "lambda_return_mean",
-        "actor_loss",
-        "bound_loss",
-        "advantage_mean",
-        "advantage_max",
-        "advantage_std",
-        "weight_min",
-        "weight_mean",
-        "weight_max",
-        "log_prob_data",
-        "grad_norm_actor",
-        "grad_norm_value",
-    }
 
 
 def test_a_batch_of_one_row_has_finite_metrics() -> None:

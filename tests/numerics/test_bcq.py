@@ -12,13 +12,12 @@ import torch
 from peers import ACTION_DIM, OBS_DIM, SPACES, batches, build
 from torch import Tensor, nn
 
-from rl_training.algorithms.bcq import BCQ, BCQHyper, bcq_loss
+from rl_training.algorithms.bcq import bcq_loss
 from rl_training.algorithms.losses import behavior_objective, soft_clipped_max
 from rl_training.config import TrainConfig
 from rl_training.models import BehaviorVAE, MLPBCQModel, PerturbationActor
 from rl_training.runtime import load_policy, train
 from rl_training.runtime.policy import Policy
-from rl_training.types import ConfigError
 
 ROWS = 8
 
@@ -208,17 +207,6 @@ def test_the_actor_loss_does_not_reach_the_model_of_the_behaviour() -> None:
     assert all(gradient is None for gradient in gradients)
 
 
-def test_every_network_and_both_lagged_copies_move_on_every_update() -> None:
-    algorithm = _build()
-    parts = [*algorithm.model.children(), *algorithm.target.children()]
-    for batch in batches(2):
-        before = [nn.utils.parameters_to_vector(part.parameters()).clone() for part in parts]
-        algorithm.update(batch)
-        after = [nn.utils.parameters_to_vector(part.parameters()) for part in parts]
-        assert len(parts) == 5
-        assert not any(torch.equal(old, new) for old, new in zip(before, after, strict=True))
-
-
 def test_the_chosen_action_is_the_best_candidate_by_the_first_critic() -> None:
     algorithm = _build(phi=0.3)
     obs, model = _normal(ROWS, OBS_DIM), algorithm.model
@@ -296,45 +284,6 @@ def test_networks_have_the_published_shapes_and_start_as_torch_starts_them() -> 
         _assert_uniform(layer.bias, layer.weight.shape[1])
     assert not model.critic.mlp.norms
     assert model.candidates.shape == (100, 1, latents)
-
-
-def test_the_defaults_are_the_published_ones() -> None:
-    hyper = BCQHyper()
-    assert (hyper.phi, hyper.min_q_weight, hyper.vae_kl_weight) == (0.05, 0.75, 0.5)
-    assert (hyper.gamma, hyper.tau) == (0.99, 0.005)
-    assert [hyper.learning_rate_of(child) for child in ("actor", "critic", "vae")] == [1e-3] * 3
-    assert (hyper.num_target_samples, hyper.num_action_samples) == (10, 100)
-    assert (hyper.hidden_sizes, hyper.vae_hidden_sizes) == ((400, 300), (750, 750))
-    assert BCQ.defaults["batch_size"] == 100
-
-
-def test_an_update_reports_what_the_networks_do() -> None:
-    names = {"vae_loss", "vae_reconstruction", "vae_kl", "perturbation_abs_mean", "next_q_max"}
-    names |= {"critic_loss", "actor_loss", "q_mean", "q_std", "target_q_mean", "grad_norm_vae"}
-    assert names <= _build().update(batches(1)[0]).metrics.keys()
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("phi", -0.01),
-        ("phi", 2.1),
-        ("min_q_weight", -0.1),
-        ("min_q_weight", 1.1),
-        ("num_target_samples", 0),
-        ("num_action_samples", 0),
-        ("vae_kl_weight", -0.1),
-        ("vae_learning_rate", 0.0),
-        ("vae_hidden_sizes", ()),
-        ("actor_learning_rate", 0.0),
-        ("critic_hidden_sizes", (16, 0)),
-        ("gamma", 1.1),
-        ("tau", 0.0),
-    ],
-)
-def test_a_hyper_parameter_out_of_bounds_is_refused_by_name(name: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=name):
-        BCQ(MLPBCQModel(obs_dim=3, action_dim=1, vae_hidden_sizes=(8,)), **{name: value})
 
 
 def _shake(*modules: nn.Module) -> None:

@@ -13,12 +13,11 @@ from peers import ACTION_DIM, OBS_DIM, SPACES, batches, build
 from torch import Tensor, nn
 
 from rl_training.algorithms import bear
-from rl_training.algorithms.bear import BEAR, BEARHyper, Kernel, actor_objective, bear_loss, mmd_distance
+from rl_training.algorithms.bear import Kernel, actor_objective, bear_loss, mmd_distance
 from rl_training.config import TrainConfig
 from rl_training.models import MLPBEARModel
 from rl_training.runtime import load_policy, train
 from rl_training.runtime.policy import Policy
-from rl_training.types import ConfigError
 
 ROWS = 8
 KERNELS: list[Kernel] = ["laplacian", "gaussian"]
@@ -364,53 +363,6 @@ def test_networks_have_the_published_shapes_and_start_values() -> None:
                 _assert_uniform(numbers, 1 / math.sqrt(layer.in_features))
     assert model.lagrange().item() == 1.0
     assert model.candidates.shape == (100, 1, ACTION_DIM)
-
-
-def test_the_defaults_are_those_of_the_authors_version_for_d4rl() -> None:
-    hyper = BEARHyper()
-    assert (hyper.mmd_kernel, hyper.mmd_sigma, hyper.num_mmd_samples, hyper.mmd_threshold) == ("laplacian", 20, 4, 0.05)
-    assert (hyper.mmd_warmup_updates, hyper.num_target_samples, hyper.num_action_samples) == (40_000, 10, 100)
-    assert (hyper.min_q_weight, hyper.vae_kl_weight, hyper.gamma, hyper.tau) == (0.75, 0.5, 0.99, 0.005)
-    children = ("actor", "critic", "vae", "lagrange")
-    assert [hyper.learning_rate_of(child) for child in children] == [1e-4, 3e-4, 3e-4, 1e-3]
-    assert (hyper.hidden_sizes, hyper.vae_hidden_sizes) == ((256, 256), (750, 750))
-    assert (hyper.target_policy, hyper.policy_value) == ("current", "first")
-    # The default of every run is 256 rows.
-    assert "batch_size" not in BEAR.defaults
-
-
-def test_an_update_reports_what_the_networks_do() -> None:
-    names = {"vae_loss", "vae_reconstruction", "vae_kl", "mmd", "mmd_multiplier", "warmup", "action_divergence_raw"}
-    names |= {"critic_loss", "actor_loss", "lagrange_loss", "q_mean", "q_std", "target_q_mean"}
-    assert names <= _build().update(batches(1)[0]).metrics.keys()
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("mmd_kernel", "laplace"),
-        ("mmd_sigma", 0.0),
-        ("mmd_threshold", 0.0),
-        ("mmd_warmup_updates", -1),
-        ("num_mmd_samples", 0),
-        ("lagrange_learning_rate", 0.0),
-        ("min_q_weight", 1.1),
-        ("min_q_weight", -0.1),
-        ("num_target_samples", 0),
-        ("num_action_samples", 0),
-        ("target_policy", "target"),
-        ("policy_value", "last"),
-        ("vae_kl_weight", -0.1),
-        ("vae_learning_rate", 0.0),
-        ("vae_hidden_sizes", ()),
-        ("actor_learning_rate", 0.0),
-        ("gamma", 1.1),
-        ("tau", 0.0),
-    ],
-)
-def test_a_hyper_parameter_out_of_bounds_is_refused_by_name(name: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=name):
-        BEAR(MLPBEARModel(obs_dim=3, action_dim=1, vae_hidden_sizes=(8,)), **{name: value})
 
 
 def _fix_distance(value: float, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,9 @@ import torch
 from peers import ACTION_DIM, batches, build
 from torch import Tensor
 
-from rl_training.algorithms.cql import CQL, CQLHyper, LagrangeForm, conservative_gaps, cql_loss, lagrange_objective
+from rl_training.algorithms.cql import LagrangeForm, conservative_gaps, cql_loss, lagrange_objective
 from rl_training.models import MLPCQLModel
-from rl_training.types import Batch, ConfigError
+from rl_training.types import Batch
 
 Patch = pytest.MonkeyPatch
 
@@ -359,17 +359,6 @@ def test_without_a_gap_there_is_no_multiplier_to_train() -> None:
     )
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.2])
-def test_a_fixed_temperature_stays_and_has_no_step(alpha: float) -> None:
-    algorithm = build("cql", alpha=alpha)
-    assert _children(algorithm) == ("actor", "critic")
-    for batch in batches(3):
-        metrics = algorithm.update(batch).metrics
-    assert float(metrics["temperature"]) == pytest.approx(alpha)
-    # A run with a metric that is no number is ended as diverged.
-    assert [name for name, value in metrics.items() if not math.isfinite(value)] == []
-
-
 def test_calibration_needs_the_returns() -> None:
     assert "returns_to_go" not in build("cql").needs
     assert build("cql", calibrated=True).needs == ("obs", "actions", "rewards", "next_obs", "dones", "returns_to_go")
@@ -520,66 +509,6 @@ def test_the_temperature_is_as_fast_as_the_actor_and_the_multiplier_as_the_criti
 ) -> None:
     algorithm = build("cql", conservative_gap=1.0, **options)
     assert {child: optimizer.learning_rate for child, optimizer in algorithm.optimizers.items()} == expected
-
-
-def test_defaults_are_those_of_the_locomotion_results() -> None:
-    hyper = CQLHyper()
-    assert (hyper.hidden_sizes, hyper.gamma, hyper.tau) == ((256, 256, 256), 0.99, 0.005)
-    assert (hyper.actor_learning_rate, hyper.learning_rate_of("critic")) == (3e-5, 3e-4)
-    assert (hyper.conservative_weight, hyper.num_action_samples, hyper.penalty_temperature) == (10.0, 10, 1.0)
-    assert (hyper.conservative_gap, hyper.lagrange_form, hyper.initial_log_lagrange) == (None, "weight_outside", 1.0)
-    assert (hyper.target_action, hyper.max_backup, hyper.backup_entropy) == ("sample", "none", False)
-    assert (hyper.bc_updates, hyper.penalty_clip_min, hyper.penalty_clip_max) == (0, None, None)
-    assert (hyper.importance_sampled, hyper.calibrated, hyper.alpha) == (True, False, "auto")
-    assert CQL.defaults == {"normalize_obs": True}
-
-
-def test_an_update_reports_what_there_is_to_watch() -> None:
-    metrics = build("cql", conservative_gap=1.0).update(batches(1)[0]).metrics
-    expected = {"td_loss", "cql_penalty_1", "cql_penalty_2", "q_mean", "q_rand", "q_pi", "q_next_pi", "q_ood_std"}
-    expected |= {"temperature", "temperature_loss", "lagrange", "lagrange_loss", "entropy", "actor_loss", "critic_loss"}
-    assert expected <= metrics.keys()
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("actor_learning_rate", 0.0),
-        ("critic_learning_rate", -1e-4),
-        ("temperature_learning_rate", 0.0),
-        ("lagrange_learning_rate", 0.0),
-        ("gamma", 1.1),
-        ("gamma", -0.1),
-        ("tau", 0.0),
-        ("tau", 1.5),
-        ("alpha", -0.1),
-        ("alpha", "fixed"),
-        ("alpha", True),
-        ("target_entropy", math.inf),
-        ("conservative_weight", -1.0),
-        ("num_action_samples", 0),
-        ("num_action_samples", 1.5),
-        ("penalty_temperature", 0.0),
-        ("penalty_clip_min", math.nan),
-        ("penalty_clip_max", math.inf),
-        ("conservative_gap", math.nan),
-        ("lagrange_form", "inside"),
-        ("initial_log_lagrange", math.inf),
-        ("target_action", "mode"),
-        ("max_backup", "max"),
-        ("max_backup", True),
-        ("bc_updates", -1),
-        ("failure_reward", math.nan),
-        ("hidden_sizes", (16, 0)),
-        ("actor_hidden_sizes", ()),
-        ("critic_hidden_sizes", (0,)),
-        ("max_grad_norm", 0.0),
-        ("num_critics", 4),
-    ],
-)
-def test_a_hyper_parameter_out_of_bounds_is_refused_by_name(name: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=name):
-        CQL(MLPCQLModel(obs_dim=3, action_dim=1, hidden_sizes=(4,)), **{name: value})
 
 
 def _random_values() -> tuple[Tensor, Tensor, Tensor]:

@@ -11,9 +11,9 @@ import torch
 from peers import OBS_DIM, batches, build
 from torch import Tensor, nn
 
-from rl_training.algorithms.crossq import CrossQ, CrossQHyper, crossq_loss
+from rl_training.algorithms.crossq import crossq_loss
 from rl_training.models.batch_renorm import BatchRenorm
-from rl_training.types import Batch, ConfigError
+from rl_training.types import Batch
 
 Patch = pytest.MonkeyPatch
 SMALL: dict[str, Any] = {"critic_hidden_sizes": (16, 16)}
@@ -343,14 +343,6 @@ def test_the_actor_step_values_actions_by_running_statistics(monkeypatch: Patch)
     torch.testing.assert_close(loss, (0.3 * log_probs - q).mean())
 
 
-def test_there_are_no_lagged_copies() -> None:
-    algorithm = build("crossq", **SMALL)
-    assert not list(algorithm.target.parameters())
-    assert not [name for name in algorithm.state_dict() if name.startswith("target")]
-    with pytest.raises(ConfigError, match="unknown option 'tau'"):
-        CrossQ(algorithm.model, tau=0.005)
-
-
 def test_actor_and_temperature_move_on_every_third_update() -> None:
     algorithm = build("crossq", **SMALL)
     moved = []
@@ -419,48 +411,6 @@ def test_a_compiled_update_moves_the_statistics_as_an_eager_one(backend: str) ->
     torch.testing.assert_close(statistics, _statistics(eager.model), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.2])
-def test_a_fixed_temperature_stays_and_is_not_trained(alpha: float) -> None:
-    algorithm = build("crossq", **SMALL, alpha=alpha)
-    assert set(algorithm.optimizers) == {"critic", "actor"}
-    for batch in batches(3):
-        metrics = algorithm.update(batch).metrics
-    assert float(algorithm.model.temperature().detach()) == pytest.approx(alpha)
-    assert [key for key, value in metrics.items() if not math.isfinite(value)] == []
-
-
-def test_defaults_are_those_of_the_sheet() -> None:
-    hyper = CrossQHyper()
-    assert (hyper.learning_rate, hyper.gamma, hyper.policy_delay, hyper.num_critics) == (1e-3, 0.99, 3, 2)
-    assert (hyper.hidden_sizes, hyper.critic_hidden_sizes) == ((256, 256), (1024, 1024))
-    assert (hyper.norm_momentum, hyper.norm_warmup) == (0.01, 100_000)
-    assert [hyper.optimizer_options(child) for child in ("actor", "temperature")] == [{"beta1": 0.5}, {}]
-    assert [hyper.learning_rate_of(child) for child in ("actor", "critic", "temperature")] == [1e-3] * 3
-    algorithm: Any = build("crossq", **SMALL)
-    assert algorithm.hyper.target_entropy_for(3) == -3.0
-    assert {norm.eps for norm in algorithm.modules() if isinstance(norm, BatchRenorm)} == {1e-3}
-    assert CrossQ.defaults == {"learning_starts": 5_000}
-
-
 def test_the_authors_critics_are_reached_by_options() -> None:
     critic = build("crossq", critic_hidden_sizes=(2048, 2048)).model.critic
     assert [tuple(layer.weight.shape) for layer in critic.mlp.layers] == [(2, 8, 2048), (2, 2048, 2048), (2, 2048, 1)]
-
-
-@pytest.mark.parametrize(
-    ("hyper", "problem"),
-    [
-        ({"actor_beta1": 1.0}, "actor_beta1 must be < 1, got 1.0"),
-        ({"critic_beta1": -0.1}, "critic_beta1 must be >= 0, got -0.1"),
-        ({"policy_delay": 0}, "policy_delay must be >= 1, got 0"),
-        ({"norm_momentum": 0.0}, "norm_momentum must be > 0, got 0.0"),
-        ({"norm_momentum": 1.1}, "norm_momentum must be <= 1, got 1.1"),
-        ({"norm_warmup": -1}, "norm_warmup must be >= 0, got -1"),
-        ({"num_critics": 0}, "num_critics must be >= 1, got 0"),
-        ({"gamma": 1.1}, "gamma must be <= 1, got 1.1"),
-        ({"alpha": 0.2, "target_entropy": -1.0}, "target_entropy has no effect without alpha: auto"),
-    ],
-)
-def test_hyper_parameters_out_of_range_are_refused_by_name(hyper: dict[str, Any], problem: str) -> None:
-    with pytest.raises(ConfigError, match=problem):
-        CrossQHyper(**hyper)

@@ -11,10 +11,9 @@ import torch
 from peers import batches, build
 from torch import Tensor, nn
 
-from rl_training.algorithms.crr import CRR, CRRHyper, actor_objective, crr_loss
+from rl_training.algorithms.crr import CRR, actor_objective, crr_loss
 from rl_training.models import MLPCRRModel
 from rl_training.models.actors import gaussian_log_prob
-from rl_training.types import ConfigError
 
 
 def _weights(data: list[float], samples: list[list[float]], **hyper: Any) -> list[float]:
@@ -231,21 +230,6 @@ def test_the_joint_step_moves_each_network_by_its_own_loss_alone() -> None:
             torch.testing.assert_close(moment, 0.1 * gradient)
 
 
-def test_lagged_copies_of_critics_and_policy_follow_by_tau() -> None:
-    algorithm: Any = build("crr", tau=0.25, learning_rate=0.01)
-    before = copy.deepcopy(algorithm.target)
-    algorithm.update(batches(1)[0])
-    assert {name for name, _ in algorithm.target.named_children()} == {"critic", "actor"}
-    for child in ("critic", "actor"):
-        for old, new, online in zip(
-            getattr(before, child).parameters(),
-            getattr(algorithm.target, child).parameters(),
-            getattr(algorithm.model, child).parameters(),
-            strict=True,
-        ):
-            torch.testing.assert_close(new, 0.25 * online.detach() + 0.75 * old)
-
-
 def test_tau_1_copies_both_networks_every_so_many_updates() -> None:
     algorithm: Any = build("crr", tau=1.0, target_update_interval=3)
     copies = copy.deepcopy(algorithm.target)
@@ -311,45 +295,6 @@ def test_layer_normalisation_stands_before_the_critics_activations_where_it_is_a
         expected = rows @ mlp.layers[-1].weight[member] + mlp.layers[-1].bias[member]
         torch.testing.assert_close(values[member], expected.squeeze(-1))
     assert not list(build("crr").model.critic.mlp.norms)
-
-
-def test_defaults_are_the_papers_with_softly_following_targets() -> None:
-    hyper = CRRHyper()
-    assert (hyper.weights, hyper.beta, hyper.max_weight) == ("exp", 1.0, 20.0)
-    assert (hyper.advantage, hyper.num_action_samples, hyper.num_critics) == ("mean", 4, 2)
-    assert (hyper.learning_rate, hyper.gamma, hyper.tau, hyper.hidden_sizes) == (3e-4, 0.99, 0.005, (256, 256))
-    assert (hyper.target_update_interval, hyper.critic_layer_norm) == (1, False)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("weights", "softmax"),
-        ("beta", 0.0),
-        ("max_weight", 0.0),
-        ("advantage", "min"),
-        ("num_action_samples", 0),
-        ("num_critics", 0),
-        ("target_update_interval", 0),
-        ("gamma", 1.01),
-        ("tau", 0.0),
-        ("actor_learning_rate", 0.0),
-        ("critic_learning_rate", 0.0),
-        ("actor_hidden_sizes", (0,)),
-    ],
-)
-def test_a_hyper_parameter_out_of_bounds_is_refused_by_name(name: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=name):
-        CRR(MLPCRRModel(obs_dim=3, action_dim=1), **{name: value})
-
-
-def test_an_update_reports_what_the_filter_does() -> None:
-    metrics = build("crr").update(batches(1)[0]).metrics
-    expected = {
-        *("critic_loss", "q_mean", "q_std", "target_q_mean", "actor_loss", "advantage_mean", "weight_mean"),
-        *("filter_rate", "log_prob_data", "log_std_mean", "grad_norm_actor", "grad_norm_critic"),
-    }
-    assert expected <= metrics.keys()
 
 
 def _distinct(algorithm: Any) -> Any:

@@ -19,10 +19,9 @@ from peers import (
 )
 from torch import Tensor
 
-from rl_training.algorithms.ddpg import DDPG, DDPGHyper, ddpg_loss
+from rl_training.algorithms.ddpg import ddpg_loss
 from rl_training.algorithms.optim import polyak
 from rl_training.models import MLPDDPGModel
-from rl_training.types import ConfigError
 
 
 def test_the_whole_objective_on_two_rows() -> None:
@@ -109,17 +108,6 @@ def test_targets_come_as_near_as_computed(updates: int, expected: float) -> None
     assert float(target) == pytest.approx(expected, abs=1e-6)
 
 
-def test_both_lagged_copies_follow_on_every_update() -> None:
-    algorithm = build("ddpg", tau=0.1)
-    for batch in batches(3):
-        before = {child: snapshot(algorithm.target.get_submodule(child)) for child in ("actor", "critic")}
-        algorithm.update(batch)
-        for child, old in before.items():
-            lagged, online = algorithm.target.get_submodule(child), getattr(algorithm.model, child)
-            for was, now, source in zip(old, lagged.parameters(), online.parameters(), strict=True):
-                torch.testing.assert_close(now, (0.9 * was + 0.1 * source).detach())
-
-
 def test_ten_updates_equal_those_of_td3_without_what_td3_added() -> None:
     ddpg, td3 = build("ddpg"), build("td3", num_critics=1, policy_delay=1, policy_noise=0.0)
     start = snapshot(ddpg.model)
@@ -158,38 +146,9 @@ def test_networks_start_as_torch_starts_them_with_the_action_in_the_first_layer(
             assert 0 < float(bias.abs().max()) <= bound
 
 
-def test_defaults_are_those_of_the_comparison_with_td3() -> None:
-    hyper = DDPGHyper()
-    assert (hyper.hidden_sizes, hyper.gamma, hyper.tau, hyper.learning_rate) == ((256, 256), 0.99, 0.005, 3e-4)
-    assert (hyper.actor_learning_rate, hyper.critic_learning_rate, hyper.critic_weight_decay) == (None, None, 0.0)
-    assert DDPG.defaults == {"exploration_noise": 0.1, "learning_starts": 10_000}
-
-
 def test_the_papers_step_sizes_can_be_had() -> None:
     optimizers = build("ddpg", actor_learning_rate=1e-4, critic_learning_rate=1e-3).optimizers
     assert {child: optimizers[child].learning_rate for child in optimizers} == {"critic": 1e-3, "actor": 1e-4}
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("critic_weight_decay", -0.1),
-        ("gamma", 1.5),
-        ("gamma", -0.1),
-        ("tau", 0.0),
-        ("tau", 1.1),
-        ("learning_rate", 0.0),
-        ("actor_learning_rate", -1.0),
-        ("critic_learning_rate", 0.0),
-        ("hidden_sizes", (0,)),
-        ("max_grad_norm", 0.0),
-        ("num_critics", 2),
-        ("policy_delay", 2),
-    ],
-)
-def test_a_hyper_parameter_out_of_bounds_is_refused_by_name(name: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=name):
-        DDPG(MLPDDPGModel(obs_dim=3, action_dim=1, hidden_sizes=(4,)), **{name: value})
 
 
 def test_the_policy_is_the_tanh_of_its_network_and_has_no_noise_of_its_own() -> None:

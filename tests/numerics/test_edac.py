@@ -10,10 +10,8 @@ import torch
 from peers import batches, build
 from torch import Tensor
 
-from rl_training.algorithms.edac import EDAC, EDACHyper, diversity_objective, edac_loss
+from rl_training.algorithms.edac import EDAC, diversity_objective, edac_loss
 from rl_training.algorithms.sac_n import sac_n_loss
-from rl_training.models import MLPSACNModel
-from rl_training.types import ConfigError
 
 
 def _agreement(*gradients: tuple[float, ...]) -> float:
@@ -176,28 +174,6 @@ def test_a_large_weight_makes_critics_disagree() -> None:
 def test_steps_are_those_of_sac_n() -> None:
     assert EDAC.steps == build("sac_n").steps
     assert [step.name for step in build("edac").steps] == ["temperature", "actor", "critic"]
-
-
-def test_defaults_are_the_authors() -> None:
-    hyper = EDACHyper()
-    assert (hyper.hidden_sizes, hyper.gamma, hyper.tau, hyper.learning_rate) == ((256, 256, 256), 0.99, 0.005, 3e-4)
-    assert (hyper.num_critics, hyper.diversity_weight) == (10, 1.0)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("num_critics", 1),
-        ("diversity_weight", -1.0),
-        ("diversity_weight", math.inf),
-        ("alpha", -0.1),
-        ("tau", 2.0),
-        ("temperature_learning_rate", 0.0),
-    ],
-)
-def test_a_hyper_parameter_out_of_bounds_is_refused_by_name(name: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=name):
-        EDAC(MLPSACNModel(obs_dim=3, action_dim=1, hidden_sizes=(4,)), **{name: value})
 
 
 def _naive_agreement(algorithm: Any, obs: Tensor, actions: Tensor) -> Tensor:

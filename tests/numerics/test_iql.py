@@ -11,10 +11,9 @@ import torch
 from peers import batches, build
 from torch import Tensor, nn
 
-from rl_training.algorithms.iql import IQL, IQLHyper, actor_objective, iql_loss, value_objective
+from rl_training.algorithms.iql import IQL, actor_objective, iql_loss, value_objective
 from rl_training.models import MLPIQLModel
 from rl_training.models.actors import gaussian_log_prob
-from rl_training.types import ConfigError
 
 UNIFORM = (torch.arange(20_000, dtype=torch.float64) + 0.5) / 10_000 - 1
 """Actions that fill [-1, 1] evenly."""
@@ -224,17 +223,6 @@ def test_the_actor_and_the_critics_use_the_value_after_its_step() -> None:
         assert abs(float(reported[name] - stale[name])) > 1e-4
 
 
-def test_only_the_critics_have_lagged_copies_which_follow_by_tau() -> None:
-    algorithm: Any = build("iql", tau=0.25, learning_rate=0.01)
-    before = [value.clone() for value in algorithm.target.critic.parameters()]
-    algorithm.update(batches(1)[0])
-    assert [name for name, _ in algorithm.target.named_children()] == ["critic"]
-    for old, new, online in zip(
-        before, algorithm.target.critic.parameters(), algorithm.model.critic.parameters(), strict=True
-    ):
-        torch.testing.assert_close(new, 0.25 * online.detach() + 0.75 * old)
-
-
 def test_a_deterministic_policy_is_regressed_on_the_actions() -> None:
     algorithm = _distinct(build("iql", policy="deterministic"))
     batch = batches(1)[0]
@@ -348,54 +336,6 @@ def test_each_network_can_have_a_step_size_of_its_own(child: str) -> None:
     algorithm: Any = build("iql", **{f"{child}_learning_rate": 0.02})
     rates = {name: optimizer.learning_rate for name, optimizer in algorithm.optimizers.items()}
     assert rates == {name: 0.02 if name == child else 3e-4 for name in ("actor", "critic", "value")}
-
-
-def test_defaults_are_the_papers_for_locomotion() -> None:
-    hyper = IQLHyper()
-    assert (hyper.expectile, hyper.beta, hyper.max_weight) == (0.7, 3.0, 100.0)
-    assert (hyper.learning_rate, hyper.gamma, hyper.tau) == (3e-4, 0.99, 0.005)
-    assert (hyper.hidden_sizes, hyper.policy, hyper.spread) == ((256, 256), "stochastic", "clipped")
-    assert (hyper.actor_dropout, hyper.huber_delta) == (0.0, None)
-    assert IQL.defaults == {
-        "reward_normalize": "return_range",
-        "offline": {"actor_learning_rate_schedule": "cosine"},
-        "offline_batch_ratio": "proportional",
-    }
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("expectile", 0.0),
-        ("expectile", 1.0),
-        ("beta", -0.1),
-        ("max_weight", 0.0),
-        ("policy", "uniform"),
-        ("spread", "state"),
-        ("huber_delta", 0.0),
-        ("actor_dropout", 1.0),
-        ("actor_dropout", -0.1),
-        ("value_learning_rate", 0.0),
-        ("actor_learning_rate", 0.0),
-        ("critic_learning_rate", 0.0),
-        ("gamma", -0.1),
-        ("tau", 1.5),
-        ("critic_hidden_sizes", ()),
-    ],
-)
-def test_a_hyper_parameter_out_of_bounds_is_refused_by_name(name: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=name):
-        IQL(MLPIQLModel(obs_dim=3, action_dim=1), **{name: value})
-
-
-def test_an_update_reports_what_value_and_weights_do() -> None:
-    metrics = build("iql").update(batches(1)[0]).metrics
-    expected = {
-        *("value_loss", "v_mean", "actor_loss", "advantage_mean", "advantage_max", "weight_mean", "weight_max"),
-        *("weight_clip_fraction", "log_prob_data", "log_std_mean", "critic_loss", "q_mean", "q_std", "target_q_mean"),
-        *("grad_norm_actor", "grad_norm_critic", "grad_norm_value"),
-    }
-    assert expected <= metrics.keys()
 
 
 def _distinct(algorithm: Any) -> Any:

@@ -11,9 +11,8 @@ import torch
 from peers import ACTION_DIM, OBS_DIM, actor_layers, assert_layers_equal, batches, build, copy_layers, peer_layers
 from torch import Tensor, nn
 
-from rl_training.algorithms.marwil import MARWIL, MARWILAlgorithm, marwil_loss, moved_scale
-from rl_training.models import MLPMARWILModel
-from rl_training.types import Batch, ConfigError
+from rl_training.algorithms.marwil import marwil_loss, moved_scale
+from rl_training.types import Batch
 
 RTOL = 1e-8
 
@@ -241,15 +240,6 @@ def test_the_copy_that_returns_are_computed_with_moves_once_per_interval() -> No
             lagged = [parameter.clone() for parameter in parameters]
 
 
-def test_defaults_are_those_of_the_reference_but_for_the_scale() -> None:
-    hyper = MARWIL.hyper_class()
-    assert (hyper.learning_rate, hyper.hidden_sizes, hyper.max_grad_norm) == (1e-4, (256, 256), None)
-    values: Any = hyper
-    assert (values.beta, values.value_weight, values.td_lambda, values.log_std_weight) == (1.0, 1.0, 1.0, 0.0)
-    assert (values.scale_start, values.scale_rate, values.max_weight) == (None, 1e-3, 20.0)
-    assert MARWIL.defaults["batch_size"] == 2000
-
-
 def test_between_the_layers_is_tanh_and_the_mean_goes_through_it() -> None:
     algorithm = _build()
     obs = _batches(1)[0]["obs"]
@@ -336,49 +326,3 @@ class _Naive:
 def _perceptron(outputs: int) -> nn.Sequential:
     layers = (nn.Linear(OBS_DIM, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, outputs))
     return nn.Sequential(*layers).double()
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("beta", -0.1),
-        ("max_weight", 0.0),
-        ("value_weight", 0.0),
-        ("scale_start", 0.0),
-        ("scale_rate", -1e-9),
-        ("scale_rate", 1.1),
-        ("log_std_weight", -0.1),
-        ("gamma", 1.5),
-        ("gamma", -0.1),
-        ("td_lambda", 1.1),
-        ("td_lambda", -0.1),
-        ("recompute_interval", 0),
-        ("value_learning_rate", 0.0),
-        ("learning_rate", 0.0),
-        ("max_grad_norm", 0.0),
-    ],
-)
-def test_a_hyper_parameter_out_of_bounds_is_refused_by_name(name: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=name):
-        MARWIL(MLPMARWILModel(obs_dim=3, action_dim=1), **{name: value})
-
-
-def test_an_update_is_one_gradient_step_with_named_metrics() -> None:
-    algorithm = MARWILAlgorithm(MLPMARWILModel(obs_dim=OBS_DIM, action_dim=ACTION_DIM)).double()
-    result = algorithm.update(_batches(1)[0])
-    assert result.num_gradient_steps == 1
-    assert result.metrics.keys() == {
-        "actor_loss",
-        "value_loss",
-        "value_explained_variance",
-        "advantage_scale",
-        "advantage_mean",
-        "advantage_max",
-        "weight_mean",
-        "weight_max",
-        "lambda_return_mean",
-        "log_prob_data",
-        "log_std_mean",
-        "grad_norm_actor",
-        "grad_norm_value",
-    }

@@ -14,9 +14,8 @@ from peers import ACTION_DIM, batches, build, critic_layers
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rl_training.algorithms.redq import REDQ, REDQHyper, draw_subset, redq_loss
+from rl_training.algorithms.redq import draw_subset, redq_loss
 from rl_training.models import EnsembleMLP, MLPREDQModel, QEnsemble
-from rl_training.types import ConfigError
 
 Patch = pytest.MonkeyPatch
 CPU = torch.device("cpu")
@@ -380,14 +379,6 @@ def test_the_entropy_to_reach_is_minus_half_the_dimension_unless_given(
     assert float(gradient) == pytest.approx(float(metrics["entropy"].detach()) - expected)
 
 
-def test_a_fixed_temperature_stays_and_has_no_step() -> None:
-    algorithm = build("redq", num_critics=3, alpha=0.2, policy_delay=1)
-    assert [step.children for step in algorithm.steps] == [("critic",), ("actor",)]
-    for batch in batches(2):
-        algorithm.update(batch)
-    assert float(algorithm.model.temperature().detach()) == pytest.approx(0.2)
-
-
 # Networks and options.
 
 
@@ -398,61 +389,6 @@ def test_critics_may_be_normalised_after_every_hidden_layer_and_the_actor_is_not
         assert model.critic.mlp.norm == ("before" if layer_norm else "none")
         assert len(model.actor.mlp.norms) == 0
         assert model.actor.log_std_range == (-20.0, 2.0)
-
-
-def test_defaults_are_the_authors() -> None:
-    hyper = REDQHyper()
-    assert (hyper.hidden_sizes, hyper.gamma, hyper.tau, hyper.learning_rate) == ((256, 256), 0.99, 0.005, 3e-4)
-    assert (hyper.num_critics, hyper.num_target_critics, hyper.policy_delay) == (10, 2, 20)
-    assert (hyper.alpha, hyper.target_entropy, hyper.critic_dropout, hyper.critic_layer_norm) == (
-        "auto",
-        None,
-        0.0,
-        False,
-    )
-    assert REDQ.defaults == {"learning_starts": 5_000, "update_to_data": 20}
-    assert (REDQ.name, REDQ.mode) == ("redq", "online")
-
-
-def test_an_update_reports_what_there_is_to_watch() -> None:
-    metrics = build("redq", policy_delay=1).update(batches(1)[0]).metrics
-    expected = {"critic_loss", "q_mean", "q_std", "q_std_ensemble", "target_q_mean", "actor_loss", "entropy"}
-    assert expected | {"temperature", "temperature_loss", "grad_norm_critic", "grad_norm_actor"} <= metrics.keys()
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("num_critics", 0),
-        ("num_critics", 1),
-        ("num_target_critics", 0),
-        ("num_target_critics", 11),
-        ("num_target_critics", 0.5),
-        ("policy_delay", 0),
-        ("critic_dropout", -0.1),
-        ("critic_dropout", 1.0),
-        ("critic_layer_norm", 3),
-        ("alpha", -0.1),
-        ("target_entropy", math.nan),
-        ("temperature_learning_rate", 0.0),
-        ("gamma", 1.01),
-        ("tau", 0.0),
-        ("backup_entropy", 2),
-    ],
-)
-def test_a_hyper_parameter_out_of_bounds_is_refused_by_name(name: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=name):
-        REDQ(MLPREDQModel(obs_dim=3, action_dim=1, hidden_sizes=(4,)), **{name: value})
-
-
-def test_more_critics_in_the_target_than_there_are_is_refused_with_both_numbers() -> None:
-    with pytest.raises(ConfigError, match="num_target_critics must be <= num_critics, got 4 and 3"):
-        REDQHyper(num_critics=3, num_target_critics=4)
-
-
-def test_an_entropy_to_reach_means_nothing_at_a_fixed_temperature() -> None:
-    with pytest.raises(ConfigError, match="target_entropy has no effect without alpha: auto"):
-        REDQHyper(alpha=0.2, target_entropy=-float(ACTION_DIM))
 
 
 def _copy(module: nn.Module) -> list[Tensor]:

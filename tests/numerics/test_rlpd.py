@@ -11,10 +11,8 @@ from naive_redq import assert_equal_over_updates
 from peers import batches, build
 from torch import Tensor
 
-from rl_training.algorithms.redq import REDQHyper, redq_loss
-from rl_training.algorithms.rlpd import RLPD, RLPDHyper, rlpd_loss
-from rl_training.models import MLPREDQModel
-from rl_training.types import ConfigError
+from rl_training.algorithms.redq import redq_loss
+from rl_training.algorithms.rlpd import rlpd_loss
 
 Patch = pytest.MonkeyPatch
 PLAIN: dict[str, Any] = {
@@ -158,31 +156,3 @@ def test_logged_actions_on_their_bounds_are_as_good_as_just_inside() -> None:
         losses.append(algorithm.losses({**batch, "actions": batch["actions"].clamp(-clip, clip)}))
     for name, value in losses[0].items():
         torch.testing.assert_close(value, losses[1][name], rtol=1e-4, atol=1e-5)
-
-
-def test_defaults_are_the_authors_for_dense_rewards() -> None:
-    hyper = RLPDHyper()
-    assert (hyper.critic_layer_norm, hyper.backup_entropy, hyper.critic_dropout) == (True, True, 0.0)
-    for name in ("num_critics", "num_target_critics", "policy_delay", "hidden_sizes", "learning_rate", "tau", "gamma"):
-        assert getattr(hyper, name) == getattr(REDQHyper(), name)
-    algorithm: Any = build("rlpd")
-    assert algorithm.hyper.target_entropy_for(3) == -1.5
-    assert RLPD.defaults == {"learning_starts": 5_000, "update_to_data": 20, "offline_batch_ratio": 0.5}
-    assert (RLPD.name, RLPD.mode) == ("rlpd", "offline_to_online")
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("backup_entropy", 2),
-        ("critic_layer_norm", "maybe"),
-        ("num_target_critics", 11),
-        ("policy_delay", 0),
-        ("alpha", -1.0),
-        ("critic_dropout", 1.0),
-        ("offline_ratio", 0.5),
-    ],
-)
-def test_a_hyper_parameter_out_of_bounds_is_refused_by_name(name: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=name):
-        RLPD(MLPREDQModel(obs_dim=3, action_dim=1, hidden_sizes=(4,)), **{name: value})

@@ -23,9 +23,8 @@ from torch import Tensor
 from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
 from rl_training.algorithms.losses import temperature_objective
-from rl_training.algorithms.sac import SAC, SACHyper, sac_loss
+from rl_training.algorithms.sac import sac_loss
 from rl_training.models import MLPSACModel
-from rl_training.types import ConfigError
 
 Patch = pytest.MonkeyPatch
 
@@ -279,18 +278,6 @@ def test_the_lagged_critics_follow_on_every_update_and_there_is_no_lagged_actor(
             torch.testing.assert_close(now, (0.9 * was + 0.1 * source).detach())
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.2])
-def test_a_fixed_temperature_stays_and_has_no_step(alpha: float) -> None:
-    algorithm = build("sac", alpha=alpha)
-    assert [step.children for step in algorithm.steps] == [("critic",), ("actor",)]
-    assert set(algorithm.optimizers) == {"critic", "actor"}
-    for batch in batches(3):
-        metrics = algorithm.update(batch).metrics
-    assert float(algorithm.model.temperature().detach()) == pytest.approx(alpha)
-    assert [name for name, value in metrics.items() if not math.isfinite(value)] == []
-    assert all(bool(parameter.isfinite().all()) for parameter in algorithm.model.actor.parameters())
-
-
 def test_networks_start_as_torch_starts_them_and_the_temperature_at_one() -> None:
     # Everything is uniform within 1 / sqrt(fan in); mean and log-deviation of 3 actions are 6 outputs.
     torch.manual_seed(0)
@@ -314,45 +301,9 @@ def test_the_log_deviation_is_clipped_where_the_authors_clip_it(output: float, e
     assert float(actor(torch.zeros(1, 1))[1].detach()) == pytest.approx(expected)
 
 
-def test_defaults_are_those_of_the_second_paper() -> None:
-    hyper = SACHyper()
-    assert (hyper.hidden_sizes, hyper.gamma, hyper.tau, hyper.num_critics) == ((256, 256), 0.99, 0.005, 2)
-    assert (hyper.alpha, hyper.target_entropy) == ("auto", None)
-    assert hyper.target_entropy_for(ACTION_DIM) == -ACTION_DIM
-    assert SACHyper(target_entropy=-1.5).target_entropy_for(ACTION_DIM) == -1.5
-    assert {optimizer.learning_rate for optimizer in build("sac").optimizers.values()} == {3e-4}
-    assert SAC.defaults == {"learning_starts": 5_000}
-
-
 def test_step_sizes_are_shared_unless_a_child_has_its_own() -> None:
     own = build("sac", critic_learning_rate=1e-3, temperature_learning_rate=2e-3).optimizers
     assert {child: own[child].learning_rate for child in own} == {"critic": 1e-3, "actor": 3e-4, "temperature": 2e-3}
-
-
-@pytest.mark.parametrize(
-    ("name", "hyper"),
-    [
-        ("num_critics", {"num_critics": 0}),
-        ("alpha", {"alpha": -0.1}),
-        ("alpha", {"alpha": "fixed"}),
-        ("target_entropy", {"target_entropy": math.nan}),
-        ("target_entropy", {"target_entropy": -1.0, "alpha": 0.2}),
-        ("temperature_learning_rate", {"temperature_learning_rate": 0.0}),
-        ("temperature_learning_rate", {"temperature_learning_rate": 1e-3, "alpha": 0.2}),
-        ("actor_learning_rate", {"actor_learning_rate": -1.0}),
-        ("critic_learning_rate", {"critic_learning_rate": 0.0}),
-        ("learning_rate", {"learning_rate": 0.0}),
-        ("gamma", {"gamma": 1.01}),
-        ("tau", {"tau": 0.0}),
-        ("max_grad_norm", {"max_grad_norm": -1.0}),
-        ("policy_delay", {"policy_delay": 2}),
-    ],
-)
-def test_a_hyper_parameter_out_of_bounds_or_without_effect_is_refused_by_name(
-    name: str, hyper: dict[str, object]
-) -> None:
-    with pytest.raises(ConfigError, match=name):
-        SAC(MLPSACModel(obs_dim=3, action_dim=1, hidden_sizes=(4,)), **hyper)
 
 
 def test_evaluation_takes_the_tanh_of_the_mean_and_exploration_a_sample(monkeypatch: Patch) -> None:

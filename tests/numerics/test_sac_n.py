@@ -13,9 +13,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from rl_training.algorithms.losses import critic_objective
-from rl_training.algorithms.sac_n import SACN, SACNHyper, actor_objective, sac_n_loss
+from rl_training.algorithms.sac_n import actor_objective, sac_n_loss
 from rl_training.models import MLPSACNModel
-from rl_training.types import ConfigError
 
 Patch = pytest.MonkeyPatch
 
@@ -160,17 +159,6 @@ def test_the_temperature_rises_while_the_entropy_is_below_its_target(
     assert float(algorithm.model.temperature.log_value.detach()) == pytest.approx(step, rel=1e-6)
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.2])
-@pytest.mark.parametrize("name", ["sac_n", "edac"])
-def test_a_fixed_temperature_stays_and_has_no_step(name: str, alpha: float) -> None:
-    algorithm = build(name, num_critics=3, alpha=alpha)
-    assert [step.name for step in algorithm.steps] == ["actor", "critic"]
-    for batch in batches(3):
-        metrics = algorithm.update(batch).metrics
-    assert float(algorithm.model.temperature().detach()) == pytest.approx(alpha)
-    assert [key for key, value in metrics.items() if not math.isfinite(value)] == []
-
-
 def test_actor_and_critics_start_with_hidden_biases_of_a_tenth_and_a_small_last_layer() -> None:
     torch.manual_seed(0)
     model: Any = MLPSACNModel(obs_dim=5, action_dim=3, hidden_sizes=(64, 64), num_critics=4)
@@ -211,41 +199,6 @@ def test_step_sizes_are_shared_unless_a_child_has_its_own() -> None:
     assert shared == {"temperature": 3e-4, "actor": 3e-4, "critic": 3e-4}
     own = build("sac_n", actor_learning_rate=3e-5, temperature_learning_rate=1e-3).optimizers
     assert {child: own[child].learning_rate for child in own} == {"temperature": 1e-3, "actor": 3e-5, "critic": 3e-4}
-
-
-def test_defaults_are_the_authors() -> None:
-    hyper = SACNHyper()
-    assert (hyper.hidden_sizes, hyper.gamma, hyper.tau, hyper.num_critics) == ((256, 256, 256), 0.99, 0.005, 10)
-    assert (hyper.alpha, hyper.target_entropy, hyper.learning_rate) == ("auto", None, 3e-4)
-    assert SACN.defaults.get("normalize_obs", False) is False
-
-
-def test_an_update_reports_what_there_is_to_watch() -> None:
-    metrics = build("sac_n").update(batches(1)[0]).metrics
-    expected = {"temperature", "temperature_loss", "entropy", "actor_loss", "q_policy_std", "critic_loss", "q_mean"}
-    assert expected | {"q_std", "target_q_mean", "grad_norm_actor", "grad_norm_critic"} <= metrics.keys()
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("num_critics", 0),
-        ("num_critics", 2.5),
-        ("alpha", -0.1),
-        ("alpha", "fixed"),
-        ("target_entropy", math.nan),
-        ("temperature_learning_rate", 0.0),
-        ("actor_learning_rate", -1.0),
-        ("critic_learning_rate", 0.0),
-        ("gamma", 1.01),
-        ("tau", 0.0),
-        ("max_grad_norm", -1.0),
-        ("diversity_weight", 1.0),
-    ],
-)
-def test_a_hyper_parameter_out_of_bounds_is_refused_by_name(name: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=name):
-        SACN(MLPSACNModel(obs_dim=3, action_dim=1, hidden_sizes=(4,)), **{name: value})
 
 
 def test_the_policys_own_actions_are_those_of_its_distribution() -> None:

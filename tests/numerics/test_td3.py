@@ -9,9 +9,7 @@ import torch
 from peers import assert_first_moments, batches, build, fix_actor, fix_critics, row, snapshot, unmoved
 from torch import Tensor, nn
 
-from rl_training.algorithms.td3 import TD3, TD3Hyper, td3_loss
-from rl_training.models import MLPTD3Model
-from rl_training.types import ConfigError
+from rl_training.algorithms.td3 import td3_loss
 
 
 def test_the_whole_objective_on_two_rows() -> None:
@@ -118,18 +116,6 @@ def test_the_actor_and_all_lagged_copies_move_on_every_nth_update_only(delay: in
         assert ("actor_loss" in metrics) is due
 
 
-def test_lagged_copies_move_by_tau_once_per_delayed_update() -> None:
-    # Following on each of the two updates would move the critics by nearly twice as much.
-    algorithm = build("td3", tau=0.1)
-    start = {child: snapshot(algorithm.target.get_submodule(child)) for child in ("actor", "critic")}
-    for batch in batches(2):
-        algorithm.update(batch)
-    for child, old in start.items():
-        lagged, online = algorithm.target.get_submodule(child), getattr(algorithm.model, child)
-        for was, now, source in zip(old, lagged.parameters(), online.parameters(), strict=True):
-            torch.testing.assert_close(now, (0.9 * was + 0.1 * source).detach())
-
-
 def test_the_actor_follows_the_critic_that_has_just_moved() -> None:
     # With large steps the order makes a difference.
     algorithm, batch = build("td3", policy_delay=1, learning_rate=0.05), batches(1)[0]
@@ -149,32 +135,3 @@ def test_critics_start_apart_and_lagged_copies_as_exact_ones() -> None:
     for child in ("actor", "critic"):
         assert unmoved(snapshot(getattr(algorithm.model, child)), algorithm.target.get_submodule(child))
     assert not any(parameter.requires_grad for parameter in algorithm.target.parameters())
-
-
-def test_defaults_are_those_of_the_authors_later_code() -> None:
-    hyper = TD3Hyper()
-    assert (hyper.hidden_sizes, hyper.gamma, hyper.tau, hyper.learning_rate) == ((256, 256), 0.99, 0.005, 3e-4)
-    assert (hyper.num_critics, hyper.policy_delay, hyper.policy_noise, hyper.noise_clip) == (2, 2, 0.2, 0.5)
-    assert TD3.defaults == {"exploration_noise": 0.1, "learning_starts": 25_000}
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("num_critics", 0),
-        ("policy_delay", 0),
-        ("policy_delay", 1.5),
-        ("policy_noise", -0.1),
-        ("noise_clip", -0.1),
-        ("gamma", 1.5),
-        ("tau", 0.0),
-        ("learning_rate", 0.0),
-        ("actor_learning_rate", 0.0),
-        ("critic_learning_rate", -1.0),
-        ("max_grad_norm", 0.0),
-        ("bc_alpha", 2.5),
-    ],
-)
-def test_a_hyper_parameter_out_of_bounds_is_refused_by_name(name: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=name):
-        TD3(MLPTD3Model(obs_dim=3, action_dim=1, hidden_sizes=(4,)), **{name: value})

@@ -13,15 +13,12 @@ from torch.nn import functional
 
 from rl_training.algorithms.quantiles import quantile_huber_loss
 from rl_training.algorithms.tqc import (
-    TQC,
-    TQCHyper,
     pooled_atoms,
     quantile_objective,
     quantile_spread,
     tqc_loss,
     truncated_atoms,
 )
-from rl_training.types import ConfigError
 
 Patch = pytest.MonkeyPatch
 
@@ -248,25 +245,6 @@ def test_one_update_moves_critics_then_actor_and_temperature_by_the_gradients_of
             getattr(copy.model, child).load_state_dict(getattr(algorithm.model, child).state_dict())
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.2])
-def test_a_fixed_temperature_stays_and_is_not_trained(alpha: float) -> None:
-    algorithm = build("tqc", alpha=alpha)
-    assert set(algorithm.optimizers) == {"critic", "actor"}
-    for batch in batches(3):
-        metrics = algorithm.update(batch).metrics
-    assert float(algorithm.model.temperature().detach()) == pytest.approx(alpha)
-    assert [key for key, value in metrics.items() if not math.isfinite(value)] == []
-
-
-def test_defaults_are_those_of_the_sheet() -> None:
-    hyper = TQCHyper()
-    assert (hyper.num_critics, hyper.num_quantiles, hyper.dropped_quantiles) == (2, 25, 2)
-    assert (hyper.hidden_sizes, hyper.critic_hidden_sizes) == ((256, 256), None)
-    assert (hyper.learning_rate, hyper.gamma, hyper.tau, hyper.alpha) == (3e-4, 0.99, 0.005, "auto")
-    assert TQCHyper().target_entropy_for(3) == -3.0
-    assert TQC.defaults == {"learning_starts": 5_000}
-
-
 def test_the_authors_networks_are_reached_by_options() -> None:
     model = build("tqc", hidden_sizes=(256, 256), **AUTHORS).model
     assert [tuple(layer.weight.shape) for layer in model.critic.mlp.layers] == [
@@ -277,21 +255,3 @@ def test_the_authors_networks_are_reached_by_options() -> None:
     ]
     assert [tuple(layer.weight.shape) for layer in model.actor.mlp.layers] == [(256, 5), (256, 256), (6, 256)]
     assert model.actor.log_std_range == (-20.0, 2.0)
-
-
-@pytest.mark.parametrize(
-    ("hyper", "problem"),
-    [
-        ({"num_critics": 0}, "num_critics must be >= 1, got 0"),
-        ({"num_quantiles": 0}, "num_quantiles must be >= 1, got 0"),
-        ({"dropped_quantiles": -1}, "dropped_quantiles must be >= 0, got -1"),
-        ({"dropped_quantiles": 25}, "dropped_quantiles must be < num_quantiles, got 25 and 25"),
-        ({"num_quantiles": 2}, "dropped_quantiles must be < num_quantiles, got 2 and 2"),
-        ({"alpha": -0.1}, "alpha must be >= 0"),
-        ({"alpha": 0.2, "target_entropy": -1.0}, "target_entropy has no effect without alpha: auto"),
-        ({"tau": 0.0}, "tau must be > 0, got 0.0"),
-    ],
-)
-def test_hyper_parameters_out_of_range_are_refused_by_name(hyper: dict[str, Any], problem: str) -> None:
-    with pytest.raises(ConfigError, match=problem):
-        TQCHyper(**hyper)

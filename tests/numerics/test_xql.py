@@ -11,9 +11,8 @@ import torch
 from peers import ACTION_DIM, OBS_DIM, actor_layers, assert_layers_equal, batches, build, copy_layers, critic_layers
 from torch import Tensor, nn
 
-from rl_training.algorithms.xql import XQL, XQLHyper, value_objective, xql_loss
-from rl_training.models import MLPIQLModel
-from rl_training.types import Batch, ConfigError
+from rl_training.algorithms.xql import value_objective, xql_loss
+from rl_training.types import Batch
 
 
 def _loss(z: list[float], errors: tuple[float, float] = (0.0, 0.0), **hyper: Any) -> dict[str, float]:
@@ -321,49 +320,6 @@ def test_networks_start_orthogonal_without_biases() -> None:
         torch.testing.assert_close(narrow @ narrow.T, expected, atol=1e-5, rtol=0)
         assert float(bias.detach().abs().max()) == 0
     assert torch.equal(algorithm.model.actor.log_std.detach(), torch.zeros(ACTION_DIM, dtype=torch.float64))
-
-
-def test_defaults_are_those_of_the_setting_that_is_the_same_for_all_of_locomotion() -> None:
-    hyper = XQLHyper()
-    assert (hyper.loss_temperature, hyper.gumbel_clip, hyper.two_sided_clip) == (2.0, 7.0, False)
-    assert (hyper.beta, hyper.max_weight, hyper.huber_delta) == (3.0, 100.0, 20.0)
-    assert (hyper.value_updates, hyper.value_layer_norm, hyper.random_actions, hyper.action_noise) == (1, True, 0, 0.0)
-    assert (hyper.learning_rate, hyper.gamma, hyper.tau, hyper.hidden_sizes) == (3e-4, 0.99, 0.005, (256, 256))
-    assert XQL.defaults == {
-        "reward_normalize": "return_range",
-        "offline": {"actor_learning_rate_schedule": "cosine"},
-        "offline_batch_ratio": "proportional",
-    }
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("loss_temperature", 0.0),
-        ("gumbel_clip", 0.0),
-        ("gumbel_clip", -7.0),
-        ("huber_delta", 0.0),
-        ("value_updates", 0),
-        ("random_actions", -1),
-        ("action_noise", -0.1),
-        ("beta", -1.0),
-        ("max_weight", 0.0),
-        ("actor_dropout", 1.0),
-        ("expectile", 0.7),
-    ],
-)
-def test_a_hyper_parameter_out_of_bounds_or_of_another_algorithm_is_refused_by_name(name: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=name):
-        XQL(MLPIQLModel(obs_dim=3, action_dim=1), **{name: value})
-
-
-def test_an_update_reports_what_the_regression_does() -> None:
-    metrics = build("xql").update(batches(1)[0]).metrics
-    expected = {
-        *("value_loss", "v_mean", "gumbel_z_max", "gumbel_clip_fraction", "actor_loss", "advantage_mean"),
-        *("weight_mean", "weight_clip_fraction", "log_std_mean", "critic_loss", "q_mean", "target_q_mean"),
-    }
-    assert expected <= metrics.keys()
 
 
 def _record_actions(algorithm: Any) -> list[Tensor]:
