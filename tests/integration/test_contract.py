@@ -20,6 +20,7 @@ from rl_training.binding import bind
 from rl_training.config import TrainConfig
 from rl_training.experiment import get_algorithm_spec, list_algorithms
 from rl_training.reading import Rollout
+from rl_training.runtime import TrainResult
 from rl_training.runtime.artifacts import read_metrics
 from rl_training.runtime.checkpointing import load_checkpoint
 from rl_training.runtime.options import bind_options, option_groups
@@ -32,9 +33,20 @@ SPACES = SpaceSpec.vector(4, BoxActions((-1.0, -1.0), (1.0, 1.0)))
 UPDATES = 4
 """Enough for a step that is due on every second update to happen twice."""
 
-DOUBLE = {"crossq", "bcq"}
+DOUBLE = {"crossq"}
 """Algorithms compared in float64, since Adam turns gradients that are all rounding into steps: those of a bias before a
-normalisation, and of a few weights among BCQ's million."""
+normalisation."""
+
+LAGGED = {
+    (
+        "critic",
+    ): "awac bear cal_ql cql discrete_bcq discrete_cql discrete_iql discrete_sac dqn edac her iql redq rlpd sac "
+    "sac_n tqc xql",
+    ("actor", "critic"): "bcq crr ddpg discrete_crr rebrac td3 td3_bc",
+    ("value",): "awr marwil",
+    (): "bc crossq ppo",
+}
+"""Algorithms by the children that have target networks."""
 
 KINDS_OF_NETWORKS = {"td3_bc", "crossq", "bcq", "ppo"}
 """Algorithms that together have every kind of network."""
@@ -50,7 +62,8 @@ def _build(name: str, **hyper: Any) -> Algorithm:
     torch.manual_seed(0)
     cls = ALGORITHMS[name]
     spaces = SPACES if _is_continuous(name) else SpaceSpec.vector(4, DiscreteActions(2))
-    small: dict[str, Any] = {"hidden_sizes": (16, 16), "critic_hidden_sizes": None, "policy_delay": 2}
+    small: dict[str, Any] = {"hidden_sizes": (8, 8), "vae_hidden_sizes": (8, 8), "critic_hidden_sizes": None}
+    small |= {"policy_delay": 2}
     known = {field: value for field, value in small.items() if field in cls.hyper_class.__dataclass_fields__}
     return cls.build(spaces, cls.hyper_class(**known | hyper))
 
@@ -78,7 +91,8 @@ def test_updates_give_finite_detached_scalars_with_constant_names(name: str) -> 
     algorithm = _build(name)
     names = []
     for batch in _batches(name):
-        metrics = algorithm.update(batch).metrics
+        metrics, gradient_steps = algorithm.update(batch)
+        assert gradient_steps == 1
         names.append(set(metrics))
         for metric, value in metrics.items():
             assert value.shape == (), metric
@@ -107,6 +121,42 @@ def test_an_update_moves_exactly_what_its_steps_declare(name: str) -> None:
             if key in before and not key.startswith("optimizers.") and not torch.equal(value, before[key])
         }
         assert moved == trained | tracked | carried
+
+
+@pytest.mark.parametrize(("name", "children"), [(name, key) for key, names in LAGGED.items() for name in names.split()])
+def test_target_networks_start_as_copies_and_follow_by_tau(name: str, children: tuple[str, ...]) -> None:
+    known = ALGORITHMS[name].hyper_class.__dataclass_fields__
+    rates: dict[str, Any] = {"tau": 0.25, "target_update_interval": 1, "policy_delay": 1, "recompute_interval": 1}
+    algorithm = _build(name, **{option: value for option, value in rates.items() if option in known})
+    assert {child for child, _ in algorithm.target.named_children()} == set(children)
+    assert not any(parameter.requires_grad for parameter in algorithm.target.parameters())
+    networks = [(getattr(algorithm.target, child), getattr(algorithm.model, child)) for child in children]
+    pairs = [pair for target, online in networks for pair in zip(target.parameters(), online.parameters(), strict=True)]
+    assert all(torch.equal(lagged, online) for lagged, online in pairs)
+    before = [lagged.clone() for lagged, _ in pairs]
+    algorithm.update(_batches(name)[0])
+    # Those of AWR and MARWIL are copies that are made anew.
+    tau = rates["tau"] if "tau" in known else 1.0
+    for old, (lagged, online) in zip(before, pairs, strict=True):
+        torch.testing.assert_close(lagged, (tau * online + (1 - tau) * old).detach())
+
+
+def test_every_algorithm_is_in_the_table_of_target_networks() -> None:
+    assert sorted(NAMES) == sorted(name for names in LAGGED.values() for name in names.split())
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.2])
+@pytest.mark.parametrize(
+    "name", [name for name in NAMES if "alpha" in ALGORITHMS[name].hyper_class.__dataclass_fields__]
+)
+def test_a_fixed_temperature_stays_and_has_no_step(name: str, alpha: float) -> None:
+    learned, algorithm = _build(name), _build(name, alpha=alpha)
+    assert {child for step in learned.steps for child in step.children} == {*algorithm.optimizers, "temperature"}
+    for batch in _batches(name):
+        metrics = algorithm.update(batch).metrics
+        # A run with a metric that is no number is ended as diverged.
+        assert [metric for metric, value in metrics.items() if not math.isfinite(value)] == []
+    assert float(algorithm.model.temperature().detach()) == pytest.approx(alpha)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -167,9 +217,7 @@ def test_compiled_updates_equal_eager_ones(name: str) -> None:
 def test_updates_compiled_to_machine_code_equal_eager_ones(name: str) -> None:
     # As wide as networks commonly are.
     wide: dict[str, Any] = {"hidden_sizes": (256, 256)} if name == "td3_bc" else {}
-    # Of the 562,500 weights of a layer of BEAR, one has a gradient so near zero that Adam magnifies its rounding.
-    tolerance = 3e-4 if name == "bear" else 1e-4
-    _compare_with_eager(name, "inductor", tolerance, size=128, **wide)
+    _compare_with_eager(name, "inductor", size=128, **wide)
 
 
 @pytest.mark.slow
@@ -248,7 +296,7 @@ def _masked(name: str, **hyper: Any) -> tuple[Algorithm, list[Batch]]:
     torch.manual_seed(0)
     cls, generator = ALGORITHMS[name], torch.Generator().manual_seed(2)
     spaces = SpaceSpec.vector(4, DiscreteActions(3)).with_mask()
-    algorithm = cls.build(spaces, cls.hyper_class(hidden_sizes=(16, 16), **hyper))
+    algorithm = cls.build(spaces, cls.hyper_class(hidden_sizes=(8, 8), **hyper))
 
     def draw(field: str) -> Tensor:
         values = torch.randn(32, 4, generator=generator)
@@ -291,10 +339,22 @@ def test_compiled_updates_with_masks_equal_eager_ones(name: str) -> None:
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-6)
 
 
+RUNS: dict[str, TrainResult] = {}
+
+
+def _trained(name: str, tiny_config: MakeConfig, folders: pytest.TempPathFactory) -> TrainResult:
+    """A run of an algorithm, which is trained once in this process and must stay as it is."""
+    if name not in RUNS:
+        RUNS[name] = get_algorithm_spec(name).train(tiny_config(name, f"output_dir={folders.mktemp(name)}"))
+    return RUNS[name]
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_train_evaluate_predict_and_resume_through_the_registry(name: str, tiny_config: MakeConfig) -> None:
+def test_train_evaluate_predict_and_resume_through_the_registry(
+    name: str, tiny_config: MakeConfig, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     spec = get_algorithm_spec(name)
-    result = spec.train(tiny_config(name))
+    result = _trained(name, tiny_config, tmp_path_factory)
     assert "guard" not in [row["kind"] for row in read_metrics(result.run_dir)]
     evaluation = spec.evaluate(result.checkpoint_path, episodes=2)
     assert len(evaluation["returns"]) == len(evaluation["lengths"]) == 2
@@ -307,7 +367,8 @@ def test_train_evaluate_predict_and_resume_through_the_registry(name: str, tiny_
     for deterministic in (True, False):
         whole, alone = (spec.predict(path, rows, deterministic=deterministic) for path in (result.run_dir, file))
         np.testing.assert_array_equal(whole, alone)
-    resumed = spec.resume(result.run_dir, total_timesteps=30)
+    run_dir = Path(shutil.copytree(result.run_dir, tmp_path / result.run_dir.name))
+    resumed = spec.resume(run_dir, total_timesteps=30)
     state = load_checkpoint(resumed.checkpoint_path)["trainer"]["state"]
     assert state["global_step"] == 30
     # Online, an update for every step after the fifth; of a rollout of five steps, five updates.
@@ -316,9 +377,11 @@ def test_train_evaluate_predict_and_resume_through_the_registry(name: str, tiny_
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(name: str, tiny_config: MakeConfig) -> None:
+def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(
+    name: str, tiny_config: MakeConfig, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     spec = get_algorithm_spec(name)
-    straight = spec.train(tiny_config(name))
+    straight = _trained(name, tiny_config, tmp_path_factory)
     # An interval of one update leaves a checkpoint after every one of them, as kills at any moment would find it.
     dense = spec.train(tiny_config(name, "checkpoint_interval=1", "total_timesteps=20", "keep_checkpoints=all"))
     unit = "update" if spec.mode == "offline" else "step"

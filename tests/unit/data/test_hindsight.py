@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 import torch
-from experience import assert_equal_batches, held, revive, saved
+from experience import assert_equal_batches, held, saved
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -70,100 +70,20 @@ def is_virtual(batch: Batch) -> Tensor:
     return batch["obs"][:, 1] != -1
 
 
-def harmonic(steps: int) -> float:
-    return sum(1 / step for step in range(1, steps + 1))
-
-
-def test_future_goals_were_achieved_at_or_after_the_row_in_its_own_episode() -> None:
-    buffer = hindsight(her_ratio=1.0)
-    add_episode(buffer, 0, 4)
-    add_episode(buffer, 100, 3, "T")
-    assert goals_of(buffer.sample(2000)) == {
-        0: {1, 2, 3, 4},
-        1: {2, 3, 4},
-        2: {3, 4},
-        3: {4},
-        100: {101, 102, 103},
-        101: {102, 103},
-        102: {103},
-    }
-
-
-def test_final_goals_were_achieved_at_the_end_of_the_episode() -> None:
-    buffer = hindsight(her_ratio=1.0, strategy="final")
+@pytest.mark.parametrize(
+    ("strategy", "goals"),
+    [
+        # Achieved at or after the row, at the end of its episode, or anywhere in it.
+        ("future", {0: {1, 2, 3}, 1: {2, 3}, 2: {3}, 100: {101, 102}, 101: {102}}),
+        ("final", {0: {3}, 1: {3}, 2: {3}, 100: {102}, 101: {102}}),
+        ("episode", {0: {1, 2, 3}, 1: {1, 2, 3}, 2: {1, 2, 3}, 100: {101, 102}, 101: {101, 102}}),
+    ],
+)
+def test_goals_were_achieved_in_the_rows_own_episode(strategy: str, goals: dict[int, set[int]]) -> None:
+    buffer = hindsight(her_ratio=1.0, strategy=strategy)
     add_episode(buffer, 0, 3)
-    add_episode(buffer, 100, 2)
-    assert goals_of(buffer.sample(500)) == {0: {3}, 1: {3}, 2: {3}, 100: {102}, 101: {102}}
-
-
-def test_episode_goals_were_achieved_anywhere_in_the_episode() -> None:
-    buffer = hindsight(her_ratio=1.0, strategy="episode")
-    add_episode(buffer, 0, 3)
-    add_episode(buffer, 100, 2)
-    everywhere = {row: {1, 2, 3} for row in range(3)} | {row: {101, 102} for row in (100, 101)}
-    assert goals_of(buffer.sample(1000)) == everywhere
-
-
-def test_goals_come_from_the_environment_of_the_row() -> None:
-    buffer = hindsight(her_ratio=1.0, num_envs=2, strategy="episode")
-    add(buffer, [0, 100])
-    add(buffer, [1, 101], "-C")
-    add(buffer, [2, 200])
-    add(buffer, [3, 201], "CC")
-    assert goals_of(buffer.sample(2000)) == {
-        **{row: {1, 2, 3, 4} for row in range(4)},
-        **{row: {101, 102} for row in (100, 101)},
-        **{row: {201, 202} for row in (200, 201)},
-    }
-
-
-def test_an_episode_across_the_seam_of_the_ring_is_whole() -> None:
-    buffer = hindsight(5, her_ratio=1.0)
-    add_episode(buffer, 0, 3)
-    add_episode(buffer, 100, 4)
-    # Rows 100 and 101 stand at the end of the ring, 102 and 103 at its beginning; the first episode has lost rows.
-    assert goals_of(buffer.sample(1000)) == {100 + row: {100 + k for k in range(row + 1, 5)} for row in range(4)}
-
-
-def test_an_episode_that_was_overwritten_in_part_is_not_drawn() -> None:
-    buffer = hindsight(8)
-    for start, length in ((0, 3), (100, 3), (200, 2)):
-        add_episode(buffer, start, length)
-    assert set(goals_of(buffer.sample(1000))) == {0, 1, 2, 100, 101, 102, 200, 201}
-    add_episode(buffer, 300, 1)
-    assert len(buffer) == 8
-    assert set(goals_of(buffer.sample(1000))) == {100, 101, 102, 200, 201, 300}
-    # Rows 0 to 2 have gone now: the oldest row is the first of its episode.
-    add_episode(buffer, 400, 2)
-    assert set(goals_of(buffer.sample(1000))) == {100, 101, 102, 200, 201, 300, 400, 401}
-
-
-def test_the_last_transition_achieves_the_goal_that_it_gets() -> None:
-    buffer = hindsight(her_ratio=1.0)
-    add_episode(buffer, 0, 4)
-    batch = buffer.sample(500)
-    last = batch["obs"][:, 0] == 3
-    assert last.any()
-    assert (batch["obs"][last, 1] == 4).all()
-    assert (batch["rewards"][last] == 0).all()
-
-
-def test_the_reward_is_0_where_the_goal_is_the_rows_own_outcome_and_else_minus_1() -> None:
-    buffer = hindsight(her_ratio=1.0)
-    add_episode(buffer, 0, 6)
-    batch = buffer.sample(1000)
-    own = batch["obs"][:, 1] == batch["obs"][:, 0] + 1
-    assert batch["rewards"].tolist() == torch.where(own, 0.0, -1.0).tolist()
-
-
-def test_the_share_of_goals_that_are_the_rows_own_outcome() -> None:
-    buffer = hindsight(her_ratio=1.0)
-    add_episode(buffer, 0, 50)
-    batch = buffer.sample(40_000)
-    # Row t has 50 - t goals to choose from: the mean of 1 / (50 - t) is H_50 / 50 = 0.08998. Of 40000 draws its
-    # deviation is sqrt(0.09 * 0.91 / 40000) = 0.0014; four of them are allowed.
-    assert harmonic(50) / 50 == pytest.approx(0.0899841, abs=1e-7)
-    assert float((batch["rewards"] == 0).float().mean()) == pytest.approx(harmonic(50) / 50, abs=0.0057)
+    add_episode(buffer, 100, 2, "T")
+    assert goals_of(buffer.sample(1000)) == goals
 
 
 def test_future_goals_are_uniform() -> None:
@@ -185,89 +105,12 @@ def test_four_rows_in_five_are_relabelled_each_by_its_own_chance() -> None:
     assert 3 < np.std(counts) < 12
 
 
-def test_a_ratio_of_0_changes_nothing() -> None:
-    buffer = hindsight(her_ratio=0.0)
-    add_episode(buffer, 0, 4, "T")
-    batch = buffer.sample(400)
-    rows = batch["obs"][:, 0]
-    assert set(rows.tolist()) == {0, 1, 2, 3}
-    assert (batch["obs"][:, 1] == -1).all()
-    assert torch.equal(batch["next_obs"], torch.stack([rows + 0.25, torch.full_like(rows, -1)], 1))
-    assert torch.equal(batch["rewards"], -1 - rows / 1024)
-    assert torch.equal(batch["dones"], (rows == 3).float())
-
-
-def test_a_ratio_of_1_leaves_no_row_as_it_was() -> None:
-    buffer = hindsight(her_ratio=1.0)
-    add_episode(buffer, 0, 4)
-    assert bool(is_virtual(buffer.sample(400)).all())
-
-
-def test_rows_that_are_not_relabelled_keep_goal_and_reward_bit_by_bit() -> None:
-    rng = np.random.default_rng(0)
-    buffer = hindsight(
-        obs_dim=5, goal_dim=2, compute_reward=lambda achieved, desired: np.zeros(len(achieved)), her_ratio=0.5
-    )
-    added: dict[float, tuple[list[float], list[float], float]] = {}
-    for step in range(60):
-        obs, next_obs = rng.normal(size=(2, 1, 7)).astype(np.float32)
-        reward = rng.normal(size=1).astype(np.float32)
-        added[float(obs[0, 0])] = (obs[0, :5].tolist(), next_obs[0, :5].tolist(), float(reward[0]))
-        buffer.add(
-            obs=obs,
-            actions=np.zeros((1, 1)),
-            rewards=reward,
-            next_obs=next_obs,
-            terminations=[False],
-            truncations=[step % 10 == 9],
-        )
-    batch = buffer.sample(500)
-    real = 0
-    for obs, next_obs, value in zip(*(batch[name].tolist() for name in ("obs", "next_obs", "rewards")), strict=True):
-        stored = added[obs[0]]
-        if obs[3:] == stored[0][3:]:
-            assert (obs, next_obs, value) == stored
-            real += 1
-        else:
-            # All but the goal is as it was, and the goal is one and the same before and after the step.
-            assert (obs[:3], next_obs[:3], value) == (stored[0][:3], stored[1][:3], 0)
-            assert obs[3:] == next_obs[3:]
-    assert 150 < real < 350
-
-
-def test_a_goal_is_exchanged_before_and_after_the_step() -> None:
-    buffer = hindsight(her_ratio=1.0)
-    add_episode(buffer, 0, 5)
-    batch = buffer.sample(300)
-    assert torch.equal(batch["obs"][:, 1], batch["next_obs"][:, 1])
-    assert torch.equal(batch["next_obs"][:, 0], batch["obs"][:, 0] + 0.25)
-
-
 def test_what_the_buffer_holds_stays_as_it_was() -> None:
     buffer = hindsight(her_ratio=1.0, compute_terminated=at_goal)
     add_episode(buffer, 0, 5)
     before = buffer.rows_from(0)
     buffer.sample(300)
     assert_equal_batches(buffer.rows_from(0), before)
-
-
-def test_terminations_are_computed_anew_where_the_task_ends_on_success() -> None:
-    buffer = hindsight(her_ratio=0.5, compute_terminated=at_goal)
-    add_episode(buffer, 0, 4, "T")
-    batch = buffer.sample(1000)
-    virtual, row, goal = is_virtual(batch), *batch["obs"].unbind(1)
-    own = torch.where(virtual, goal == row + 1, row == 3)
-    assert batch["dones"].tolist() == own.float().tolist()
-    # Some of the last rows kept the goal that was asked for, and with it their termination.
-    assert bool((~virtual & (row == 3)).any())
-
-
-def test_terminations_are_kept_where_success_does_not_end_the_task() -> None:
-    buffer = hindsight(her_ratio=1.0)
-    add_episode(buffer, 0, 3, "T")
-    add_episode(buffer, 100, 3, "C")
-    batch = buffer.sample(500)
-    assert batch["dones"].tolist() == (batch["obs"][:, 0] == 2).float().tolist()
 
 
 def test_rewards_are_transformed_after_they_were_computed_anew() -> None:
@@ -309,14 +152,6 @@ def test_sums_of_relabelled_rewards_equal_a_naive_computation(ends_on_success: b
     assert len(seen) == sum(length + length * (length + 1) // 2 for length in lengths.values())
 
 
-def test_one_step_batches_have_no_discounts() -> None:
-    buffer, sums = hindsight(), hindsight(n_step=2)
-    for each in (buffer, sums):
-        add_episode(each, 0, 3)
-    assert set(buffer.sample(2)) == {"obs", "actions", "rewards", "next_obs", "dones"}
-    assert set(sums.sample(2)) == {"obs", "actions", "rewards", "next_obs", "dones", "discounts"}
-
-
 def test_before_the_first_episode_has_ended_there_is_nothing_to_draw() -> None:
     buffer = hindsight()
     add(buffer, [0])
@@ -352,28 +187,6 @@ def test_metrics_are_of_the_batches_since_they_were_last_asked_for() -> None:
         "virtual_reward_mean": pytest.approx(rewards / virtual),
     }
     assert buffer.metrics() == {"buffer_size": 4, "virtual_share": 0, "virtual_reward_mean": 0}
-
-
-@pytest.mark.parametrize("n_step", [1, 3])
-def test_a_restored_buffer_is_the_same_buffer(n_step: int) -> None:
-    options: dict[str, Any] = {"num_envs": 2, "n_step": n_step}
-    buffer = hindsight(12, seed=3, **options)
-    row = 0
-
-    def play(steps: int, *buffers: ReplayBuffer) -> None:
-        nonlocal row
-        for _ in range(steps):
-            for each in buffers:
-                add(each, [row, 500 + row], ("C" if row % 3 == 2 else "-") + ("T" if row % 4 == 1 else "-"))
-            row += 1
-
-    play(10, buffer)
-    buffer.sample(20)
-    restored = revive(buffer, hindsight(12, **options))
-    for _ in range(3):
-        assert_equal_batches(restored.sample(50), buffer.sample(50))
-        play(3, buffer, restored)
-    assert restored.metrics() == buffer.metrics()
 
 
 def test_a_batch_is_drawn_without_reading_a_number_from_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -420,23 +233,6 @@ def test_stored_rewards_are_what_the_task_computes() -> None:
     batch = buffer.sample(1000)
     computed = task.compute_reward(batch["next_obs"][:, :2].numpy(), batch["next_obs"][:, 2:].numpy())
     assert batch["rewards"].tolist() == computed.tolist()
-
-
-def test_without_relabelling_rows_are_those_of_a_buffer_of_episodes() -> None:
-    buffer = hindsight(her_ratio=0.0)
-    plain = ReplayBuffer(whole_episodes=True, capacity=1000, obs_dim=2, action_dim=1)
-    add_episode(buffer, 0, 3, "T")
-    for row in range(3):
-        plain.add(
-            obs=[[row, -1]],
-            actions=[[row / 8]],
-            rewards=[-1 - row / 1024],
-            next_obs=[[row + 0.25, -1]],
-            terminations=[row == 2],
-            truncations=[False],
-        )
-    rows = buffer.rows_from(0)
-    assert_equal_batches({name: rows[name] for name in plain.fields}, plain.rows_from(0))
 
 
 def logged() -> TransitionDataset:

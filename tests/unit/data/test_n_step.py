@@ -20,13 +20,6 @@ def ring(capacity: int, **options: Any) -> ReplayBuffer:
     return ReplayBuffer(capacity=capacity, **SIZES | {"n_step": 3, "gamma": 0.5} | options)
 
 
-def windows(buffer: ReplayBuffer) -> dict[float, tuple[float, float, float]]:
-    """Sum of rewards, discount, and the row after whose last step a window ended."""
-    return {
-        row: (values["rewards"], values["discounts"], values["next_obs"] - 0.5) for row, values in drawn(buffer).items()
-    }
-
-
 def log(rewards: ArrayLike, ends: str) -> TransitionDataset:
     """Rows numbered like those of a buffer; `ends` has a letter for each: T terminated, C cut, - neither."""
     rows = np.arange(len(ends), dtype=np.float32)[:, None]
@@ -65,13 +58,6 @@ def test_a_window_ends_with_its_episode(
     assert [value.item() for value in values] == pytest.approx(expected, rel=1e-6)
 
 
-def test_one_step_is_no_sum() -> None:
-    rewards, dones = torch.tensor([[2.0], [3.0]]), torch.tensor([[0.0], [1.0]])
-    sums, discounts, last = sum_rewards(rewards, dones, torch.ones(2, 1, dtype=torch.bool), 0.9)
-    assert (numbers(sums), numbers(last)) == ([2, 3], [0, 0])
-    assert numbers(discounts) == pytest.approx([0.9, 0.9])
-
-
 @pytest.mark.parametrize(("gamma", "expected"), [(0.0, (1, 0)), (1.0, (6, 1))])
 def test_a_discount_may_be_zero_or_one(gamma: float, expected: tuple[float, float]) -> None:
     rewards = torch.tensor([[1.0, 2.0, 3.0]])
@@ -94,106 +80,11 @@ def test_a_buffer_sums_over_its_windows() -> None:
     assert {row: values["dones"] for row, values in found.items()} == {1: 0, 2: 1, 3: 1, 4: 1}
 
 
-def test_a_window_of_a_cut_episode_still_bootstraps() -> None:
-    buffer = ring(10, gamma=0.99)
-    add_episode(buffer, 1, 2, "C")
-    add_episode(buffer, 10, 2, "C")
-    found = drawn(buffer)
-    assert (found[1]["rewards"], found[1]["discounts"]) == pytest.approx((2.98, 0.9801), rel=1e-6)
-    assert (found[1]["dones"], found[1]["next_obs"]) == (0, 2.5)
-
-
-def test_windows_stay_in_their_environment() -> None:
-    buffer = ring(20, num_envs=2)
-    add(buffer, [1, 10])
-    add(buffer, [2, 20], "T-")
-    add(buffer, [3, 30])
-    assert windows(buffer) == {
-        1: (1 + 0.5 * 2, 0.25, 2),
-        2: (2, 0.5, 2),
-        3: (3, 0.5, 3),
-        10: (10 + 0.5 * 20 + 0.25 * 30, 0.125, 30),
-        20: (20 + 0.5 * 30, 0.25, 30),
-        30: (30, 0.5, 30),
-    }
-
-
-def test_windows_never_cross_the_seam_of_the_ring() -> None:
-    buffer = ring(4)
-    for row in range(1, 7):
-        add(buffer, [row])
-    # Rows 5 and 6 stand before 3 and 4: nothing follows the newest, whatever stands behind it.
-    assert windows(buffer) == {
-        3: (3 + 0.5 * 4 + 0.25 * 5, 0.125, 5),
-        4: (4 + 0.5 * 5 + 0.25 * 6, 0.125, 6),
-        5: (5 + 0.5 * 6, 0.25, 6),
-        6: (6, 0.5, 6),
-    }
-
-
-def test_windows_never_cross_a_new_start_of_the_environments() -> None:
-    buffer = ring(20, num_envs=2)
-    add(buffer, [1, 10])
-    buffer.break_streams()
-    add(buffer, [2, 20])
-    add(buffer, [3, 30])
-    assert windows(buffer)[1] == (1, 0.5, 1)
-    assert windows(buffer)[10] == (10, 0.5, 10)
-    assert windows(buffer)[2] == (2 + 0.5 * 3, 0.25, 3)
-
-
-def test_a_step_that_was_no_step_of_the_task_is_no_part_of_a_window() -> None:
-    buffer = ring(20, num_envs=2)
-    add(buffer, [1, 10], "T-")
-    add(buffer, [2, 20], mask=[False, True])
-    add(buffer, [3, 30])
-    assert windows(buffer)[1] == (1, 0.5, 1)
-    assert windows(buffer)[3] == (3, 0.5, 3)
-    assert windows(buffer)[10] == (10 + 0.5 * 20 + 0.25 * 30, 0.125, 30)
-
-
-def test_a_row_that_took_the_place_of_another_does_not_inherit_what_follows() -> None:
-    # The second row of the second environment stands where the first row of the first one stood.
-    buffer = ring(3, num_envs=2)
-    add(buffer, [1, 10])
-    add(buffer, [2, 20])
-    assert windows(buffer) == {
-        2: (2, 0.5, 2),
-        10: (10 + 0.5 * 20, 0.25, 20),
-        20: (20, 0.5, 20),
-    }
-
-
-def test_an_environment_that_pauses_while_the_ring_goes_round_begins_anew() -> None:
-    buffer = ring(4, num_envs=2)
-    add(buffer, [1, 10])
-    for row in (20, 30, 40, 50):
-        add(buffer, [0, row], mask=[False, True])
-    add(buffer, [2, 60])
-    assert windows(buffer) == {
-        40: (40 + 0.5 * 50 + 0.25 * 60, 0.125, 60),
-        50: (50 + 0.5 * 60, 0.25, 60),
-        2: (2, 0.5, 2),
-        60: (60, 0.5, 60),
-    }
-
-
 def test_rewards_are_transformed_before_they_are_summed() -> None:
     buffer = ring(10, transform=lambda rewards: rewards.clamp(max=2))
     add_episode(buffer, 1, 3, "T")
     # 1 + 0.5 * 2 + 0.25 * 2 = 2.5; the sum of the raw ones, clipped, would be 2.
     assert column(buffer, "rewards") == {1: 2.5, 2: 3, 3: 2}
-
-
-def test_next_actions_are_those_after_the_last_step_and_returns_those_of_the_first() -> None:
-    buffer = ReplayBuffer(
-        whole_episodes=True, capacity=10, n_step=2, gamma=0.5, needs=("next_actions", "returns_to_go"), **SIZES
-    )
-    add_episode(buffer, 0, 5, "T")
-    following = column(buffer, "next_actions")
-    assert {row: following[row] for row in range(3)} == {0: 2 / 8, 1: 3 / 8, 2: 4 / 8}
-    # 4; 3 + 0.5 * 4 = 5; 2 + 2.5 = 4.5; 1 + 2.25 = 3.25; 1.625.
-    assert column(buffer, "returns_to_go") == {0: 1.625, 1: 3.25, 2: 4.5, 3: 5, 4: 4}
 
 
 def test_a_dataset_sums_like_a_buffer() -> None:

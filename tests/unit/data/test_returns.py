@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rl_training.config import TrainConfig
 from rl_training.data import (
-    AnnotatedLog,
-    AnnotatedSource,
     ReplayBuffer,
     TransitionDataset,
     load_transition_dataset,
@@ -25,7 +22,7 @@ from rl_training.data import (
 )
 from rl_training.data.sampling import BLOCK, BlockSampler
 from rl_training.experiment import get_algorithm_spec
-from rl_training.returns import CHUNK, backward_recursion, lambda_returns
+from rl_training.returns import CHUNK, backward_recursion
 from rl_training.runtime.checkpointing import load_checkpoint
 from rl_training.types import DatasetError
 
@@ -58,68 +55,41 @@ def table(values: dict[float, float]) -> Values:
     return look_up
 
 
-def estimate(dataset: TransitionDataset, values: Values, gamma: float = 0.9, td_lambda: float = 0.5) -> list[float]:
+def estimate(dataset: TransitionDataset, values: Values, gamma: float, td_lambda: float) -> list[float]:
     returns: list[float] = with_lambda_returns(
         dataset, values, gamma=gamma, td_lambda=td_lambda
     ).lambda_returns.tolist()
     return returns
 
 
-def test_returns_of_a_cut_episode_by_hand() -> None:
-    # V = 0, 0 and 0.5 behind the end: R_1 = 1 + 0.9 * 0.5 = 1.45, R_0 = 1 + 0.9 * (0.5 * 0 + 0.5 * 1.45) = 1.6525.
-    dataset = chain([1.0, 1.0], {1: "cut"})
-    assert estimate(dataset, table({0: 0.0, 1: 0.0, 1.5: 0.5})) == pytest.approx([1.6525, 1.45])
-
-
-def test_a_termination_has_no_value_behind_it() -> None:
-    # R_1 = 1; R_0 = 1 + 0.9 * (0.5 * 2 + 0.5 * 1) = 2.35. The value behind the end is 100 and does not count.
-    dataset = chain([1.0, 1.0], {1: "terminated"})
-    assert estimate(dataset, table({0: 7.0, 1: 2.0, 1.5: 100.0})) == pytest.approx([2.35, 1.0])
-
-
-@pytest.mark.parametrize("end", ["cut", "terminated"])
-def test_lambda_zero_looks_one_step_ahead(end: str) -> None:
-    # r_t + 0.5 * V(s_{t+1}): 1 + 0.5 * 4, 2 + 0.5 * 6, and at the end 3 + 0.5 * 8 or 3 alone.
-    dataset = chain([1.0, 2.0, 3.0], {2: end})
-    returns = estimate(dataset, table({0: 2.0, 1: 4.0, 2: 6.0, 2.5: 8.0}), gamma=0.5, td_lambda=0.0)
-    assert returns == pytest.approx([3.0, 5.0, 7.0 if end == "cut" else 3.0])
-
-
-def test_lambda_one_with_termination_is_the_discounted_sum_whatever_the_values() -> None:
-    # 3; 2 + 0.5 * 3 = 3.5; 1 + 0.5 * 3.5 = 2.75.
-    dataset = chain([1.0, 2.0, 3.0], {2: "terminated"})
-    for scale in (0.0, 50.0):
-        returns = estimate(dataset, table({row / 2: scale * row for row in range(6)}), gamma=0.5, td_lambda=1.0)
-        assert returns == pytest.approx([2.75, 3.5, 3.0])
-        assert returns == pytest.approx(dataset.with_returns_to_go(gamma=0.5).returns_to_go.tolist())
-
-
-def test_lambda_one_of_a_cut_episode_adds_the_discounted_value_at_its_end() -> None:
-    # As above, and 0.5^k * 8 more, k steps before the end: 0.5 * 8 = 4, 2, 1.
-    dataset = chain([1.0, 2.0, 3.0], {2: "cut"})
-    returns = estimate(dataset, table({0: 9.0, 1: 9.0, 2: 9.0, 2.5: 8.0}), gamma=0.5, td_lambda=1.0)
-    assert returns == pytest.approx([2.75 + 1, 3.5 + 2, 3.0 + 4])
-
-
-def test_without_discount_and_values_returns_are_sums() -> None:
-    dataset = chain([1.0, 2.0, 3.0], {2: "terminated"})
-    assert estimate(dataset, lambda obs: torch.zeros(len(obs)), gamma=1.0, td_lambda=1.0) == [6.0, 5.0, 3.0]
+@pytest.mark.parametrize(
+    ("rewards", "end", "values", "rates", "expected"),
+    [
+        # R_1 = 1 + 0.9 * 0.5 = 1.45 with the value behind the end, R_0 = 1 + 0.9 * (0.5 * 0 + 0.5 * 1.45) = 1.6525.
+        ([1.0, 1.0], "cut", {0: 0.0, 1: 0.0, 1.5: 0.5}, (0.9, 0.5), [1.6525, 1.45]),
+        # R_1 = 1; R_0 = 1 + 0.9 * (0.5 * 2 + 0.5 * 1) = 2.35. The value behind a termination does not count.
+        ([1.0, 1.0], "terminated", {0: 7.0, 1: 2.0, 1.5: 100.0}, (0.9, 0.5), [2.35, 1.0]),
+        # One step ahead, r_t + 0.5 * V(s_{t+1}): 1 + 0.5 * 4, 2 + 0.5 * 6, and at the end 3 + 0.5 * 8 or 3 alone.
+        ([1.0, 2.0, 3.0], "cut", {0: 2.0, 1: 4.0, 2: 6.0, 2.5: 8.0}, (0.5, 0.0), [3.0, 5.0, 7.0]),
+        ([1.0, 2.0, 3.0], "terminated", {0: 2.0, 1: 4.0, 2: 6.0, 2.5: 8.0}, (0.5, 0.0), [3.0, 5.0, 3.0]),
+        # The discounted sum, whatever the values: 3; 2 + 0.5 * 3; 1 + 0.5 * 3.5.
+        ([1.0, 2.0, 3.0], "terminated", {0: 9.0, 1: 9.0, 2: 9.0, 2.5: 8.0}, (0.5, 1.0), [2.75, 3.5, 3.0]),
+        # The same, and 0.5^k * 8 more, k steps before the end: 0.5 * 8 = 4, 2, 1.
+        ([1.0, 2.0, 3.0], "cut", {0: 9.0, 1: 9.0, 2: 9.0, 2.5: 8.0}, (0.5, 1.0), [3.75, 5.5, 7.0]),
+        ([1.0, 2.0, 3.0], "terminated", {0: 0.0, 1: 0.0, 2: 0.0, 2.5: 0.0}, (1.0, 1.0), [6.0, 5.0, 3.0]),
+    ],
+)
+def test_returns_of_one_episode_by_hand(
+    rewards: list[float], end: str, values: dict[float, float], rates: tuple[float, float], expected: list[float]
+) -> None:
+    dataset, (gamma, td_lambda) = chain(rewards, {len(rewards) - 1: end}), rates
+    returns = estimate(dataset, table(values), gamma, td_lambda)
+    assert returns == pytest.approx(expected)
+    if td_lambda == 1 and end == "terminated":
+        assert returns == pytest.approx(dataset.with_returns_to_go(gamma=gamma).returns_to_go.tolist())
 
 
 ENDS = {2: "cut", 3: "terminated", 7: "terminated", 8: "cut", 11: "cut"}
-
-
-@pytest.mark.parametrize("td_lambda", [0.0, 0.3, 1.0])
-def test_episodes_know_nothing_of_each_other(td_lambda: float) -> None:
-    rewards = np.random.default_rng(0).normal(size=12)
-    dataset = chain(rewards, ENDS)
-    together = estimate(dataset, lambda obs: obs[:, 0].sin(), td_lambda=td_lambda)
-    alone = [
-        value
-        for number in range(len(ENDS))
-        for value in estimate(dataset.take_episodes([number]), lambda obs: obs[:, 0].sin(), td_lambda=td_lambda)
-    ]
-    assert together == pytest.approx(alone)
 
 
 @pytest.mark.parametrize(("gamma", "td_lambda"), [(0.9, 0.5), (0.99, 0.95), (1.0, 0.7)])
@@ -274,12 +244,6 @@ def test_returns_to_go_are_those_of_whole_episodes_after_mixing(tmp_path: Path) 
     assert mixed.returns_to_go.tolist() == pytest.approx([expected[row] for row in rows], rel=1e-5, abs=1e-6)
 
 
-def test_returns_to_go_are_those_of_transformed_rewards(tmp_path: Path) -> None:
-    mixed, expected = _mixture(tmp_path, reward_scale=10.0)
-    rows = mixed.obs[:, 0].round().long().tolist()
-    assert mixed.returns_to_go.tolist() == pytest.approx([10 * expected[row] for row in rows], rel=1e-5, abs=1e-5)
-
-
 def test_returns_to_go_are_those_of_normalised_and_clipped_rewards(tmp_path: Path) -> None:
     dataset = chain([0.0, 4.0, 2.0, 2.0], {1: "terminated", 3: "terminated"})
     path = _write(tmp_path / "data.npz", dataset, start=0)
@@ -319,126 +283,6 @@ def test_batches_drawn_before_fields_are_replaced_keep_their_values() -> None:
     before = batch.clone()
     sampler.replace_fields({"rows": -torch.arange(1000.0)})
     assert torch.equal(batch, before)
-
-
-INTERVAL = 3
-
-
-def source_of(
-    dataset: TransitionDataset, values: Values, *, names: tuple[str, ...], interval: int, gamma: float = 0.5
-) -> AnnotatedSource:
-    """Batches of logged rows with lambda returns, as AWR draws them."""
-    logged = AnnotatedLog(dataset, names, ("lambda_returns", "advantages"))
-    compute = partial(lambda_returns, values=values, gamma=gamma, td_lambda=0.5)
-    standardizes = ("advantages",) if "advantages" in names else ()
-    return AnnotatedSource(logged.drawn.sampler, compute, interval=interval, logged=logged, standardizes=standardizes)
-
-
-class Learner:
-    """Something whose value changes with the batches it has seen, as a lagged copy does: every `INTERVAL` of them."""
-
-    def __init__(self) -> None:
-        self.updates = 0
-
-    def update(self) -> None:
-        self.updates += 1
-
-    def values(self, obs: Tensor) -> Tensor:
-        return obs[:, 0] * 0 + self.updates // INTERVAL
-
-    def source(self, dataset: TransitionDataset) -> AnnotatedSource:
-        return source_of(dataset, self.values, names=("obs", "lambda_returns", "advantages"), interval=INTERVAL)
-
-
-def steps(rows: int = 200) -> TransitionDataset:
-    """Episodes of one step without reward, each cut: their return is half the value behind it."""
-    return chain(np.zeros(rows), dict.fromkeys(range(rows), "cut")).with_seed(7)
-
-
-def test_returns_are_computed_anew_after_every_interval_of_batches() -> None:
-    learner = Learner()
-    source = learner.source(steps())
-    seen = []
-    for _ in range(3 * INTERVAL + 1):
-        batch = source.sample(8)
-        assert len(set(batch["lambda_returns"].tolist())) == 1
-        seen.append(float(batch["lambda_returns"][0]))
-        learner.update()
-    # The value is 0 for the first three batches, then 1, 2, 3; half of it is the return.
-    assert seen == [0.0] * 3 + [0.5] * 3 + [1.0] * 3 + [1.5]
-
-
-def test_values_are_not_asked_for_between_refreshes() -> None:
-    asked: list[int] = []
-
-    def values(obs: Tensor) -> Tensor:
-        asked.append(len(obs))
-        return obs[:, 0]
-
-    source = source_of(steps(20), values, names=("obs",), gamma=0.9, interval=4)
-    computed = []
-    for _ in range(10):
-        source.sample(2)
-        # All observations and those behind the ends: two calls each time.
-        computed.append(len(asked) // 2)
-    assert computed == [1] * 4 + [2] * 4 + [3] * 2
-
-
-def test_a_source_draws_the_rows_that_its_dataset_would() -> None:
-    learner, dataset = Learner(), steps()
-    source, plain = learner.source(dataset), dataset.requiring("obs")
-    # Across blocks as well as refreshes.
-    for _ in range(BLOCK + 5):
-        assert torch.equal(source.sample(8)["obs"], plain.sample(8)["obs"])
-        learner.update()
-
-
-def test_a_batch_has_the_fields_that_were_asked_for() -> None:
-    source = source_of(steps(), lambda obs: obs[:, 0], names=("actions", "lambda_returns"), interval=2)
-    for _ in range(5):
-        assert list(source.sample(4)) == ["actions", "lambda_returns"]
-
-
-@pytest.mark.parametrize("stop", [0, 1, 2, 3, 4, 5, 6, 7])
-def test_a_saved_source_goes_on_exactly(stop: int) -> None:
-    rewards = np.random.default_rng(4).normal(size=12)
-    learner, dataset = Learner(), chain(rewards, ENDS).with_seed(7)
-    straight = learner.source(dataset)
-    for _ in range(stop):
-        straight.sample(8)
-        learner.update()
-    state = straight.state_dict()
-    # Built before it is known how far the learner is, as a resumed run builds it.
-    resumed_learner = Learner()
-    resumed = resumed_learner.source(dataset)
-    resumed_learner.updates = learner.updates
-    resumed.load_state_dict(state)
-    for _ in range(2 * INTERVAL + 1):
-        ours, theirs = straight.sample(8), resumed.sample(8)
-        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-        learner.update()
-        resumed_learner.update()
-    assert resumed.state_dict()["drawn"] == stop + 2 * INTERVAL + 1
-
-
-def test_a_state_holds_tensors_and_plain_values_that_later_draws_leave_alone(tmp_path: Path) -> None:
-    learner = Learner()
-    source = learner.source(steps())
-    source.sample(8)
-    state = source.state_dict()
-    torch.save(state, tmp_path / "state.pt")
-    expected = source.sample(8)["obs"]
-    again = learner.source(steps())
-    again.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
-    assert torch.equal(again.sample(8)["obs"], expected)
-    source.load_state_dict(state)
-    assert torch.equal(source.sample(8)["obs"], expected)
-
-
-def test_rows_out_of_order_have_no_lambda_returns() -> None:
-    mixed = chain([1.0, 2.0, 3.0], {2: "cut"}).take(torch.tensor([2, 0, 1]))
-    with pytest.raises(DatasetError, match="a mixed or filtered dataset has no"):
-        Learner().source(mixed)
 
 
 @pytest.mark.parametrize("algo", ["awr", "marwil"])
