@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -127,3 +129,46 @@ def assert_first_moments(algorithm: Algorithm, child: str, loss: Tensor, at: Alg
     averages = algorithm.optimizers[child].exp_avg.parameters()
     for average, gradient in zip(averages, gradients, strict=True):
         torch.testing.assert_close(average.detach(), 0.1 * gradient, rtol=1e-8, atol=1e-14)
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    """Standard normal numbers in float64."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def distinct(algorithm: Any) -> Any:
+    """The algorithm with target networks that differ from the current ones, so that it shows which were asked."""
+    with torch.no_grad():
+        for parameter in algorithm.target.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)))
+    return algorithm
+
+
+def shake(*modules: nn.Module, by: float = 0.3) -> None:
+    """Move networks away from their lagged copies, and from the almost constant functions that they start as."""
+    with torch.no_grad():
+        for module in modules:
+            for parameter in module.parameters():
+                parameter.add_(by * torch.randn_like(parameter))
+
+
+def reached(loss: Tensor, model: nn.Module) -> set[str]:
+    """The children of a model into which a loss has a gradient."""
+
+    def is_reached(child: nn.Module) -> bool:
+        slopes = torch.autograd.grad(loss, list(child.parameters()), allow_unused=True, retain_graph=True)
+        return any(slope is not None for slope in slopes)
+
+    return {
+        name for name, child in model.named_children() if any(True for _ in child.parameters()) and is_reached(child)
+    }
+
+
+def assert_uniform(values: Tensor, bound: float) -> None:
+    """Drawn uniformly within a bound."""
+    numbers = values.detach().flatten()
+    assert float(numbers.abs().max()) <= bound
+    assert float(numbers.min()) < float(numbers.max())
+    if len(numbers) > 200:
+        # The standard deviation of a uniform distribution over [-b, b] is b / sqrt(3).
+        assert float(numbers.std()) == pytest.approx(bound / math.sqrt(3), rel=0.1)

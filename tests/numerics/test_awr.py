@@ -160,19 +160,6 @@ def _values_for_returns(algorithm: Algorithm, obs: Tensor) -> Tensor:
     return -algorithm.annotate(rows, torch.arange(len(obs)))["advantages"]
 
 
-def test_the_copy_that_returns_are_computed_with_moves_once_per_interval() -> None:
-    algorithm: Any = build("awr", recompute_interval=3)
-    obs = _batches(1)[0]["obs"]
-    before = _values_for_returns(algorithm, obs)
-    for number, batch in enumerate(_batches(7), start=1):
-        algorithm.update(batch)
-        lagged = _values_for_returns(algorithm, obs)
-        assert torch.equal(lagged, before) == (number not in (3, 6))
-        if number in (3, 6):
-            torch.testing.assert_close(lagged, algorithm.model.value(obs).detach())
-        before = lagged
-
-
 def test_values_for_returns_are_those_of_normalised_observations() -> None:
     algorithm: Any = build("awr")
     obs = _batches(1)[0]["obs"]

@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from peers import ACTION_DIM, OBS_DIM, SPACES, batches, build
-from torch import Tensor, nn
+from peers import ACTION_DIM, OBS_DIM, assert_uniform, batches, build, normal, shake
 
 from rl_training.algorithms.bcq import bcq_loss
 from rl_training.algorithms.losses import behavior_objective, soft_clipped_max
-from rl_training.config import TrainConfig
 from rl_training.models import BehaviorVAE, MLPBCQModel, PerturbationActor
-from rl_training.runtime import load_policy, train
-from rl_training.runtime.policy import Policy
 
 ROWS = 8
 
 
 def _build(**hyper: Any) -> Any:
     return build("bcq", **{"vae_hidden_sizes": (16, 16), "num_action_samples": 10, **hyper})
-
-
-def _normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 @pytest.mark.parametrize(
@@ -119,30 +110,30 @@ def test_a_perturbation_is_at_most_phi_and_stays_in_bounds(phi: float) -> None:
             parameter.mul_(50)
         actions = 2 * torch.rand(500, ACTION_DIM, dtype=torch.float64) - 1
         actions[0], actions[1] = 1.0, -1.0
-        moved = actor(_normal(500, OBS_DIM), actions)
+        moved = actor(normal(500, OBS_DIM), actions)
     assert float((moved - actions).abs().max()) == pytest.approx(phi)
     assert float(moved.abs().max()) == 1.0
 
 
 def test_a_perturbation_of_at_most_zero_is_the_identity() -> None:
     actor = PerturbationActor(OBS_DIM, ACTION_DIM, hidden_sizes=(16, 16), phi=0.0).double()
-    actions = _normal(ROWS, ACTION_DIM).tanh()
-    assert torch.equal(actor(_normal(ROWS, OBS_DIM), actions), actions)
+    actions = normal(ROWS, ACTION_DIM).tanh()
+    assert torch.equal(actor(normal(ROWS, OBS_DIM), actions), actions)
 
 
 def test_latents_are_clipped_when_actions_are_drawn_but_not_in_training() -> None:
     vae = BehaviorVAE(OBS_DIM, ACTION_DIM, hidden_sizes=(16, 16)).double()
-    drawn = vae.draw(_normal(100, OBS_DIM), count=10)
+    drawn = vae.draw(normal(100, OBS_DIM), count=10)
     # 38.3 % of standard normal draws lie within 0.5; the others are moved to the bounds.
     assert (float(drawn.min()), float(drawn.max())) == (-0.5, 0.5)
     assert float((drawn.abs() < 0.5).double().mean()) == pytest.approx(0.383, abs=0.03)
 
     torch.manual_seed(1)
-    reconstructed, mean, log_std = vae(_normal(100, OBS_DIM), _normal(100, ACTION_DIM).tanh())
+    reconstructed, mean, log_std = vae(normal(100, OBS_DIM), normal(100, ACTION_DIM).tanh())
     torch.manual_seed(1)
     latents = mean + log_std.exp() * torch.randn_like(mean)
     assert float(latents.detach().abs().max()) > 1
-    torch.testing.assert_close(reconstructed, vae.decode(_normal(100, OBS_DIM), latents))
+    torch.testing.assert_close(reconstructed, vae.decode(normal(100, OBS_DIM), latents))
 
 
 @pytest.mark.parametrize(("bias", "bound"), [(1e3, 15.0), (-1e3, -4.0)])
@@ -154,17 +145,11 @@ def test_log_deviation_of_the_latents_is_bounded(bias: float, bound: float) -> N
     assert vae(torch.zeros(2, OBS_DIM), torch.zeros(2, ACTION_DIM))[2].unique().tolist() == [bound]
 
 
-def test_the_divergence_counts_by_its_weight_in_the_loss_of_the_behaviour() -> None:
-    metrics = _build(vae_kl_weight=2.0).vae_loss(batches(1)[0])
-    assert metrics["vae_kl"].item() > 0
-    torch.testing.assert_close(metrics["vae_loss"], metrics["vae_reconstruction"] + 2 * metrics["vae_kl"])
-
-
 def test_the_target_is_the_best_perturbed_sample_of_each_row_by_the_lagged_networks() -> None:
     algorithm = _build(num_target_samples=4, gamma=0.5, phi=0.3, min_q_weight=0.6)
     batch = batches(1, ROWS)[0]
     batch["dones"][::3] = 1.0
-    _shake(algorithm.model.actor, algorithm.model.critic)
+    shake(algorithm.model.actor, algorithm.model.critic, by=1.0)
     torch.manual_seed(2)
     latents = torch.randn(4, ROWS, 2 * ACTION_DIM, dtype=torch.float64).clamp(-0.5, 0.5)
     targets, best = [], []
@@ -200,16 +185,9 @@ def test_the_actor_raises_the_first_critic_at_a_perturbed_sample() -> None:
     torch.testing.assert_close(metrics["perturbation_abs_mean"], (actions - samples).abs().mean())
 
 
-def test_the_actor_loss_does_not_reach_the_model_of_the_behaviour() -> None:
-    algorithm = _build()
-    loss = algorithm.actor_loss(batches(1)[0])["actor_loss"]
-    gradients = torch.autograd.grad(loss, list(algorithm.model.vae.parameters()), allow_unused=True)
-    assert all(gradient is None for gradient in gradients)
-
-
 def test_the_chosen_action_is_the_best_candidate_by_the_first_critic() -> None:
     algorithm = _build(phi=0.3)
-    obs, model = _normal(ROWS, OBS_DIM), algorithm.model
+    obs, model = normal(ROWS, OBS_DIM), algorithm.model
     chosen, by_second = algorithm.act(obs), []
     with torch.no_grad():
         for row in range(ROWS):
@@ -223,19 +201,9 @@ def test_the_chosen_action_is_the_best_candidate_by_the_first_critic() -> None:
     assert float(model.candidates.abs().max()) == 0.5
 
 
-def test_an_observation_gets_the_same_action_again_alone_and_in_a_batch() -> None:
-    algorithm = _build()
-    obs = _normal(ROWS, OBS_DIM)
-    actions = algorithm.act(obs)
-    assert torch.equal(algorithm.act(obs), actions)
-    alone = torch.cat([algorithm.act(row[None]) for row in obs])
-    torch.testing.assert_close(alone, actions)
-    torch.testing.assert_close(Policy.of(algorithm, SPACES)(obs), actions)
-
-
 def test_a_sampled_action_comes_from_new_latents() -> None:
     algorithm = _build()
-    obs = _normal(ROWS, OBS_DIM)
+    obs = normal(ROWS, OBS_DIM)
     first, second = (algorithm.act(obs, deterministic=False) for _ in range(2))
     assert not torch.equal(first, second)
     assert not torch.equal(first, algorithm.act(obs))
@@ -243,22 +211,11 @@ def test_a_sampled_action_comes_from_new_latents() -> None:
 
 def test_one_candidate_without_perturbation_is_a_decoded_latent() -> None:
     algorithm = _build(num_action_samples=1, phi=0.0)
-    obs, model = _normal(ROWS, OBS_DIM), algorithm.model
+    obs, model = normal(ROWS, OBS_DIM), algorithm.model
     assert model.candidates.shape == (1, 1, 2 * ACTION_DIM)
     with torch.no_grad():
         expected = model.vae.decode(obs, model.candidates[0].expand(ROWS, -1))
     torch.testing.assert_close(algorithm.act(obs), expected)
-
-
-def test_predictions_of_a_trained_run_agree_alone_and_in_a_batch(tiny_config: Callable[..., TrainConfig]) -> None:
-    config = tiny_config("bcq", "algo_kwargs.vae_hidden_sizes=[8, 8]", "algo_kwargs.num_action_samples=10")
-    path = train(config).checkpoint_path
-    obs = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
-    actions = load_policy(path).predict(obs)
-    # Loaded a second time, as another process would.
-    again = load_policy(path)
-    assert again.predict(obs).tolist() == actions.tolist()
-    assert np.stack([again.predict(row) for row in obs]) == pytest.approx(actions, abs=1e-5)
 
 
 def test_networks_have_the_published_shapes_and_start_as_torch_starts_them() -> None:
@@ -275,30 +232,12 @@ def test_networks_have_the_published_shapes_and_start_as_torch_starts_them() -> 
         layers: Any = model.get_submodule(name).layers
         assert [layers[0].in_features, *(layer.out_features for layer in layers)] == sizes
         for layer in layers:
-            _assert_uniform(layer.weight, layer.in_features)
-            _assert_uniform(layer.bias, layer.in_features)
+            assert_uniform(layer.weight, 1 / math.sqrt(layer.in_features))
+            assert_uniform(layer.bias, 1 / math.sqrt(layer.in_features))
     critic: Any = model.critic.mlp.layers
     assert [layer.weight.shape for layer in critic] == [(2, both, 400), (2, 400, 300), (2, 300, 1)]
     for layer in critic:
-        _assert_uniform(layer.weight, layer.weight.shape[1])
-        _assert_uniform(layer.bias, layer.weight.shape[1])
+        assert_uniform(layer.weight, 1 / math.sqrt(layer.weight.shape[1]))
+        assert_uniform(layer.bias, 1 / math.sqrt(layer.weight.shape[1]))
     assert not model.critic.mlp.norms
     assert model.candidates.shape == (100, 1, latents)
-
-
-def _shake(*modules: nn.Module) -> None:
-    """Move networks away from their lagged copies."""
-    with torch.no_grad():
-        for module in modules:
-            for parameter in module.parameters():
-                parameter.add_(torch.randn_like(parameter))
-
-
-def _assert_uniform(values: Tensor, fan_in: int) -> None:
-    """Drawn uniformly within 1 / sqrt(fan in)."""
-    bound, numbers = 1 / math.sqrt(fan_in), values.detach().flatten()
-    assert float(numbers.abs().max()) <= bound
-    assert float(numbers.min()) < float(numbers.max())
-    if len(numbers) > 200:
-        # The standard deviation of a uniform distribution over [-b, b] is b / sqrt(3).
-        assert float(numbers.std()) == pytest.approx(bound / math.sqrt(3), rel=0.1)

@@ -479,18 +479,6 @@ def test_actor_and_critics_start_as_in_the_reproduction() -> None:
     assert [float(model.temperature()), float(model.lagrange())] == pytest.approx([1.0, math.e])
 
 
-def test_lagged_critics_start_as_exact_copies_and_follow_by_tau() -> None:
-    algorithm = build("cql", tau=0.1)
-    before = [parameter.clone() for parameter in algorithm.target.critic.parameters()]
-    for lagged, online in zip(before, algorithm.model.critic.parameters(), strict=True):
-        assert torch.equal(lagged, online)
-    algorithm.update(batches(1)[0])
-    for old, lagged, online in zip(
-        before, algorithm.target.critic.parameters(), algorithm.model.critic.parameters(), strict=True
-    ):
-        torch.testing.assert_close(lagged, (0.9 * old + 0.1 * online).detach())
-
-
 @pytest.mark.parametrize(
     ("options", "expected"),
     [

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from peers import batches, build
-from torch import Tensor, nn
+from peers import batches, build, distinct, reached
+from torch import nn
 
-from rl_training.algorithms.crr import CRR, actor_objective, crr_loss
-from rl_training.models import MLPCRRModel
+from rl_training.algorithms.crr import actor_objective, crr_loss
 from rl_training.models.actors import gaussian_log_prob
 
 
@@ -95,50 +94,6 @@ def test_the_whole_objective_on_two_rows() -> None:
     assert float(metrics["log_prob_data"]) == pytest.approx(-2.0)
 
 
-@pytest.mark.parametrize(
-    ("beta", "expected"), [(1.0, 0.244434), (1 / 3, 0.413729), (0.1, 0.492584), (1 / 30, 0.499972)]
-)
-def test_the_best_mean_for_a_quadratic_reward_is_the_weighted_mean(beta: float, expected: float) -> None:
-    # The mean of a density proportional to exp(-(a - 0.5)^2 / beta) on [-1, 1]; the baseline, here 0, cancels.
-    actions = (torch.arange(20_000, dtype=torch.float64) + 0.5) / 10_000 - 1
-    mean = torch.tensor(expected, dtype=torch.float64, requires_grad=True)
-    loss = actor_objective(
-        data_q_values=-(actions - 0.5).square(),
-        policy_q_values=torch.zeros(1, len(actions), dtype=torch.float64),
-        log_probs=-0.5 * (actions - mean).square(),
-        weights="exp",
-        advantage="mean",
-        beta=beta,
-        max_weight=20.0,
-    )["actor_loss"]
-    (slope,) = torch.autograd.grad(loss, mean)
-    assert float(slope) == pytest.approx(0.0, abs=1e-6)
-
-
-@pytest.mark.parametrize("weights", ["exp", "binary", "constant"])
-def test_weights_carry_no_gradient(weights: Any) -> None:
-    data, log_probs = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
-    policy = torch.zeros(2, 3, requires_grad=True)
-    loss = actor_objective(
-        data_q_values=data,
-        policy_q_values=policy,
-        log_probs=log_probs,
-        weights=weights,
-        advantage="mean",
-        beta=1.0,
-        max_weight=20.0,
-    )["actor_loss"]
-    assert not any(torch.is_tensor(slope) for slope in torch.autograd.grad(loss, [data, policy], allow_unused=True))
-
-
-def test_constant_weights_clone() -> None:
-    algorithm = _distinct(build("crr", weights="constant"))
-    batch = batches(1)[0]
-    mean, log_std = algorithm.model.actor(batch["obs"])
-    nll = -gaussian_log_prob(batch["actions"], mean, log_std).mean()
-    torch.testing.assert_close(algorithm.actor_loss(batch)["actor_loss"], nll)
-
-
 @pytest.mark.parametrize(("weights", "expected"), [("exp", 1.0), ("binary", 0.0)])
 def test_a_critic_that_is_constant_prefers_no_action(weights: str, expected: float) -> None:
     algorithm: Any = build("crr", weights=weights)
@@ -154,7 +109,7 @@ def test_a_critic_that_is_constant_prefers_no_action(weights: str, expected: flo
 def test_the_critic_target_is_the_smallest_lagged_critic_at_a_clipped_sample_of_the_lagged_policy(
     num_critics: int,
 ) -> None:
-    algorithm = _distinct(build("crr", gamma=0.5, num_critics=num_critics))
+    algorithm = distinct(build("crr", gamma=0.5, num_critics=num_critics))
     batch = batches(1, size=6)[0]
     batch["dones"] = torch.tensor([0.0, 1.0] * 3, dtype=torch.float64)
     torch.manual_seed(5)
@@ -176,7 +131,7 @@ def test_the_critic_target_is_the_smallest_lagged_critic_at_a_clipped_sample_of_
 def test_the_advantage_asks_the_smaller_current_critic_at_samples_of_the_current_policy(
     samples: int, advantage: str
 ) -> None:
-    algorithm = _distinct(build("crr", num_action_samples=samples, advantage=advantage))
+    algorithm = distinct(build("crr", num_action_samples=samples, advantage=advantage))
     batch = batches(1, size=8)[0]
     torch.manual_seed(5)
     metrics = algorithm.actor_loss(batch)
@@ -219,7 +174,7 @@ def test_the_joint_step_moves_each_network_by_its_own_loss_alone() -> None:
     for child in ("critic", "actor"):
         other = "actor" if child == "critic" else "critic"
         loss = losses[f"{child}_loss"]
-        assert not _reaches(loss, getattr(joint.model, other))
+        assert other not in reached(loss, joint.model)
         expected[child] = torch.autograd.grad(loss, list(getattr(joint.model, child).parameters()))
     torch.manual_seed(1)
     joint.update(batch)
@@ -257,31 +212,6 @@ def test_the_log_deviation_depends_on_the_observation_and_is_bounded() -> None:
             assert float(mean.abs().max()) < 1
 
 
-def test_actions_are_the_mean_or_samples_within_the_bounds() -> None:
-    algorithm: Any = build("crr")
-    obs = torch.randn(200, 5, dtype=torch.float64)
-    torch.testing.assert_close(algorithm.act(obs), algorithm.model.actor.mlp(obs)[:, :3].tanh().detach())
-    samples = algorithm.act(obs, deterministic=False)
-    # At deviations around 1, about a third of the samples would lie outside.
-    assert float(samples.abs().max()) == 1.0
-    assert not torch.equal(samples, algorithm.act(obs, deterministic=False))
-
-
-def test_networks_start_as_pytorchs_with_two_layers_of_256_and_equal_targets() -> None:
-    torch.manual_seed(0)
-    algorithm = CRR(MLPCRRModel(obs_dim=7, action_dim=2))
-    linear = [layer for layer in algorithm.model.actor.modules() if isinstance(layer, nn.Linear)]
-    assert [tuple(layer.weight.shape) for layer in linear] == [(256, 7), (256, 256), (4, 256)]
-    shapes = [tuple(layer.weight.shape) for layer in algorithm.model.critic.mlp.layers]
-    assert shapes == [(2, 9, 256), (2, 256, 256), (2, 256, 1)]
-    for layer in linear:
-        bound = 1 / math.sqrt(layer.weight.shape[1])
-        assert 0.9 * bound < float(layer.weight.detach().abs().max()) <= bound
-        assert 0 < float(layer.bias.detach().abs().max()) <= bound
-    for child in ("critic", "actor"):
-        assert _same(getattr(algorithm.target, child), getattr(algorithm.model, child))
-
-
 def test_layer_normalisation_stands_before_the_critics_activations_where_it_is_asked_for() -> None:
     algorithm: Any = build("crr", critic_layer_norm=True)
     obs, actions = torch.randn(4, 5, dtype=torch.float64), torch.randn(4, 3, dtype=torch.float64)
@@ -295,19 +225,6 @@ def test_layer_normalisation_stands_before_the_critics_activations_where_it_is_a
         expected = rows @ mlp.layers[-1].weight[member] + mlp.layers[-1].bias[member]
         torch.testing.assert_close(values[member], expected.squeeze(-1))
     assert not list(build("crr").model.critic.mlp.norms)
-
-
-def _distinct(algorithm: Any) -> Any:
-    """Lagged copies that differ from the current networks, so that it shows which were asked."""
-    with torch.no_grad():
-        for parameter in algorithm.target.parameters():
-            parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)))
-    return algorithm
-
-
-def _reaches(loss: Tensor, module: nn.Module) -> bool:
-    gradients = torch.autograd.grad(loss, list(module.parameters()), allow_unused=True, retain_graph=True)
-    return any(gradient is not None for gradient in gradients)
 
 
 def _same(first: nn.Module, second: nn.Module) -> bool:

@@ -225,21 +225,6 @@ def test_a_bonus_on_the_deviation_is_weighted_like_the_likelihood() -> None:
     torch.testing.assert_close(more["actor_loss"], losses["actor_loss"] - 0.3 * losses["log_std_mean"])
 
 
-def test_the_copy_that_returns_are_computed_with_moves_once_per_interval() -> None:
-    algorithm = _build(recompute_interval=3)
-    lagged = [parameter.clone() for parameter in algorithm.target.value.parameters()]
-    for number, batch in enumerate(_batches(7), start=1):
-        algorithm.update(batch)
-        parameters = list(algorithm.target.value.parameters())
-        moved = any(not torch.equal(old, new) for old, new in zip(lagged, parameters, strict=True))
-        assert moved == (number in (3, 6))
-        if moved:
-            assert all(
-                torch.equal(old, new) for old, new in zip(parameters, algorithm.model.value.parameters(), strict=True)
-            )
-            lagged = [parameter.clone() for parameter in parameters]
-
-
 def test_between_the_layers_is_tanh_and_the_mean_goes_through_it() -> None:
     algorithm = _build()
     obs = _batches(1)[0]["obs"]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import transitions
-from peers import ACTION_DIM, OBS_DIM, batches, build
+from peers import ACTION_DIM, OBS_DIM, assert_uniform, batches, build, shake
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -154,7 +154,7 @@ def test_the_critics_learn_the_penalised_value_of_the_lagged_networks() -> None:
     algorithm = _build(gamma=0.5, critic_bc_weight=0.7, policy_noise=0.3, noise_clip=0.4)
     (batch,) = _batches(1, ROWS)
     batch["dones"][::3] = 1.0
-    _shake(algorithm.model)
+    shake(algorithm.model)
     torch.manual_seed(3)
     with torch.no_grad():
         actions = smooth(algorithm.target.actor(batch["next_obs"]), 0.3, 0.4)
@@ -172,7 +172,7 @@ def test_the_critics_learn_the_penalised_value_of_the_lagged_networks() -> None:
 def test_the_actor_raises_the_smaller_of_both_critics_in_each_row() -> None:
     algorithm = _build(actor_bc_weight=0.0, normalize_q=False)
     (batch,) = _batches(1, 64)
-    _shake(algorithm.model)
+    shake(algorithm.model)
     values = algorithm.model.critic(batch["obs"], algorithm.model.actor(batch["obs"])).detach()
     metrics = algorithm.actor_loss(batch)
     torch.testing.assert_close(metrics["actor_loss"].detach(), -torch.minimum(*values).mean())
@@ -241,7 +241,7 @@ def test_critics_are_normalised_after_each_activation_unless_that_is_off(layer_n
     critic = algorithm.model.critic
     assert len(critic.mlp.norms) == (3 if layer_norm else 0)
     # They start as the identity, which would hide whether they are applied as they should be.
-    _shake(critic)
+    shake(critic)
     (batch,) = _batches(1, ROWS)
     with torch.no_grad():
         for member in range(2):
@@ -278,10 +278,10 @@ def test_networks_have_the_published_shapes_and_start_values() -> None:
     assert [weight.shape for weight, _ in critic] == [(2, both, 256), (2, 256, 256), (2, 256, 256), (2, 256, 1)]
     for layers, fans, bound in ((actor, (OBS_DIM, 256, 256), 1e-3), (critic, (both, 256, 256), 3e-3)):
         for (weight, bias), fan_in in zip(layers[:-1], fans, strict=True):
-            _assert_uniform(weight, 1 / math.sqrt(fan_in))
+            assert_uniform(weight, 1 / math.sqrt(fan_in))
             assert bias.unique().tolist() == pytest.approx([0.1])
         for numbers in layers[-1]:
-            _assert_uniform(numbers, bound)
+            assert_uniform(numbers, bound)
     for norm in model.critic.mlp.norms:
         assert (norm.weight.unique().tolist(), norm.bias.unique().tolist()) == ([1.0], [0.0])
 
@@ -323,20 +323,3 @@ def _offline(make: MakeConfig, log: dict[str, Any], folder: Path) -> TrainConfig
 
 def _numbers(module: nn.Module) -> Tensor:
     return nn.utils.parameters_to_vector(module.parameters()).detach().clone()
-
-
-def _shake(module: nn.Module) -> None:
-    """Move networks away from their lagged copies, and from the almost constant functions that they start as."""
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
-
-
-def _assert_uniform(values: Tensor, bound: float) -> None:
-    """Drawn uniformly within a bound."""
-    numbers = values.detach().flatten()
-    assert float(numbers.abs().max()) <= bound
-    assert float(numbers.min()) < float(numbers.max())
-    if len(numbers) > 200:
-        # The standard deviation of a uniform distribution over [-b, b] is b / sqrt(3).
-        assert float(numbers.std()) == pytest.approx(bound / math.sqrt(3), rel=0.1)

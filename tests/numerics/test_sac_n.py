@@ -182,18 +182,6 @@ def test_actor_and_critics_start_with_hidden_biases_of_a_tenth_and_a_small_last_
     assert float(model.temperature()) == 1.0
 
 
-def test_lagged_critics_start_as_exact_copies_and_follow_by_tau() -> None:
-    algorithm = build("sac_n", num_critics=3, tau=0.1)
-    before = [parameter.clone() for parameter in algorithm.target.critic.parameters()]
-    for lagged, online in zip(before, algorithm.model.critic.parameters(), strict=True):
-        assert torch.equal(lagged, online)
-    algorithm.update(batches(1)[0])
-    for old, lagged, online in zip(
-        before, algorithm.target.critic.parameters(), algorithm.model.critic.parameters(), strict=True
-    ):
-        torch.testing.assert_close(lagged, (0.9 * old + 0.1 * online).detach())
-
-
 def test_step_sizes_are_shared_unless_a_child_has_its_own() -> None:
     shared = {child: optimizer.learning_rate for child, optimizer in build("sac_n").optimizers.items()}
     assert shared == {"temperature": 3e-4, "actor": 3e-4, "critic": 3e-4}
