@@ -32,56 +32,6 @@ def episodic(capacity: int = 100, **options: Any) -> ReplayBuffer:
     return ReplayBuffer(whole_episodes=True, capacity=capacity, **SIZES | options)
 
 
-def test_a_ring_holds_the_last_rows_in_the_order_in_which_they_came() -> None:
-    buffer = ring(4)
-    sizes = []
-    for row in range(6):
-        add(buffer, [row])
-        sizes.append(len(buffer))
-    assert sizes == [1, 2, 3, 4, 4, 4]
-    assert buffer.added == 6
-    assert held(buffer) == [2, 3, 4, 5]
-    # Row k stands at k % 4.
-    assert numbers(buffer.fields["obs"]) == [4, 5, 2, 3]
-
-
-def test_a_capacity_need_not_be_a_multiple_of_the_environments() -> None:
-    buffer = ring(5, num_envs=2)
-    for row in range(0, 8, 2):
-        add(buffer, [row, row + 1])
-    assert held(buffer) == [3, 4, 5, 6, 7]
-    # The last step was split between the ring's end and its beginning: 6 % 5 = 1, 7 % 5 = 2.
-    assert numbers(buffer.fields["obs"]) == [5, 6, 7, 3, 4]
-    assert held(buffer, "streams") == [1, 0, 1, 0, 1]
-
-
-def test_a_ring_as_small_as_a_step_holds_the_last_step() -> None:
-    buffer = ring(3, num_envs=3)
-    add(buffer, [0, 1, 2])
-    add(buffer, [3, 4, 5])
-    assert held(buffer) == [3, 4, 5]
-
-
-def test_rows_outside_the_mask_are_left_out() -> None:
-    buffer = ring(10, num_envs=3)
-    add(buffer, [0, 1, 2], mask=[True, False, True])
-    add(buffer, [3, 4, 5], mask=[False, False, False])
-    add(buffer, [6, 7, 8])
-    assert held(buffer) == [0, 2, 6, 7, 8]
-    assert held(buffer, "streams") == [0, 2, 0, 1, 2]
-    assert buffer.added == 5
-
-
-def test_the_fields_of_a_drawn_row_belong_together() -> None:
-    buffer = ring(5, num_envs=2)
-    for row in range(0, 8, 2):
-        add(buffer, [row, row + 1], "T-" if row == 6 else "")
-    assert drawn(buffer) == {
-        row: {"obs": row, "actions": row / 8, "rewards": row, "next_obs": row + 0.5, "dones": float(row == 6)}
-        for row in (3, 4, 5, 6, 7)
-    }
-
-
 def test_rows_are_drawn_uniformly() -> None:
     buffer = ring(4)
     for row in range(7):
@@ -179,13 +129,6 @@ def test_a_capacity_below_one_step_is_refused() -> None:
         ring(3, num_envs=4)
 
 
-def test_only_a_termination_stops_bootstrapping_also_on_the_step_of_a_time_limit() -> None:
-    buffer = ring(4, num_envs=4)
-    add(buffer, [0, 1, 2, 3], "-TCB")
-    assert column(buffer, "dones") == {0: 0, 1: 1, 2: 0, 3: 1}
-    assert held(buffer, "truncations") == [0, 0, 1, 0]
-
-
 def test_rewards_are_kept_raw_and_drawn_transformed() -> None:
     buffer = ring(4, transform=lambda rewards: 10 * rewards - 5)
     add_episode(buffer, 0, 4, "T")
@@ -225,27 +168,6 @@ def test_a_buffer_becomes_a_dataset_of_its_episodes_environment_by_environment()
     ]
 
 
-def test_a_dataset_of_a_full_ring_begins_within_an_episode() -> None:
-    buffer = ring(5, num_envs=2)
-    for step, ends in enumerate(["--", "--", "-T", "T-", "--"]):
-        add(buffer, [step, 10 + step], ends)
-    # The rows that are left: 12, 3, 13, 4, 14.
-    dataset = buffer.to_dataset()
-    assert episodes_of(dataset) == [([3], "T"), ([4], "C"), ([12], "T"), ([13, 14], "C")]
-    assert numbers(dataset.obs) == [3, 4, 12, 13, 14]
-    assert numbers(dataset.next_obs) == [3.5, 4.5, 12.5, 13.5, 14.5]
-
-
-def test_environments_that_were_started_anew_do_not_continue_an_episode_in_the_dataset() -> None:
-    buffer = ring(20, num_envs=2)
-    add(buffer, [0, 10])
-    add(buffer, [1, 11], "-T")
-    buffer.break_streams()
-    add(buffer, [2, 12])
-    add(buffer, [3, 13], "T-")
-    assert episodes_of(buffer.to_dataset()) == [([0, 1], "C"), ([10, 11], "T"), ([2, 3], "T"), ([12, 13], "C")]
-
-
 def test_a_saved_dataset_of_a_buffer_is_read_back(tmp_path: Path) -> None:
     buffer = ring(20, num_envs=2, transform=torch.neg)
     for step, ends in enumerate(["--", "T-", "-C", "--"]):
@@ -272,36 +194,6 @@ def play(buffer: ReplayBuffer, first: int, stop: int) -> None:
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-@pytest.mark.parametrize("since", [None, 0, 3], ids=["going on", "at new starts", "after new starts"])
-@pytest.mark.parametrize("steps", [3, 5, 13])
-def test_a_restored_buffer_is_the_same_buffer(kind: str, since: int | None, steps: int) -> None:
-    buffer = MAKERS[kind](seed=5)
-    play(buffer, 0, steps)
-    buffer.sample(11)
-    if since is not None:
-        buffer.break_streams()
-        play(buffer, steps, steps + since)
-    restored = revive(buffer, MAKERS[kind](seed=0))
-    assert (len(restored), restored.added) == (len(buffer), buffer.added)
-    assert_equal_batches(*(each.rows_from(each.added - len(each)) for each in (restored, buffer)))
-    for step in range(steps + 3, steps + 15, 3):
-        assert_equal_batches(restored.sample(64), buffer.sample(64))
-        for each in (restored, buffer):
-            play(each, step, step + 3)
-    assert restored.to_dataset().fingerprint() == buffer.to_dataset().fingerprint()
-
-
-@pytest.mark.parametrize("kind", MAKERS)
-def test_a_buffer_that_was_saved_empty_begins_empty(kind: str) -> None:
-    restored = revive(MAKERS[kind](seed=5), MAKERS[kind](seed=0))
-    assert len(restored) == 0
-    fresh = MAKERS[kind](seed=5)
-    for each in (fresh, restored):
-        play(each, 0, 6)
-    assert_equal_batches(restored.sample(64), fresh.sample(64))
-
-
-@pytest.mark.parametrize("kind", MAKERS)
 def test_a_buffer_forgets_what_it_held_before_it_was_restored(kind: str) -> None:
     buffer, used = MAKERS[kind](seed=5), MAKERS[kind](seed=0)
     play(buffer, 0, 3)
@@ -322,47 +214,6 @@ def test_rows_from_a_number_on_are_those_that_came_since() -> None:
         add(buffer, [row])
     assert numbers(buffer.rows_from(known)["obs"]) == [3, 4, 5]
     assert len(buffer.rows_from(buffer.added)["obs"]) == 0
-
-
-def test_nothing_of_an_episode_is_drawn_before_it_has_ended() -> None:
-    buffer = episodic(num_envs=2)
-    add(buffer, [0, 10])
-    add(buffer, [1, 11])
-    assert (len(buffer), buffer.num_drawable) == (0, 0)
-    with pytest.raises(DatasetError, match="no row that can be drawn"):
-        buffer.sample(1)
-    add(buffer, [2, 12], "-T")
-    assert set(drawn(buffer)) == {10, 11, 12}
-    add(buffer, [3, 13], "C-")
-    assert set(drawn(buffer)) == {10, 11, 12, 0, 1, 2, 3}
-    # Episodes come whole, in the order in which they ended.
-    assert held(buffer) == [10, 11, 12, 0, 1, 2, 3]
-
-
-def test_next_actions_end_with_the_episode_and_are_missing_where_it_was_cut() -> None:
-    buffer = episodic(num_envs=2, needs=("obs", "next_actions"))
-    add(buffer, [0, 10])
-    add(buffer, [1, 11])
-    add(buffer, [2, 12], "TC")
-    add(buffer, [3, 13], "C-")
-    # Actions are an eighth of the row's number. Row 12 ends a cut episode and row 3 is one: no action followed, and
-    # they are left out. Row 2 terminated: it stays, and what it has as next action does not matter.
-    following = column(buffer, "next_actions")
-    assert following.keys() == {0, 1, 2, 10, 11}
-    assert {row: following[row] for row in (0, 1, 10, 11)} == {0: 1 / 8, 1: 2 / 8, 10: 11 / 8, 11: 12 / 8}
-
-
-def test_returns_to_go_need_no_next_action() -> None:
-    buffer = episodic(needs=("returns_to_go",), gamma=0.5)
-    add_episode(buffer, 1, 3, "C")
-    # 3; 2 + 0.5 * 3 = 3.5; 1 + 0.5 * 3.5 = 2.75. The last row of the cut episode is kept.
-    assert column(buffer, "returns_to_go") == {1: 2.75, 2: 3.5, 3: 3}
-
-
-def test_the_reward_of_a_row_that_is_left_out_counts_in_returns_to_go() -> None:
-    buffer = episodic(needs=("next_actions", "returns_to_go"), gamma=0.5)
-    add_episode(buffer, 1, 3, "C")
-    assert column(buffer, "returns_to_go") == {1: 2.75, 2: 3.5}
 
 
 def sparse(rewards: Tensor) -> Tensor:
@@ -431,31 +282,6 @@ def test_an_episode_longer_than_the_buffer_is_refused() -> None:
     assert held(buffer) == [0, 1, 2]
     with pytest.raises(ConfigError, match=r"an episode is longer than buffer_capacity \(3\) rows"):
         add_episode(buffer, 0, 4, "T")
-
-
-def test_rows_that_wait_for_the_end_of_their_episode_are_saved_and_go_on() -> None:
-    options: dict[str, Any] = {"num_envs": 2, "needs": ("next_actions", "returns_to_go"), "gamma": 0.5}
-    buffer = episodic(**options)
-    add(buffer, [0, 10], "-T")
-    add(buffer, [1, 11])
-    restored = revive(buffer, episodic(**options))
-    for each in (buffer, restored):
-        add(each, [2, 12], "T-")
-        # Row 0: 0 + 0.5 * 1 + 0.25 * 2 = 1, row 1: 1 + 0.5 * 2 = 2.
-        assert column(each, "returns_to_go") == {0: 1, 1: 2, 2: 2, 10: 10}
-        add(each, [3, 13], "-T")
-        assert column(each, "next_actions")[11] == 12 / 8
-        # 11 + 0.5 * 12 + 0.25 * 13 = 20.25.
-        assert column(each, "returns_to_go")[11] == 20.25
-
-
-def test_episodes_that_will_not_end_are_dropped_when_environments_start_anew() -> None:
-    buffer = episodic(num_envs=2)
-    add(buffer, [0, 10], "-T")
-    add(buffer, [1, 11])
-    buffer.break_streams()
-    add(buffer, [2, 12], "TT")
-    assert set(drawn(buffer)) == {10, 2, 12}
 
 
 def test_an_episode_whose_last_row_is_left_out_does_not_go_on_in_the_next() -> None:
