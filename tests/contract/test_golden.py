@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -48,7 +48,6 @@ FURTHER: dict[str, dict[str, Any]] = {
 class _Task(gym.Env[Any, Any]):
     """Nothing but spaces."""
 
-    metadata: ClassVar[dict[str, Any]] = {}
     observation_space = Box(-np.inf, np.inf, (OBS_DIM,))
 
     def __init__(self, kind: str) -> None:

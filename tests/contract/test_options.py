@@ -33,8 +33,12 @@ def _leaves(hint: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
         yield hint, {}
 
 
+def _is_bound(item: Any) -> bool:
+    return is_dataclass(item) and not isinstance(item, type)
+
+
 def _bounds(metadata: Any) -> dict[str, Any]:
-    return {name: limit for item in metadata if is_dataclass(item) for name, limit in asdict(item).items()}
+    return {name: limit for item in metadata if _is_bound(item) for name, limit in asdict(item).items()}
 
 
 def _options(name: str) -> Iterator[tuple[str, Any, dict[str, Any]]]:
@@ -195,7 +199,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 }
 """Options as their authors have them, by algorithm."""
 
-EXPECTILES = {"reward_normalize": "return_range", "offline_batch_ratio": "proportional"}
+EXPECTILES: dict[str, Any] = {"reward_normalize": "return_range", "offline_batch_ratio": "proportional"}
 EXPECTILES |= {"offline": {"actor_learning_rate_schedule": "cosine"}}
 
 RUN_DEFAULTS: dict[str, dict[str, Any]] = {

@@ -103,10 +103,9 @@ def _build(cls: type[Algorithm], **options: Any) -> Any:
     torch.manual_seed(0)
     ours: Any = cls.build(SPACES, cls.hyper_class(**{"hidden_sizes": (16, 16), **options})).double()
     # Norms start as the identity: without this, copying them in the wrong order would go unnoticed.
-    for norm in getattr(ours.model, "critic", nn.Module()).modules():
-        if not list(norm.children()) and type(norm).__name__ == "EnsembleNorm":
-            nn.init.uniform_(norm.weight, 0.5, 1.5)
-            nn.init.uniform_(norm.bias, -0.5, 0.5)
+    for norm in ours.model.critic.mlp.norms if hasattr(ours.model, "critic") else ():
+        nn.init.uniform_(norm.weight, 0.5, 1.5)
+        nn.init.uniform_(norm.bias, -0.5, 0.5)
     for name, child in ours.target.named_children():
         child.load_state_dict(getattr(ours.model, name).state_dict())
     return ours
