@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.experiment.page import report_content
-from rl_training.experiment.page.html import render
+from rl_training.experiment.page.render import render
 from rl_training.files import write_text
 from rl_training.runtime.export import Export, export_policy
 from rl_training.runtime.export_sidecar import run_directory

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from rl_training.data.audit import behaviour, borders, order, rewards, timing, values
+from rl_training.data.audit.finding import Check
 from rl_training.data.audit.finding import Finding as Finding
 from rl_training.data.audit.finding import Verdict as Verdict
 from rl_training.data.audit.finding import View as View
 from rl_training.data.audit.finding import worst as worst
 from rl_training.data.offline_dataset import TransitionDataset
-
-Check = Callable[[View], Finding]
 
 CHEAP: tuple[Check, ...] = (
     values.finite,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rl_training.data.audit.finding import SEED, Finding, Floats, View, found, listed, passed, plural, unchecked
+from rl_training.data.audit.finding import SEED, Finding, Floats, View, check, found, listed, passed, plural, unchecked
 from rl_training.spaces import DiscreteActions
 
 FEW_EPISODES = 10
@@ -25,11 +25,16 @@ RARE = 0.001
 """Share of rows below which a choice is hardly in the data."""
 
 
+@check(
+    "drift",
+    why="the process, a sensor or the behaviour has changed; a policy for the mixture may suit neither",
+    advice="expected in replay data of a learning agent; else find out what changed, and train on what holds today",
+)
 def drift(view: View) -> Finding:
     """Differences between the first and the last third of the episodes."""
     third = len(view.lengths) // 3 if view.dataset.has_episodes else 0
     if third < 4:
-        return unchecked("drift", "there are too few episodes to compare early and late ones")
+        return unchecked("there are too few episodes to compare early and late ones")
     early = view.obs[: view.episodes[third - 1, 1]].mean(axis=0, dtype=np.float64)
     late = view.obs[view.episodes[-third, 0] :].mean(axis=0, dtype=np.float64)
     shift = np.abs(late - early) / view.spread
@@ -43,59 +48,49 @@ def drift(view: View) -> Finding:
     moved = abs(after.mean() - before.mean())
     has_moved = moved > DRIFT * returns.std() and moved > 5 * chance
     if not len(columns) and not has_moved:
-        return passed("drift", "early and late episodes are alike")
+        return passed("early and late episodes are alike")
     parts = [f"observation columns {view.obs_named(columns)}"] if len(columns) else []
     parts += [f"returns ({before.mean():.4g} before, {after.mean():.4g} after)"] if has_moved else []
-    return found(
-        "drift",
-        "warn",
-        f"the last third of the episodes differs from the first: {' and '.join(parts)}",
-        "the process, a sensor or the behaviour has changed; a policy for the mixture may suit neither",
-        "expected in replay data of a learning agent; else find out what changed, and train on what holds today",
-    )
+    return found(f"the last third of the episodes differs from the first: {' and '.join(parts)}")
 
 
+@check(
+    "returns",
+    why="where no episode is better than another, only what happens inside them can tell good actions from bad ones",
+    advice="check the rewards; add episodes that went better or worse",
+)
 def returns(view: View) -> Finding:
     """Returns of episodes, their spread, and how many are near the best."""
     if not view.dataset.has_rewards:
-        return passed("returns", "there are no rewards")
+        return passed("there are no rewards")
     if not view.dataset.has_episodes:
-        return unchecked("returns", "episodes are not known")
-    if not view.dataset.has_rewards:
-        return unchecked("returns", "there are no rewards")
+        return unchecked("episodes are not known")
     values = view.dataset.episode_returns().numpy(force=True)
     low, high = float(values.min()), float(values.max())
     text = f"mean return {values.mean():.4g}, standard deviation {values.std():.4g}, from {low:.4g} to {high:.4g}"
     share = float((values >= high - NEAR_BEST * (high - low)).mean())
     if low < high or len(values) < FEW_EPISODES:
-        return passed("returns", f"{text}; {share:.0%} of the episodes are near the best")
-    return found(
-        "returns",
-        "warn",
-        f"all {len(values)} episodes have the return {high:.4g}",
-        "where no episode is better than another, only what happens inside them can tell good actions from bad ones",
-        "check the rewards; add episodes that went better or worse",
-    )
+        return passed(f"{text}; {share:.0%} of the episodes are near the best")
+    return found(f"all {len(values)} episodes have the return {high:.4g}")
 
 
+@check(
+    "behaviour",
+    why="the log does not show what another action would have done, so values of other actions are guesses",
+    advice="stay near the log (bc, or a large penalty), or collect data with some variation in the actions",
+)
 def determinism(view: View) -> Finding:
     """How far actions differ in nearly the same situation."""
-    name = "behaviour"
     ratio = action_spread(view)
     if ratio is None:
-        return unchecked(name, "there are too few different actions to tell")
+        return unchecked("there are too few different actions to tell")
     if ratio > NEARLY_DETERMINISTIC:
         return passed(
-            name,
-            f"where observations are alike, actions still differ, by {min(ratio, 1):.0%} of what any two rows do",
+            f"where observations are alike, actions still differ, by {min(ratio, 1):.0%} of what any two rows do"
         )
     return found(
-        name,
-        "warn",
         f"where observations are alike, actions differ by only {ratio:.1%} of what any two rows do: the behaviour is "
-        "nearly deterministic",
-        "the log does not show what another action would have done, so values of other actions are guesses",
-        "stay near the log (bc, or a large penalty), or collect data with some variation in the actions",
+        "nearly deterministic"
     )
 
 
@@ -127,6 +122,11 @@ def _differences(view: View, first: Floats, second: Floats) -> float:
     return float((np.abs(first - second) / np.where(deviation > 0, deviation, 1)).mean())
 
 
+@check(
+    "coverage",
+    why="what such a choice leads to is unknown, and its values are guesses",
+    advice="leave these choices out, or collect data in which they are made",
+)
 def coverage(view: View) -> Finding:
     """How much of what could be done was done."""
     if not view.dataset.is_discrete:
@@ -137,8 +137,7 @@ def coverage(view: View) -> Finding:
         variances = np.linalg.eigvalsh(varying.T @ varying) if varying.size else np.ones(1)
         directions = float(variances.sum() ** 2 / (variances**2).sum())
         return passed(
-            "coverage",
-            f"the {both.shape[1]} columns of observations and actions vary in about {directions:.0f} independent ways",
+            f"the {both.shape[1]} columns of observations and actions vary in about {directions:.0f} independent ways"
         )
     choices = view.column("actions")
     start, known = 0, int(choices.max()) + 1
@@ -147,22 +146,21 @@ def coverage(view: View) -> Finding:
     counts = np.bincount(choices[(choices >= start) & (choices < start + known)] - start, minlength=known)
     rare = start + np.flatnonzero(counts < max(2, RARE * view.rows))
     if not len(rare):
-        return passed("coverage", f"every one of {known} choices was made at least {counts.min():,} times")
+        return passed(f"every one of {known} choices was made at least {counts.min():,} times")
     return found(
-        "coverage",
-        "warn",
         f"{plural(len(rare), 'choice')} of {known} were hardly ever made: {listed(rare)}",
-        "what such a choice leads to is unknown, and its values are guesses",
-        "leave these choices out, or collect data in which they are made",
-        rows=np.flatnonzero(np.isin(choices, rare)),
+        np.flatnonzero(np.isin(choices, rare)),
     )
 
 
+@check(
+    "trajectories",
+    why="rows of one episode resemble each other, so there is less to learn from than the number of rows suggests",
+    advice="collect more episodes; do not trust differences between policies that this data suggests",
+    needs="episodes",
+)
 def trajectories(view: View) -> Finding:
     """How many independent trajectories there are, if long ones count by their share of rows."""
-    name = "trajectories"
-    if not view.dataset.has_episodes:
-        return unchecked(name, "episodes are not known")
     effective = float(view.lengths.sum() ** 2 / (view.lengths.astype(np.float64) ** 2).sum())
     shortest, longest = int(view.lengths.min()), int(view.lengths.max())
     text = f"{plural(len(view.lengths), 'episode')} of {shortest:,}"
@@ -171,28 +169,22 @@ def trajectories(view: View) -> Finding:
     else:
         text += " rows each" if longest > 1 else " row each"
     if effective >= FEW_EPISODES:
-        return passed(name, text)
-    return found(
-        name,
-        "warn",
-        f"{text}: few independent episodes",
-        "rows of one episode resemble each other, so there is less to learn from than the number of rows suggests",
-        "collect more episodes; do not trust differences between policies that this data suggests",
-    )
+        return passed(text)
+    return found(f"{text}: few independent episodes")
 
 
+@check(
+    "enough data",
+    why="networks of the usual size learn so few rows by heart and know nothing between them",
+    advice="collect more, leave columns out, use small networks, and watch the held-out losses",
+)
 def enough(view: View) -> Finding:
     """Whether there are enough rows for the number of columns."""
-    name = "enough data"
     columns = view.obs.shape[1] + view.actions.shape[1]
     needed = ROWS_PER_COLUMN * columns
     if view.rows >= needed:
-        return passed(name, f"{view.rows:,} rows for {columns} columns")
+        return passed(f"{view.rows:,} rows for {columns} columns")
     return found(
-        name,
-        "warn",
         f"{view.rows:,} rows for {columns} columns of observations and actions: fewer than {ROWS_PER_COLUMN} rows for "
-        "each column",
-        "networks of the usual size learn so few rows by heart and know nothing between them",
-        "collect more, leave columns out, use small networks, and watch the held-out losses",
+        "each column"
     )

@@ -16,6 +16,7 @@ from rl_training.data.audit.finding import (
     Floats,
     Indices,
     View,
+    check,
     found,
     passed,
     plural,
@@ -49,32 +50,32 @@ FEW_NEAR = 0.05
 MOST_STARTS = 200
 
 
+@check(
+    "jumps",
+    why="a transition from the end of one episode to the start of the next never happened, and values flow through it",
+    advice="look at these rows; set 'timeouts' on them if an episode ends there",
+)
 def jumps(view: View) -> Finding:
     """Steps far from what the rows before them lead to, as between the end of one run and the start of the next."""
-    name = "jumps"
     if view.is_tabular or view.rows - view.dones.sum() < LEAST_ROWS or not view.dataset.has_episodes:
-        return unchecked(name, "there are too few different rows in order to know a usual step")
+        return unchecked("there are too few different rows in order to know a usual step")
     borders = likely_borders(view)
     if not len(borders):
-        return passed(name, "inside episodes, every next observation is one that its row can lead to")
+        return passed("inside episodes, every next observation is one that its row can lead to")
     gaps = np.diff(borders)
     even = f", every {gaps[0]} rows" if len(gaps) > 1 and (gaps == gaps[0]).all() else ""
     which = "a likely border" if len(borders) == 1 else "likely borders"
     return found(
-        name,
-        "warn",
         f"the observations after {plural(len(borders), 'row')}{even} do not follow from what came before: "
         f"{which} between episodes, without an end flag",
-        "a transition from the end of one episode to the start of the next never happened, and values flow through it",
-        "look at these rows; set 'timeouts' on them if an episode ends there",
-        rows=borders,
+        borders,
     )
 
 
 def unmarked_borders(view: View) -> Finding:
     """Jumps in a log in which no episode ends: there they would be transitions that never happened."""
     if len(view.ends) == 0 or view.ends.sum() > 1:
-        return unchecked("jumps", "episodes are marked")
+        return Finding("jumps", "not checked", "episodes are marked")
     return jumps(view)
 
 

@@ -1,10 +1,10 @@
-"""What a check says, and the data as checks see it."""
+"""What a check is, what it says, and the data as checks see it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, wraps
 from typing import Any, Literal
 
 import numpy as np
@@ -26,6 +26,8 @@ SEED = 0
 
 Floats = NDArray[np.floating[Any]]
 Indices = NDArray[np.int64]
+Rows = NDArray[Any] | Sequence[int]
+Check = Callable[["View"], "Finding"]
 
 
 @dataclass(frozen=True)
@@ -54,21 +56,40 @@ class Finding:
         return {**asdict(self), "rows": list(self.rows)}
 
 
-def passed(check: str, message: str) -> Finding:
-    """A check that found nothing wrong."""
-    return Finding(check, "pass", message)
+def passed(message: str) -> Finding:
+    """The answer of a check that found nothing wrong."""
+    return Finding("", "pass", message)
 
 
-def unchecked(check: str, reason: str) -> Finding:
-    """A check that does not apply to the data, or cannot tell."""
-    return Finding(check, "not checked", reason)
+def unchecked(reason: str) -> Finding:
+    """The answer of a check that does not apply to the data, or cannot tell."""
+    return Finding("", "not checked", reason)
 
 
 def found(
-    check: str, verdict: Verdict, message: str, why: str, advice: str, *, rows: NDArray[Any] | Sequence[int] = ()
+    message: str, rows: Rows = (), *, verdict: Verdict = "warn", why: str = "", advice: str = "", count: int = 0
 ) -> Finding:
-    """A check that found something, in these rows."""
-    return Finding(check, verdict, message, why, advice, len(rows), tuple(int(row) for row in rows[:FIRST]))
+    """The answer of a check that found something in these rows, or in `count` rows of which these are the first."""
+    return Finding("", verdict, message, why, advice, count or len(rows), tuple(int(row) for row in rows[:FIRST]))
+
+
+def check(name: str, *, why: str = "", advice: str = "", needs: str | None = None) -> Callable[[Check], Check]:
+    """Make a check of a function whose answer has no name yet, and says why it matters only where that varies.
+
+    What data `needs` for the check is a key of `NEEDS`.
+    """
+
+    def named(look: Check) -> Check:
+        @wraps(look)
+        def run(view: View) -> Finding:
+            is_met, reason = (None, "") if needs is None else NEEDS[needs]
+            answer = look(view) if is_met is None or is_met(view) else unchecked(reason)
+            reasons = {"why": answer.why or why, "advice": answer.advice or advice} if answer.is_alarm else {}
+            return replace(answer, check=name, **reasons)
+
+        return run
+
+    return named
 
 
 def worst(findings: Sequence[Finding]) -> Verdict:
@@ -224,6 +245,18 @@ class View:
         """Whether the same observations come again and again, so that equal rows say nothing."""
         some = self.obs[self.sample]
         return len(np.unique(hash_rows([some]))) < 0.5 * len(some)
+
+
+NEEDS: Mapping[str, tuple[Callable[[View], bool], str]] = {
+    "episodes": (lambda view: view.dataset.has_episodes, "episodes are not known"),
+    "timestamps": (
+        lambda view: "timestamps" in view.dataset.fields and view.dataset.has_episodes,
+        "the data has no timestamps",
+    ),
+    "rewards": (lambda view: view.dataset.has_rewards, "there are no rewards"),
+    "continuous actions": (lambda view: not view.dataset.is_discrete, "actions are choices"),
+}
+"""What data must have for some checks, and what is said of data without it."""
 
 
 def hash_rows(columns: Sequence[NDArray[Any]]) -> NDArray[np.uint64]:

@@ -9,6 +9,7 @@ from rl_training.data.audit.finding import (
     Finding,
     Indices,
     View,
+    check,
     found,
     hash_rows,
     passed,
@@ -26,28 +27,31 @@ LEAST_EPISODES = 4
 CHUNK = 1 << 16
 
 
+@check(
+    "order",
+    why="returns, held-out episodes, next actions and most checks of this audit need rows in order",
+    advice="sort the rows by episode and time before they are saved",
+)
 def order(view: View) -> Finding:
     """Whether the rows are in the order of their episodes."""
     if view.dataset.is_ordered and not view.dataset.seems_shuffled:
-        return passed("order", "the rows of an episode stand together, in order")
-    return found(
-        "order",
-        "warn",
-        "no row continues the one before it: the rows seem shuffled, so episodes are not known",
-        "returns, held-out episodes, next actions and most checks of this audit need rows in order",
-        "sort the rows by episode and time before they are saved",
-    )
+        return passed("the rows of an episode stand together, in order")
+    return found("no row continues the one before it: the rows seem shuffled, so episodes are not known")
 
 
+@check(
+    "next observations",
+    why="every target of every value function is computed from next_obs; a shifted one teaches false consequences",
+    advice="leave next_obs out (the next row of the episode is taken then), or set 'timeouts' where an episode was cut",
+)
 def next_observations(view: View) -> Finding:
     """Whether the next observation is the observation of the next row, inside episodes."""
-    name = "next observations"
     rows = view.inside
     if not view.dataset.has_episodes or not len(rows):
-        return unchecked(name, "no row is followed by another of its episode")
+        return unchecked("no row is followed by another of its episode")
     wrong = rows[_differ(view, rows)]
     if not len(wrong):
-        return passed(name, "next_obs is the obs of the next row, everywhere inside episodes")
+        return passed("next_obs is the obs of the next row, everywhere inside episodes")
     share = len(wrong) / len(rows)
     shift = _shift(view, wrong)
     message = f"in {plural(len(wrong), 'row')} ({share:.2%}) next_obs is not the obs of the next row"
@@ -55,14 +59,7 @@ def next_observations(view: View) -> Finding:
         message += f"; {shift}"
     elif share <= FEW_BREAKS:
         message += ": episodes probably end there without an end flag"
-    return found(
-        name,
-        "fail" if shift or share > FEW_BREAKS else "warn",
-        message,
-        "every target of every value function is computed from next_obs; a shifted one teaches false consequences",
-        "leave next_obs out (the next row of the episode is taken then), or set 'timeouts' where an episode was cut",
-        rows=wrong,
-    )
+    return found(message, wrong, verdict="fail" if shift or share > FEW_BREAKS else "warn")
 
 
 def _differ(view: View, rows: Indices) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -106,49 +103,47 @@ def _rows_away(distance: int) -> str:
     return f"the row {plural(abs(distance), 'row')} {'later' if distance > 0 else 'earlier'}"
 
 
+@check(
+    "timestamps",
+    why="the rows are not in the order in which things happened, so next observations are wrong",
+    advice="sort the rows by episode and time; look for clocks that were set, and for episodes that were joined",
+    needs="timestamps",
+)
 def timestamps(view: View) -> Finding:
     """Time that runs back or stands still, inside episodes."""
-    if "timestamps" not in view.dataset.fields or not view.dataset.has_episodes:
-        return unchecked("timestamps", "the data has no timestamps")
     times = view.column("timestamps").astype(np.float64)
     rows = view.inside[np.diff(times)[view.inside] <= 0] + 1
     if not len(rows):
-        return passed("timestamps", "time runs forward in every episode")
-    return found(
-        "timestamps",
-        "fail",
-        f"time runs back or stands still at {plural(len(rows), 'row')}",
-        "the rows are not in the order in which things happened, so next observations are wrong",
-        "sort the rows by episode and time; look for clocks that were set, and for episodes that were joined",
-        rows=rows,
-    )
+        return passed("time runs forward in every episode")
+    return found(f"time runs back or stands still at {plural(len(rows), 'row')}", rows, verdict="fail")
 
 
+@check(
+    "control intervals",
+    why="the same action has another effect when it lasts longer, and discounting counts steps, not time",
+    advice="resample the log to even steps, end episodes at gaps, or make the duration an observation",
+    needs="timestamps",
+)
 def intervals(view: View) -> Finding:
     """Steps of unequal duration."""
-    name = "control intervals"
-    if "timestamps" not in view.dataset.fields or not view.dataset.has_episodes or not len(view.inside):
-        return unchecked(name, "the data has no timestamps")
+    if not len(view.inside):
+        return unchecked("the data has no timestamps")
     steps = np.diff(view.column("timestamps").astype(np.float64))[view.inside]
     usual = float(np.median(steps))
     rows = view.inside[np.abs(steps - usual) > UNEVEN * abs(usual)] + 1
     if len(rows) <= 0.01 * len(steps):
-        return passed(name, f"a step takes {usual:g}, nearly always")
+        return passed(f"a step takes {usual:g}, nearly always")
     return found(
-        name,
-        "warn",
-        f"{plural(len(rows), 'step')} take more than {UNEVEN:.0%} longer or shorter than the usual {usual:g}",
-        "the same action has another effect when it lasts longer, and discounting counts steps, not time",
-        "resample the log to even steps, end episodes at gaps, or make the duration an observation",
-        rows=rows,
+        f"{plural(len(rows), 'step')} take more than {UNEVEN:.0%} longer or shorter than the usual {usual:g}", rows
     )
 
 
+@check("end flags")
 def end_flags(view: View) -> Finding:
     """End flags that contradict each other, as they were logged."""
-    name, conflict = "end flags", view.dataset.origin.end_conflict
+    conflict = view.dataset.origin.end_conflict
     if conflict is None:
-        return passed(name, "no two end flags contradict each other")
+        return passed("no two end flags contradict each other")
     count = plural(conflict.count, "row")
     message, why, advice = {
         "both": (
@@ -162,14 +157,17 @@ def end_flags(view: View) -> Finding:
             "set the termination on the last row only",
         ),
     }[conflict.kind]
-    return Finding(name, "warn", message, why, advice, conflict.count, conflict.rows)
+    return found(message, conflict.rows, why=why, advice=advice, count=conflict.count)
 
 
+@check(
+    "episode ends",
+    why="if these are several runs, transitions from one to the next were invented, and no episode can be held out",
+    advice="set 'timeouts' on the last row of each run, or 'terminals' where the task ended",
+    needs="episodes",
+)
 def open_episodes(view: View) -> Finding:
     """A log in which no episode ends."""
-    name = "episode ends"
-    if not view.dataset.has_episodes:
-        return unchecked(name, "episodes are not known")
     terminated = int(view.dones.sum())
     counts = (
         f"{plural(len(view.lengths), 'episode')}, {terminated:,} terminated, {len(view.lengths) - terminated:,} cut"
@@ -179,26 +177,22 @@ def open_episodes(view: View) -> Finding:
     names = [word for word in view.dataset.origin.ignored if _names_episodes(word)]
     hint = f"; {', '.join(map(repr, names))} in the file is not used" if names else ""
     if len(view.lengths) > 1 or terminated:
-        return passed(name, counts + hint)
-    return found(
-        name,
-        "warn",
-        f"no end of an episode is marked: all {view.rows:,} rows are one episode{hint}",
-        "if these are several runs, transitions from one to the next were invented, and no episode can be held out",
-        "set 'timeouts' on the last row of each run, or 'terminals' where the task ended",
-        rows=[view.rows - 1],
-    )
+        return passed(counts + hint)
+    return found(f"no end of an episode is marked: all {view.rows:,} rows are one episode{hint}", [view.rows - 1])
 
 
 def _names_episodes(name: str) -> bool:
     return any(part in name.lower() for part in ("run", "episode", "traj"))
 
 
+@check(
+    "time limits",
+    why="after a termination nothing is worth anything, so the values learned will be too small",
+    advice="name such ends 'timeouts' or 'truncations', unless the task is really over then",
+    needs="episodes",
+)
 def time_limits(view: View) -> Finding:
     """Terminations that come at the largest length, as a time limit makes them."""
-    name = "time limits"
-    if not view.dataset.has_episodes:
-        return unchecked(name, "episodes are not known")
     last = view.episodes[:, 1] - 1
     terminated = view.dones[last]
     longest = int(view.lengths.max())
@@ -206,13 +200,8 @@ def time_limits(view: View) -> Finding:
     count, total = int(at_limit.sum()), int(terminated.sum())
     # Of lengths that vary, few are exactly the largest.
     if count < LEAST_EPISODES or longest == 1 or count < 0.2 * total or (~terminated & (view.lengths == longest)).any():
-        return passed(name, "terminations do not come at one fixed length" if total else "no episode terminates")
+        return passed("terminations do not come at one fixed length" if total else "no episode terminates")
     which = "every episode ends with dones" if count == total else f"{count} of {total} terminated episodes end"
     return found(
-        name,
-        "warn",
-        f"{which} after exactly {longest} steps, which looks like a time limit recorded as termination",
-        "after a termination nothing is worth anything, so the values learned will be too small",
-        "name such ends 'timeouts' or 'truncations', unless the task is really over then",
-        rows=last[at_limit],
+        f"{which} after exactly {longest} steps, which looks like a time limit recorded as termination", last[at_limit]
     )

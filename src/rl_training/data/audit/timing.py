@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rl_training.data.audit.finding import Finding, Floats, Indices, View, found, passed, unchecked
+from rl_training.data.audit.finding import Finding, Floats, Indices, View, check, found, passed, unchecked
 
 LEAST_ROWS = 200
 MOST_COLUMNS = 150
@@ -22,28 +22,28 @@ SMALLEST_REST = 1e-10
 """Shares of the variance: above the first nothing is explained, below the second the rest is rounding."""
 
 
+@check(
+    "reward timing",
+    why="an action would be rewarded for what another one did",
+)
 def late_rewards(view: View) -> Finding:
     """Rewards that the row before or after explains better than their own."""
-    name = "reward timing"
     rows = _middle(view)
     if len(rows) < LEAST_ROWS or view.rewards[rows].std() == 0:
-        return unchecked(name, "there are too few rows inside episodes, or too few different rewards, to tell")
+        return unchecked("there are too few rows inside episodes, or too few different rewards, to tell")
     rewards = view.rewards[rows].astype(np.float64)
     errors = {shift: _squared_errors(view, rows + shift, rewards) for shift in (-1, 0, 1)}
     left = {shift: float(each.mean()) for shift, each in errors.items()}
     best = min(left, key=left.__getitem__)
     is_better = left[best] < min(LARGEST_REST, LESS * left[0]) and left[0] > SMALLEST_REST
     if best == 0 or not is_better or _certainty(errors[0], errors[best]) < CERTAIN:
-        return passed(name, "rewards fit their own rows at least as well as the rows around them")
+        return passed("rewards fit their own rows at least as well as the rows around them")
     which, advice = ("before", "late") if best < 0 else ("after", "early")
     return found(
-        name,
-        "warn",
         f"rewards fit the row {which} better than their own: predicted from that row they are wrong by "
         f"{_typical(left[best])} of their standard deviation, from their own row by {_typical(left[0])}",
-        "an action would be rewarded for what another one did",
-        f"rewards seem to be logged one step {advice}: move them by one row inside each episode",
-        rows=rows,
+        rows,
+        advice=f"rewards seem to be logged one step {advice}: move them by one row inside each episode",
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rl_training.data.audit.finding import Finding, View, found, hash_rows, passed, plural, unchecked
+from rl_training.data.audit.finding import FIRST, Finding, View, check, found, hash_rows, passed, plural, unchecked
 from rl_training.data.choices import MASKS
 from rl_training.spaces import BoxActions, DiscreteActions
 
@@ -31,140 +31,136 @@ def finite(view: View) -> Finding:
             bad |= wrong
     rows = np.flatnonzero(bad)
     if not len(rows):
-        return passed("finite", "every number is finite")
+        return Finding("finite", "pass", "every number is finite")
     return not_finite(f"{plural(len(rows), 'row')} of {', '.join(names)} hold NaN or infinity", rows.tolist())
 
 
+@check(
+    "possible actions",
+    why="either the mask or the action is wrong, and a policy would learn from what cannot have happened",
+    advice="mend the data, or set invalid_actions: drop to leave such rows out",
+)
 def possible_actions(view: View) -> Finding:
     """Logged choices that their own mask excludes."""
-    name, masks = "possible actions", view.dataset.fields.get("valid_actions")
+    masks = view.dataset.fields.get("valid_actions")
     if masks is None:
-        return unchecked(name, "the data does not say which actions were possible (valid_actions)")
+        return unchecked("the data does not say which actions were possible (valid_actions)")
     choices, allowed = view.dataset.actions.numpy(force=True), masks.numpy(force=True)
     start = view.bounds.start if isinstance(view.bounds, DiscreteActions) else 0
     numbers = choices - start
     inside = (numbers >= 0) & (numbers < allowed.shape[1])
     if not inside.all():
         return found(
-            name,
-            "fail",
             f"{plural(int((~inside).sum()), 'row')} took an action for which valid_actions has no column",
-            "there must be a column for every choice, and choices are numbered as the columns are",
-            "mend the actions, or add the columns that are missing",
-            rows=np.flatnonzero(~inside).tolist(),
+            np.flatnonzero(~inside),
+            verdict="fail",
+            why="there must be a column for every choice, and choices are numbered as the columns are",
+            advice="mend the actions, or add the columns that are missing",
         )
     rows = np.flatnonzero(allowed[np.arange(len(numbers)), numbers] == 0)
     if not len(rows):
-        return passed(name, "every logged action was possible")
-    return found(
-        name,
-        "fail",
-        f"{plural(len(rows), 'row')} took an action that valid_actions excludes there",
-        "either the mask or the action is wrong, and a policy would learn from what cannot have happened",
-        "mend the data, or set invalid_actions: drop to leave such rows out",
-        rows=rows.tolist(),
-    )
+        return passed("every logged action was possible")
+    return found(f"{plural(len(rows), 'row')} took an action that valid_actions excludes there", rows, verdict="fail")
 
 
+@check(
+    "next masks",
+    why="columns may be in another order, or rows missing: values of the next state would be those of other actions",
+    advice="mend the columns, or leave next_valid_actions out: they are taken from the next row then",
+)
 def masks_in_order(view: View) -> Finding:
     """Next masks that are not those of the next row."""
-    name, fields = "next masks", view.dataset.fields
+    fields = view.dataset.fields
     if "next_valid_actions" not in fields or not view.dataset.is_ordered:
-        return unchecked(name, "the data does not say which actions were possible next (next_valid_actions)")
+        return unchecked("the data does not say which actions were possible next (next_valid_actions)")
     now, after = (fields[field].numpy(force=True) for field in MASKS)
     differs = (after[:-1] != now[1:]).any(axis=1) & ~view.dataset.episode_ends.numpy(force=True)[:-1]
     rows = np.flatnonzero(differs)
     if not len(rows):
-        return passed(name, "next_valid_actions are the valid_actions of the next row")
+        return passed("next_valid_actions are the valid_actions of the next row")
     return found(
-        name,
-        "fail",
         f"in {plural(len(rows), 'row')} next_valid_actions are not the valid_actions of the next row",
-        "columns may be in another order, or rows missing: values of the next state would be those of other actions",
-        "mend the columns, or leave next_valid_actions out: they are taken from the next row then",
-        rows=rows.tolist(),
+        rows,
+        verdict="fail",
     )
 
 
+@check(
+    "propensities",
+    why="what was taken was possible; weights by such probabilities are infinite",
+    advice="mend the probabilities; estimates by weights are refused until then",
+)
 def logged_probabilities(view: View) -> Finding:
     """Logged actions that had no probability."""
-    name, logged = "propensities", view.dataset.fields.get("behavior_log_probs")
+    logged = view.dataset.fields.get("behavior_log_probs")
     if logged is None:
-        return unchecked(name, "the data does not say how probable its actions were")
+        return unchecked("the data does not say how probable its actions were")
     rows = np.flatnonzero(np.isneginf(logged.numpy(force=True)))
     if not len(rows):
-        return passed(name, "every logged action had a probability above 0")
-    return found(
-        name,
-        "warn",
-        f"{plural(len(rows), 'row')} hold an action that was taken with probability 0",
-        "what was taken was possible; weights by such probabilities are infinite",
-        "mend the probabilities; estimates by weights are refused until then",
-        rows=rows.tolist(),
-    )
+        return passed("every logged action had a probability above 0")
+    return found(f"{plural(len(rows), 'row')} hold an action that was taken with probability 0", rows)
 
 
 def not_finite(message: str, rows: list[int], count: int | None = None) -> Finding:
     """The finding that some values are no numbers."""
     why = "one such value makes every loss NaN, and training cannot go on"
     advice = "find out what the sensor or the query returned there, and drop those episodes or fill the gaps"
-    finding = found("finite", "fail", message, why, advice, rows=rows)
-    return finding if count is None else Finding(**{**vars(finding), "count": count})
+    return Finding("finite", "fail", message, why, advice, len(rows) if count is None else count, tuple(rows[:FIRST]))
 
 
+@check(
+    "constant columns",
+    why="a column that is constant says nothing, and anything can happen when it changes once the policy is in use",
+    advice="check that the sensor was connected; leave the columns out if they are meant to be constant",
+)
 def constant_columns(view: View) -> Finding:
     """Observation columns that never change."""
     constant = np.flatnonzero(view.low == view.high)
     if not len(constant):
-        return passed("constant columns", "every observation column varies")
-    return found(
-        "constant columns",
-        "warn",
-        f"observation columns that never change: {view.obs_named(constant)}",
-        "a column that is constant says nothing, and anything can happen when it changes once the policy is in use",
-        "check that the sensor was connected; leave the columns out if they are meant to be constant",
-    )
+        return passed("every observation column varies")
+    return found(f"observation columns that never change: {view.obs_named(constant)}")
 
 
+@check(
+    "duplicated columns",
+    why="the same quantity twice weighs twice, and policies that rely on the difference of both act on noise",
+    advice="leave one of each pair out",
+)
 def duplicate_columns(view: View) -> Finding:
     """Observation columns that say what another column says."""
-    name = "duplicated columns"
     obs = view.obs[:, :MOST_COLUMNS][view.sample].astype(np.float64)
     varying = np.flatnonzero(obs.std(axis=0) > 0)
     if len(varying) < 2 or len(obs) < 3:
-        return unchecked(name, "there are no two columns to compare")
+        return unchecked("there are no two columns to compare")
     with np.errstate(invalid="ignore", divide="ignore"):
         correlation = np.triu(np.abs(np.corrcoef(obs[:, varying], rowvar=False)), 1)
     pairs = varying[np.argwhere(np.nan_to_num(correlation) > NEARLY)]
     if not len(pairs):
-        return passed(name, "no two observation columns say the same")
+        return passed("no two observation columns say the same")
     exact = sum(bool((view.obs[:, first] == view.obs[:, second]).all()) for first, second in pairs[:MOST_COLUMNS])
     texts = ", ".join(f"{view.obs_names[first]} and {view.obs_names[second]}" for first, second in pairs[:4])
     kind = f"{exact} of them equal" if exact else "none of them exactly equal"
-    return found(
-        name,
-        "warn",
-        f"{plural(len(pairs), 'pair')} of observation columns say the same ({kind}): {texts}",
-        "the same quantity twice weighs twice, and policies that rely on the difference of both act on noise",
-        "leave one of each pair out",
-    )
+    return found(f"{plural(len(pairs), 'pair')} of observation columns say the same ({kind}): {texts}")
 
 
+@check(
+    "action bounds",
+    why="actions are scaled by their bounds, so the policy would learn something it can never do",
+    advice="state the true bounds (action_low, action_high), convert the unit, or set clip_actions: true",
+)
 def action_bounds(view: View) -> Finding:
     """Actions that cannot be."""
-    name = "action bounds"
     if view.bounds is None and view.dataset.is_discrete and (view.actions < 0).any():
         negative = np.flatnonzero((view.actions < 0).any(axis=1))
         return found(
-            name,
-            "fail",
             f"{plural(len(negative), 'row')} have a negative action",
-            "choices are numbered from 0 on; a negative number often stands for a value that is missing",
-            "mend these rows, or leave them out",
-            rows=negative.tolist(),
+            negative,
+            verdict="fail",
+            why="choices are numbered from 0 on; a negative number often stands for a value that is missing",
+            advice="mend these rows, or leave them out",
         )
     if view.bounds is None:
-        return unchecked(name, "the bounds of actions are not known; an environment (--env) tells them")
+        return unchecked("the bounds of actions are not known; an environment (--env) tells them")
     if isinstance(view.bounds, BoxActions):
         low, high = (np.asarray(values, dtype=np.float32) for values in (view.bounds.low, view.bounds.high))
         margin = 1e-5 * (high - low)
@@ -176,22 +172,18 @@ def action_bounds(view: View) -> Finding:
         limits = f"{first} to {after - 1}"
     rows = np.flatnonzero(wrong)
     if not len(rows):
-        return passed(name, f"every action is within {limits}")
-    return found(
-        name,
-        "fail",
-        f"{plural(len(rows), 'row')} have actions outside {limits}",
-        "actions are scaled by their bounds, so the policy would learn something it can never do",
-        "state the true bounds (action_low, action_high), convert the unit, or set clip_actions: true",
-        rows=rows,
-    )
+        return passed(f"every action is within {limits}")
+    return found(f"{plural(len(rows), 'row')} have actions outside {limits}", rows, verdict="fail")
 
 
+@check(
+    "actions at bounds",
+    why="the log hardly shows what lies between the bounds, so values there are guesses",
+    advice="check whether commands were clipped before they were logged; prefer algorithms that stay near the log",
+    needs="continuous actions",
+)
 def stuck_actions(view: View) -> Finding:
     """Actions that are at a bound most of the time."""
-    name = "actions at bounds"
-    if view.dataset.is_discrete:
-        return unchecked(name, "actions are choices")
     if isinstance(view.bounds, BoxActions):
         low, high = np.asarray(view.bounds.low), np.asarray(view.bounds.high)
     else:
@@ -201,42 +193,35 @@ def stuck_actions(view: View) -> Finding:
     at_bound &= low < high
     stuck = np.flatnonzero(at_bound.mean(axis=0) > AT_BOUND)
     if not len(stuck):
-        return passed(name, f"at most {at_bound.mean(axis=0).max():.0%} of the rows have an action at a bound")
+        return passed(f"at most {at_bound.mean(axis=0).max():.0%} of the rows have an action at a bound")
     rows = np.flatnonzero(at_bound[:, stuck].any(axis=1))
-    return found(
-        name,
-        "warn",
-        f"action columns that are at a bound more than half of the time: {view.actions_named(stuck)}",
-        "the log hardly shows what lies between the bounds, so values there are guesses",
-        "check whether commands were clipped before they were logged; prefer algorithms that stay near the log",
-        rows=rows,
-    )
+    return found(f"action columns that are at a bound more than half of the time: {view.actions_named(stuck)}", rows)
 
 
+@check(
+    "quantised actions",
+    why="a policy with continuous actions will ask for values in between, of which the log knows nothing",
+    advice="if actions are choices, store them as integers and use an algorithm for discrete actions",
+    needs="continuous actions",
+)
 def quantised_actions(view: View) -> Finding:
     """Continuous actions that take a few values only."""
-    name = "quantised actions"
-    if view.dataset.is_discrete:
-        return unchecked(name, "actions are choices")
     some = view.actions[view.sample]
     counts = np.array([len(np.unique(column)) for column in some.T])
     few = np.flatnonzero((counts > 1) & (counts <= FEW_VALUES) & (10 * counts <= len(some)))
     if not len(few):
-        return passed(name, "actions take many values")
-    return found(
-        name,
-        "warn",
-        f"action columns that take at most {counts[few].max()} different values: {view.actions_named(few)}",
-        "a policy with continuous actions will ask for values in between, of which the log knows nothing",
-        "if actions are choices, store them as integers and use an algorithm for discrete actions",
-    )
+        return passed("actions take many values")
+    return found(f"action columns that take at most {counts[few].max()} different values: {view.actions_named(few)}")
 
 
+@check(
+    "action scale",
+    why="all columns are brought to [-1, 1] by their bounds; a column in another unit becomes nearly constant there",
+    advice="convert the column to the unit of its bounds, or state the bounds it really has",
+    needs="continuous actions",
+)
 def action_scale(view: View) -> Finding:
     """Actions in a unit that does not fit their bounds, or each other."""
-    name = "action scale"
-    if view.dataset.is_discrete:
-        return unchecked(name, "actions are choices")
     low, high = view.actions.min(axis=0), view.actions.max(axis=0)
     width = (high - low).astype(np.float64)
     constant = np.flatnonzero(width == 0)
@@ -254,21 +239,19 @@ def action_scale(view: View) -> Finding:
         names = [view.action_names[int(k)] for k in (width.argmax(), width.argmin())]
         message = f"the range of action column {names[0]} is more than 1000 times that of {names[1]}"
     if not message:
-        return passed(name, f"logged actions lie in [{low.min():.3g}, {high.max():.3g}]")
-    return found(
-        name,
-        "warn",
-        message,
-        "all columns are brought to [-1, 1] by their bounds; a column in another unit becomes nearly constant there",
-        "convert the column to the unit of its bounds, or state the bounds it really has",
-    )
+        return passed(f"logged actions lie in [{low.min():.3g}, {high.max():.3g}]")
+    return found(message)
 
 
+@check(
+    "duplicated transitions",
+    why="copies weigh more than other rows, and held-out rows are not new if training has seen their copies",
+    advice="check whether files or shards were joined twice, and drop the copies",
+)
 def duplicate_rows(view: View) -> Finding:
     """Transitions that are there more than once."""
-    name = "duplicated transitions"
     if view.is_tabular:
-        return unchecked(name, "observations repeat, as in a table of states: equal rows are expected")
+        return unchecked("observations repeat, as in a table of states: equal rows are expected")
     fields = [view.obs, view.actions, view.rewards, view.next_obs]
     hashes = hash_rows(fields)
     order = np.argsort(hashes, kind="stable")
@@ -276,22 +259,18 @@ def duplicate_rows(view: View) -> Finding:
     rows = np.sort(order[1:][same])
     if len(rows) <= 0.001 * view.rows:
         few = f"only {plural(len(rows), 'transition')} are copies of earlier ones"
-        return passed(name, few if len(rows) else "no transition is a copy of another")
-    return found(
-        name,
-        "warn",
-        f"{plural(len(rows), 'transition')} ({len(rows) / view.rows:.1%}) are copies of earlier ones",
-        "copies weigh more than other rows, and held-out rows are not new if training has seen their copies",
-        "check whether files or shards were joined twice, and drop the copies",
-        rows=rows,
-    )
+        return passed(few if len(rows) else "no transition is a copy of another")
+    return found(f"{plural(len(rows), 'transition')} ({len(rows) / view.rows:.1%}) are copies of earlier ones", rows)
 
 
+@check(
+    "duplicated episodes",
+    why="the data is smaller than it looks, and held-out episodes may be copies of those that are trained on",
+    advice="drop the copies; a simulator that was seeded alike each time, or a file that was read twice, makes them",
+    needs="episodes",
+)
 def duplicate_episodes(view: View) -> Finding:
     """Episodes that are there more than once."""
-    name = "duplicated episodes"
-    if not view.dataset.has_episodes:
-        return unchecked(name, "episodes are not known")
     hashes = hash_rows([view.obs, view.actions, view.rewards])
     seen: dict[bytes, int] = {}
     rows = []
@@ -302,12 +281,5 @@ def duplicate_episodes(view: View) -> Finding:
         if seen.setdefault(hashes[start:stop].tobytes(), start) != start:
             rows.append(start)
     if not rows:
-        return passed(name, "no episode is a copy of another")
-    return found(
-        name,
-        "warn",
-        f"{plural(len(rows), 'episode')} are copies of earlier ones, row by row",
-        "the data is smaller than it looks, and held-out episodes may be copies of those that are trained on",
-        "drop the copies; a simulator that was seeded alike each time, or a file that was read twice, makes them",
-        rows=rows,
-    )
+        return passed("no episode is a copy of another")
+    return found(f"{plural(len(rows), 'episode')} are copies of earlier ones, row by row", rows)

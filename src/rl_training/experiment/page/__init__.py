@@ -8,10 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rl_training.experiment.page import evidence, judgement
-from rl_training.experiment.page.gathering import Plain, gather
-from rl_training.experiment.page.html import render
-from rl_training.experiment.page.training import training
+from rl_training.experiment.page import evidence, gather, render, verdict
 from rl_training.files import write_text
 from rl_training.types import ConfigError
 
@@ -33,7 +30,7 @@ def report_content(
     chosen: str | Path | None = None,
     title: str | None = None,
     sentence: str | None = None,
-) -> Plain:
+) -> gather.Plain:
     """Everything that the page shows, as plain values under one key per section.
 
     `estimates` and `selection` are what the commands of these names found, as files or plain values; by default those
@@ -42,7 +39,7 @@ def report_content(
     report is about; by default the selected one, else the one with the highest estimate. `sentence` replaces the
     verdict's own.
     """
-    material = gather(
+    material = gather.gather(
         runs,
         estimates=estimates,
         selection=selection,
@@ -56,26 +53,26 @@ def report_content(
     content = {
         "format": FORMAT,
         "title": title or f"Policies for {', '.join(subjects[:MOST_NAMED])}{more}",
-        "verdict": judgement.verdict(material, sentence),
-        "candidates": judgement.candidates(material),
+        "verdict": verdict.verdict(material, sentence),
+        "candidates": verdict.candidates(material),
         "log": evidence.log(material),
-        "controls": judgement.controls(material),
-        "agreement": judgement.agreement(material),
-        "weights": judgement.weights(material),
+        "controls": verdict.controls(material),
+        "agreement": verdict.agreement(material),
+        "weights": verdict.weights(material),
         "risk": evidence.risk(material),
         "behavior": evidence.behavior(material),
-        "training": training(material),
+        "training": evidence.training(material),
         "real_episodes": evidence.real_episodes(material),
         "handover": evidence.handover(material),
         "limits": evidence.limits(material),
     }
-    found: Plain = _plain(content)
+    found: gather.Plain = _plain(content)
     return found
 
 
 def write_report(
     runs: str | Path | Iterable[str | Path], out: str | Path, *, title: str | None = None, **options: Any
-) -> Plain:
+) -> gather.Plain:
     """Write the report of runs to a `.html` file and its content to the `.json` file beside it; the content.
 
     `options` are those of `report_content`.
@@ -83,7 +80,7 @@ def write_report(
     out = Path(out)
     check_page(out)
     content = report_content(runs, title=title, **options)
-    write_text(out, render(content))
+    write_text(out, render.render(content))
     write_text(out.with_suffix(".json"), json.dumps(content, indent=1, allow_nan=False) + "\n")
     return content
 
