@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +11,7 @@ from rl_training.cli.columns import column_mapping, takes_columns
 from rl_training.cli.console import print_json, print_table
 from rl_training.cli.options import ImportOption, JsonOption
 from rl_training.files import write_text
+from rl_training.templates import fill_template
 from rl_training.types import ConfigError
 
 if TYPE_CHECKING:
@@ -21,22 +21,6 @@ MEANING = (
     "fail: the data is wrong, whatever it is about. warn: it looks wrong, or limits what can be learned; for some data "
     "it is right."
 )
-STYLE = """
-:root { color-scheme: light dark; --ink: #1c2430; --paper: #fff; --line: #d8dee6; --faint: #5b6675;
-  --pass: #1a7f37; --warn: #9a6700; --fail: #cf222e; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e3e8ee; --paper: #14181d; --line: #343c46; --faint: #98a3b0;
-  --pass: #4ac26b; --warn: #e0b34a; --fail: #ff7b72; } }
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 60rem;
-  margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.4rem; overflow-wrap: anywhere; }
-table { border-collapse: collapse; width: 100%; }
-td, th { text-align: left; vertical-align: top; padding: .5rem .75rem .5rem 0; border-bottom: 1px solid var(--line); }
-td:nth-child(2) { white-space: nowrap; }
-p { margin: .25rem 0; }
-.faint { color: var(--faint); }
-.pass { color: var(--pass); } .warn { color: var(--warn); } .fail { color: var(--fail); }
-.verdict { font-weight: 600; }
-"""
 
 
 @takes_columns
@@ -106,24 +90,9 @@ def meaning(report: Audit) -> str:
 def page(report: Audit) -> str:
     """The report as one self-contained page."""
     order = ("fail", "warn", "pass", "not checked")
-    rows = "".join(_row(each) for each in sorted(report.findings, key=lambda each: order.index(each.verdict)))
-    title = escape(f"Audit of {report.source}")
-    return (
-        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>\n'
-        f'<body><h1>{title}</h1><p class="verdict {report.verdict}">{escape(summary(report))}</p>\n'
-        f'<p class="faint">{escape(meaning(report))}</p>\n'
-        f"<table><tr><th>Check</th><th>Verdict</th><th>Finding</th></tr>\n{rows}</table></body></html>\n"
-    )
-
-
-def _row(finding: Finding) -> str:
-    """One line of the page's table."""
-    text = f"<p>{escape(finding.message)}</p>"
-    if finding.is_alarm:
-        lines = {name: value for name, value in _details(finding).items() if name != "what"}
-        text += "".join(f'<p class="faint">{name}: {escape(value)}</p>' for name, value in lines.items())
-    verdict = (
-        f'<td class="verdict {"faint" if finding.verdict == "not checked" else finding.verdict}">{finding.verdict}</td>'
-    )
-    return f"<tr><td>{escape(finding.check)}</td>{verdict}<td>{text}</td></tr>\n"
+    findings = [
+        (each, {name: text for name, text in _details(each).items() if name != "what"} if each.is_alarm else {})
+        for each in sorted(report.findings, key=lambda each: order.index(each.verdict))
+    ]
+    about = {"report": report, "findings": findings, "summary": summary(report), "meaning": meaning(report)}
+    return fill_template("audit.html", about)
