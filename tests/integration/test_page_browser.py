@@ -17,7 +17,7 @@ from steering import QUICK, away, rest, steering_log, towards
 
 from rl_training import BC, TD3BC, estimate
 from rl_training.experiment.page import charts, write_report
-from rl_training.experiment.page.style import STYLE
+from rl_training.templates import FOLDER
 
 browser = pytest.importorskip("browser", reason="needs the package websockets")
 pytestmark = pytest.mark.extras
@@ -163,12 +163,13 @@ def test_labels_find_room_wherever_the_log_lies_and_however_long_names_are(
             x_name="x",
             y_name="y",
         ),
-        charts.scatter([{"x": 0.0, "y": 0.0}, {"x": 0.01, "y": 0.01}, {"x": 9.0, "y": 9.0}], x_name="x", y_name="y"),
+        charts.scatter([(0.0, 0.0), (0.01, 0.01), (9.0, 9.0)], x_name="x", y_name="y"),
         charts.bars(["a" * 40, "b"], {"logged": [0.2, 0.8], "chosen": [1.0, 0.0]}, axis="share of situations"),
     ]
+    style = (FOLDER / "style.css").read_text(encoding="utf-8")
     shown = "".join(f"<figure>{figure}</figure>" for figure in figures)
     viewport = '<meta name="viewport" content="width=device-width">'
-    (tmp_path / "figures.html").write_text(f"<!DOCTYPE html>{viewport}<style>{STYLE}</style><main>{shown}</main>")
+    (tmp_path / "figures.html").write_text(f"<!DOCTYPE html>{viewport}<style>{style}</style><main>{shown}</main>")
     tab.open(tmp_path / "figures.html", width=width)
     assert tab.evaluate(CLASHES) == []
 

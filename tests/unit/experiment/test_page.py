@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
-from collections import Counter
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from judged_runs import candidates_of
+from page_outline import Page
 from run_directories import make_run, returns
 from steering import QUICK, STEPS, Act, away, steering_log, towards
 
 from rl_training import BC, estimate
 from rl_training.experiment.page import report_content, write_report
-from rl_training.experiment.page.html import render
+from rl_training.experiment.page.render import render
 from rl_training.runtime import load_policy
 from rl_training.types import ConfigError
 
@@ -36,47 +34,6 @@ SECTIONS = (
     "handover",
     "limits",
 )
-VOID = {"meta", "link", "br", "img", "hr", "input"}
-SELF_CLOSING = {"path", "rect", "circle"}
-
-
-class Reader(HTMLParser):
-    """Tags that are open, how often each occurs, and every address."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.stack: list[str] = []
-        self.counts: Counter[str] = Counter()
-        self.addresses: list[str] = []
-        self.bare_figures = 0
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.counts[tag] += 1
-        self.addresses += [value or "" for name, value in attrs if name in ("src", "href", "xlink:href", "action")]
-        assert not any(name.startswith("on") for name, _ in attrs), attrs
-        if tag not in VOID | SELF_CLOSING:
-            self.stack.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        assert tag in SELF_CLOSING, tag
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.stack.pop() == tag
-
-
-def read(page: str) -> Reader:
-    """The page, if it is well formed and asks for nothing."""
-    reader = Reader(page)
-    assert reader.stack == []
-    assert reader.counts["script"] == 0
-    assert reader.addresses == ["data:,"]
-    assert not re.search(r"@import|url\(|https?://", page)
-    assert len(page.encode()) < 2_000_000
-    for figure in re.findall(r"<figure>.*?</figure>", page, flags=re.DOTALL):
-        assert "<svg" in figure
-        assert "<table>" in figure.split("<details>")[1]
-    return reader
 
 
 def clone(folder: Path, name: str, policy: Act) -> Path:
@@ -174,16 +131,6 @@ def test_the_policy_is_compared_with_the_log_where_it_acts_otherwise(content: di
     assert all(abs(row["logged"][0] - row["chosen"][0]) > 3 for row in rows)
 
 
-def test_the_page_is_well_formed_and_every_figure_has_a_table(judged: Path, content: dict[str, Any]) -> None:
-    page = (judged / "report.html").read_text()
-    reader = read(page)
-    assert reader.counts["figure"] >= 5
-    assert reader.counts["section"] == 1 + sum(content[name] is not None for name in SECTIONS[1:])
-    assert "good is better than the data" in page
-    assert content["limits"]["limits"][0] in page
-    assert "rl-training estimate " in page
-
-
 def test_words_from_outside_are_never_markup(judged: Path, tmp_path: Path) -> None:
     evil = "<img src=x onerror=alert(1)>"
     shutil.copytree(judged / "runs" / "good", tmp_path / evil)
@@ -193,7 +140,7 @@ def test_words_from_outside_are_never_markup(judged: Path, tmp_path: Path) -> No
     found |= {"best": [], "source": '"><script>alert(3)</script>'}
     content = write_report(tmp_path / evil, tmp_path / "r.html", estimates=found, title="</title><script>alert(4)")
     page = (tmp_path / "r.html").read_text()
-    read(page)
+    Page(page)
     for number in range(1, 5):
         assert f"alert({number})" in page
     assert evil not in page
@@ -213,43 +160,31 @@ def test_names_of_columns_are_never_markup(tmp_path: Path) -> None:
     assert content["behavior"]["dimensions"][0]["name"] == "<script>push"
     assert content["behavior"]["most_different"]["features"] == ["<b>place"]
     page = (tmp_path / "r.html").read_text()
-    read(page)
+    Page(page)
     assert "&lt;script&gt;push" in page
 
 
 def test_without_estimates_the_page_says_which_command_makes_them(judged: Path, tmp_path: Path) -> None:
     run = shutil.copytree(judged / "runs" / "good", tmp_path / "good")
     (run / "estimate.json").unlink()
-    content = write_report(run, tmp_path / "r.html")
+    content = report_content(run)
     assert "has not been estimated" in content["verdict"]["sentence"]
     assert content["candidates"]["command"] == f"rl-training estimate {run}"
     assert (content["agreement"], content["weights"], content["real_episodes"], content["handover"]) == (None,) * 4
-    page = (tmp_path / "r.html").read_text()
-    read(page)
-    assert f"rl-training estimate {run}" in page
-    assert "second opinion" not in page
 
 
-def test_policies_that_cannot_be_judged_are_named_with_their_reasons_and_have_no_point(
-    judged: Path, tmp_path: Path
-) -> None:
+def test_policies_that_cannot_be_judged_are_named_with_their_reasons_and_have_no_point(judged: Path) -> None:
     found = estimates_of(judged)
     nothing = {"value": None, "interval": None, "difference": None, "probability_better": None}
     reasons = ["the estimator does not reproduce the log"]
     refused = [{**each, **nothing, "verdict": "cannot be judged", "reasons": reasons} for each in found["policies"]]
-    content = write_report(
+    content = report_content(
         judged / "runs",
-        tmp_path / "r.html",
         estimates={**found, "policies": refused, "best": [], "control_passes": False},
     )
     assert content["verdict"]["sentence"] == "None of these 2 policies can be judged by this log."
     assert content["verdict"]["tone"] == "bad"
     assert content["verdict"]["chosen"] is None
-    page = (tmp_path / "r.html").read_text()
-    read(page)
-    assert 'class="point"' not in page
-    assert "good, bad: the estimator does not reproduce the log." in page or "bad, good: the estimator" in page
-    assert "It fails" in page
 
 
 def test_one_refused_policy_does_not_hide_the_other(judged: Path) -> None:
@@ -294,13 +229,12 @@ def test_data_that_is_gone_is_said_to_be_gone(judged: Path, tmp_path: Path) -> N
     saved = judged / "good.npz"
     hidden = saved.rename(judged / "hidden.npz")
     try:
-        content = write_report(run, tmp_path / "r.html")
+        content = report_content(run)
     finally:
         hidden.rename(saved)
     assert "good.npz" in content["log"]["why_no_data"]
     assert content["log"]["rows"] is not None
     assert "missing" in content["behavior"]
-    read((tmp_path / "r.html").read_text())
 
 
 def selection_of(folder: Path, *, basis: str) -> dict[str, Any]:
@@ -324,9 +258,9 @@ def selection_of(folder: Path, *, basis: str) -> dict[str, Any]:
     }
 
 
-def test_a_selection_brings_its_choice_its_claim_and_its_real_episodes(judged: Path, tmp_path: Path) -> None:
+def test_a_selection_brings_its_choice_its_claim_and_its_real_episodes(judged: Path) -> None:
     selection = selection_of(judged, basis="held-out episodes")
-    content = write_report(judged / "runs", tmp_path / "r.html", selection=selection)
+    content = report_content(judged / "runs", selection=selection)
     sentence = content["verdict"]["sentence"]
     assert sentence.startswith("good is not distinguishable from the data: on 30 episodes that did not choose it")
     assert "that of the log is −2.6" in sentence  # noqa: RUF001 - as the page has it
@@ -335,9 +269,6 @@ def test_a_selection_brings_its_choice_its_claim_and_its_real_episodes(judged: P
     assert [each["returns"] for each in found["policies"]] == [[-3.0, -2.0], [-9.0]]
     # Quantiles of two or three episodes would say nothing.
     assert [each["of"] for each in content["risk"]["returns"]] == ["the log"]
-    page = (tmp_path / "r.html").read_text()
-    read(page)
-    assert "3 of 5 real episodes were spent" in page
     corrected = report_content(judged / "runs", selection=selection_of(judged, basis="corrected"))
     assert "corrected for having been chosen" in corrected["verdict"]["sentence"]
 
@@ -357,7 +288,7 @@ def test_a_claim_by_other_episodes_is_what_the_answer_says(judged: Path) -> None
     assert content["verdict"]["chosen"]["estimate"]["logged_value"] == -4.0
 
 
-def test_estimates_by_weighting_stand_beside_the_fit(judged: Path, tmp_path: Path) -> None:
+def test_estimates_by_weighting_stand_beside_the_fit(judged: Path) -> None:
     found = estimates_of(judged)
     good, bad = (each["name"] for each in found["policies"])
     value = {"estimator": "PDWIS", "value": -2.25, "standard_error": 0.1, "interval": [-2.5, -2.0]}
@@ -369,14 +300,10 @@ def test_estimates_by_weighting_stand_beside_the_fit(judged: Path, tmp_path: Pat
         {"name": bad, "level": "refuse", "reasons": ["one episode has it all"], "estimates": [], "recommended": None},
     ]
     weighted = [{**each, "agrees": None, "weights": diagnostics if each["name"] == good else {}} for each in weighted]
-    content = write_report(judged / "runs", tmp_path / "r.html", estimates={**found, "weighted": weighted})
+    content = report_content(judged / "runs", estimates={**found, "weighted": weighted})
     first, second = content["weights"]["policies"]
     assert (first["name"], second["name"]) == ("good", "bad")
     assert first["fit"]["value"] == found["policies"][0]["value"]
-    page = (tmp_path / "r.html").read_text()
-    read(page)
-    assert "with care (PDWIS)" in page
-    assert "bad: one episode has it all." in page
 
 
 def test_weights_of_a_selection_are_those_of_its_claim_beside_the_fit_of_the_claim(judged: Path) -> None:
@@ -396,14 +323,13 @@ def test_estimates_are_compared_with_returns_where_runs_were_evaluated(judged: P
         for run, value in zip(runs, values, strict=True)
     ]
     found = {**estimates_of(judged), "policies": policies, "best": [runs[0].name]}
-    content = write_report(tmp_path / "runs", tmp_path / "r.html", estimates=found)
+    content = report_content(tmp_path / "runs", estimates=found)
     assert content["agreement"]["spearman"] == pytest.approx(0.8)
     assert content["agreement"]["regret_at_1"] == 0
     assert [point["found"] for point in content["agreement"]["points"]] == [0.0, -10.0, -20.0, -30.0]
     assert content["training"]["panels"][0]["lines"][0]["runs"] == 4
     assert content["training"]["panels"][0]["lines"][0]["low"] == [-50.0, -30.0]
     assert "cannot be loaded" in content["verdict"]["notes"][0]
-    read((tmp_path / "r.html").read_text())
 
 
 def test_runs_get_short_names_that_tell_them_apart(tmp_path: Path) -> None:
@@ -430,24 +356,20 @@ def test_choices_are_compared_by_their_shares(tmp_path: Path) -> None:
     np.savez(tmp_path / "log.npz", **{**log, "actions": choices})
     options: Any = {"dataset_path": str(tmp_path / "log.npz"), "hidden_sizes": (8,), "num_actions": 3}
     BC(run_name="choices", output_dir=str(tmp_path / "runs"), total_timesteps=30, **options).learn()
-    content = write_report(tmp_path / "runs", tmp_path / "r.html")
+    content = report_content(tmp_path / "runs")
     found = content["behavior"]
     assert found["kind"] == "discrete"
     assert sum(found["choices"]["logged"]) == pytest.approx(1)
     assert sum(found["choices"]["chosen"]) == pytest.approx(1)
     assert found["mean_difference"] == pytest.approx(2 / 3, abs=0.1)
-    read((tmp_path / "r.html").read_text())
 
 
 def test_an_exported_policy_is_described_with_the_sums_of_its_files(judged: Path, tmp_path: Path) -> None:
     load_policy(judged / "runs" / "good").export(tmp_path / "bundle")
-    content = write_report(judged / "runs", tmp_path / "r.html", bundle=tmp_path / "bundle")
+    content = report_content(judged / "runs", bundle=tmp_path / "bundle")
     files = {each["name"]: each for each in content["handover"]["files"]}
     assert files["policy.onnx"]["bytes"] == (tmp_path / "bundle" / "policy.onnx").stat().st_size
     assert len(files["policy.onnx"]["sha256"]) == 64
-    page = (tmp_path / "r.html").read_text()
-    read(page)
-    assert files["policy.onnx"]["sha256"] in page
     with pytest.raises(ConfigError, match=r"is not an exported policy: it has no policy\.json"):
         report_content(judged / "runs", bundle=tmp_path)
 
@@ -456,12 +378,9 @@ def test_data_without_rewards_has_no_returns(tmp_path: Path) -> None:
     np.savez(tmp_path / "log.npz", **{name: each for name, each in steering_log(5).items() if name != "rewards"})
     options: Any = {"dataset_path": str(tmp_path / "log.npz"), "hidden_sizes": (8,), "total_timesteps": 20}
     BC(run_name="clone", output_dir=str(tmp_path / "runs"), **options).learn()
-    content = write_report(tmp_path / "runs", tmp_path / "r.html")
+    content = report_content(tmp_path / "runs")
     assert content["log"]["return_mean"] is None
     assert content["risk"] == {"missing": "The returns of the log are not known: it has no rewards."}
-    page = (tmp_path / "r.html").read_text()
-    read(page)
-    assert "The data has no rewards" in page
 
 
 def test_another_log_can_take_the_place_of_the_runs_own(judged: Path) -> None:

@@ -15,9 +15,9 @@ from judged_runs import estimate_of, estimates_of, selection_with
 from run_directories import make_run, returns
 
 from rl_training.experiment.page import report_content
-from rl_training.experiment.page.checkpoints import checkpoints, doubts
-from rl_training.experiment.page.gathering import gather
-from rl_training.experiment.page.html import render
+from rl_training.experiment.page.gather import gather
+from rl_training.experiment.page.render import render
+from rl_training.experiment.page.verdict import checkpoints, doubts
 
 
 def policy_file(run: Path, step: int) -> Path:

@@ -11,7 +11,7 @@ from run_directories import make_run, returns
 
 from rl_training.experiment.distributions import student_quantile
 from rl_training.experiment.page import report_content
-from rl_training.experiment.page.html import render
+from rl_training.experiment.page.render import render
 
 
 def make_runs(folder: Path, **scores: list[float]) -> None:

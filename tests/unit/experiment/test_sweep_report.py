@@ -12,7 +12,7 @@ from run_directories import make_run
 
 from rl_training.experiment.improvement import compare, compare_two
 from rl_training.experiment.page import report_content
-from rl_training.experiment.page.html import render
+from rl_training.experiment.page.render import render
 from rl_training.experiment.profile_plot import plot_profiles
 from rl_training.experiment.report import read_runs, summarize
 from rl_training.experiment.scores import score_rows
