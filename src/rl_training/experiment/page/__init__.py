@@ -40,13 +40,7 @@ def report_content(
     verdict's own.
     """
     material = gather.gather(
-        runs,
-        estimates=estimates,
-        selection=selection,
-        claim=claim,
-        bundle=bundle,
-        dataset=dataset,
-        chosen=chosen,
+        runs, estimates=estimates, selection=selection, claim=claim, bundle=bundle, dataset=dataset, chosen=chosen
     )
     subjects = list(dict.fromkeys(record.group[1] for record in material.records))
     more = f" and {len(subjects) - MOST_NAMED} more" if len(subjects) > MOST_NAMED else ""

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -320,7 +321,7 @@ def _options(material: Material) -> Plain:
 
 
 def _panel(panel: Panel) -> Plain:
-    lines = []
+    lines: list[Plain] = []
     for place, line in enumerate(panel.lines):
         common = {"name": line.name, "colour": place, "runs": len(line.curves)}
         if line.has_mean:
@@ -328,26 +329,22 @@ def _panel(panel: Panel) -> Plain:
             low, high = (
                 bootstrap_band(line.values) if is_interval else (line.values.min(axis=0), line.values.max(axis=0))
             )
-            kept = _kept(len(line.steps))
-            mean = line.values.mean(axis=0)
-            found = {"x": line.steps[kept], "y": mean[kept], "low": low[kept], "high": high[kept]}
-            lines.append({**common, **{name: values.tolist() for name, values in found.items()}})
+            lines.append({**common, **_points(line.steps, y=line.values.mean(axis=0), low=low, high=high)})
         else:
-            for curve in line.curves:
-                kept = _kept(len(curve.steps))
-                values = {"x": curve.steps[kept].tolist(), "y": curve.values[kept].tolist()}
-                lines.append({**common, "thin": True, **values})
+            lines += [{**common, "thin": True, **_points(each.steps, y=each.values)} for each in line.curves]
+    has_interval = any(each["runs"] >= ENOUGH_FOR_INTERVAL for each in lines)
     return {
         "task": panel.task,
         "metric": panel.metric,
         "axis": panel.axis,
         "data_return": panel.data_return,
-        "band": "95 % interval of the mean"
-        if any(each["runs"] >= ENOUGH_FOR_INTERVAL for each in lines)
-        else "lowest to highest run",
+        "band": "95 % interval of the mean" if has_interval else "lowest to highest run",
         "lines": lines,
     }
 
 
-def _kept(count: int) -> NDArray[np.int64]:
-    return np.unique(np.linspace(0, count - 1, min(count, MOST_POINTS)).round().astype(np.int64))
+def _points(steps: NDArray[Any], **values: NDArray[Any]) -> dict[str, list[float]]:
+    """Values by step; of many, some that are evenly apart."""
+    count = len(steps)
+    kept = np.unique(np.linspace(0, count - 1, min(count, MOST_POINTS)).round().astype(np.int64))
+    return {name: each[kept].tolist() for name, each in {"x": steps, **values}.items()}

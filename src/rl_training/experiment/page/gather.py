@@ -114,6 +114,8 @@ def gather(
     choice = _choose(records, found, policies, picked, chosen)
     saved = _policy(_checkpoint(found, choice) or records[0].path, notes)
     data, why_no_data = _log(saved, source_file(found) if dataset is None else dataset, is_given=dataset is not None)
+    if bundle is not None and not read_json(Path(bundle) / "policy.json"):
+        raise ConfigError(f"{str(bundle)!r} is not an exported policy: it has no policy.json")
     return Material(
         records=records,
         names=display_names(records),
@@ -121,13 +123,18 @@ def gather(
         policies=policies,
         selection=picked,
         claim=_claim(None if claim is None else _read(claim, check_estimates), picked, choice),
-        bundle=_checked_bundle(bundle),
+        bundle=None if bundle is None else Path(bundle),
         choice=choice,
         saved=saved,
         data=data,
         why_no_data=why_no_data,
         notes=notes,
     )
+
+
+def pick(found: Mapping[str, Any], *names: str) -> Plain:
+    """Some of the values of a mapping."""
+    return {name: found[name] for name in names}
 
 
 def _read(given: Mapping[str, Any] | str | Path, check: Callable[[Mapping[str, Any], str], Plain]) -> Plain:
@@ -137,14 +144,6 @@ def _read(given: Mapping[str, Any] | str | Path, check: Callable[[Mapping[str, A
     if not Path(given).is_file():
         raise ConfigError(f"{str(given)!r} does not exist")
     return check(read_json(Path(given)), repr(str(given)))
-
-
-def _checked_bundle(bundle: str | Path | None) -> Path | None:
-    if bundle is None:
-        return None
-    if not read_json(Path(bundle) / "policy.json"):
-        raise ConfigError(f"{str(bundle)!r} is not an exported policy: it has no policy.json")
-    return Path(bundle)
 
 
 def _stored_estimates(records: Sequence[RunRecord], notes: list[str]) -> Plain | None:

@@ -15,18 +15,31 @@ from rl_training.experiment.claims import (
     LEAST_KAPPA,
     MOST_CLIPPED,
     MOST_NOVEL,
+    SAME,
     WORSE,
     probability_text,
     simultaneous,
     verdict_text,
 )
 from rl_training.experiment.page.charts import number
-from rl_training.experiment.page.gather import RETURN, Material, Plain, runs_of, step_of
+from rl_training.experiment.page.gather import RETURN, Material, Plain, pick, runs_of, step_of
 from rl_training.experiment.ranking import regret_at_k, spearman
 from rl_training.experiment.report import RunRecord
 from rl_training.runtime.fitting import default_gamma
 from rl_training.runtime.policy_value import VALUE
 
+ADVICE = {
+    BETTER: (
+        "Try it in a few real episodes before it takes over; the last section says what was not examined.",
+        "good",
+    ),
+    WORSE: ("Keep what is done today, or train again with other data or options.", "bad"),
+    SAME: (
+        "There is no reason in this log to change what is done today. More episodes, or a few real ones, could tell.",
+        "open",
+    ),
+}
+"""What to do by the verdict on the chosen policy, and the tone of that."""
 FEWEST_COMPARED = 3
 """The fewest policies for which a rank correlation is shown."""
 FEWEST = 2
@@ -40,13 +53,16 @@ def verdict(material: Material, said: str | None = None) -> Plain:
     policies = candidates(material).get("policies", [])
     standing = _standing(material, policies)
     sentence, advice, tone = _sentence(material, policies, standing)
+    run = material.choice.run
     data: Plain = next(filter(None, (record.metadata.get("data") for record in material.records)), {})
     return {
         "sentence": said or sentence,
         "advice": advice,
         "tone": tone,
-        "chosen": _chosen(material, standing),
-        "logged_return": _logged_return(material, data),
+        "chosen": None
+        if run is None
+        else {"name": material.chosen_name, "run": str(run), "why": material.choice.why, "estimate": standing},
+        "logged_return": data.get("return_mean") if material.estimates is None else material.estimates["logged_return"],
         "refused": [{"name": each["name"], "reasons": each["reasons"]} for each in policies if each["reasons"]],
         "date": datetime.now().astimezone().isoformat(timespec="minutes"),
         "fingerprint": data.get("fingerprint"),
@@ -71,19 +87,6 @@ def _standing(material: Material, policies: Sequence[Plain]) -> Plain | None:
 
 def _probability(value: float | None) -> str | None:
     return None if value is None else probability_text(value)
-
-
-def _chosen(material: Material, standing: Plain | None) -> Plain | None:
-    run = material.choice.run
-    if run is None:
-        return None
-    return {"name": material.chosen_name, "run": str(run), "why": material.choice.why, "estimate": standing}
-
-
-def _logged_return(material: Material, data: Mapping[str, Any]) -> float | None:
-    if material.estimates is not None:
-        return float(material.estimates["logged_return"])
-    return None if data.get("return_mean") is None else float(data["return_mean"])
 
 
 def _sentence(material: Material, policies: Sequence[Plain], chosen: Plain | None) -> tuple[str, str, str]:
@@ -121,20 +124,7 @@ def _of_chosen(judged: Sequence[Plain], chosen: Plain) -> tuple[str, str, str]:
         same = f" {count} not distinguishable from it."
     elif others:
         same = f" {others[0]} has a higher estimate."
-    if chosen["verdict"] == BETTER:
-        advice = "Try it in a few real episodes before it takes over; the last section says what was not examined."
-        return f"{chosen['name']} is better than the data: {numbers}.{same}", advice, "good"
-    if chosen["verdict"] == WORSE:
-        return (
-            f"{chosen['name']} is worse than the data: {numbers}.{same}",
-            "Keep what is done today, or train again with other data or options.",
-            "bad",
-        )
-    return (
-        f"{chosen['name']} is not distinguishable from the data: {numbers}.{same}",
-        "There is no reason in this log to change what is done today. More episodes, or a few real ones, could tell.",
-        "open",
-    )
+    return f"{chosen['name']} is {verdict_text(chosen['verdict'])}: {numbers}.{same}", *ADVICE[chosen["verdict"]]
 
 
 def _without_estimates(material: Material) -> tuple[str, str, str]:
@@ -164,13 +154,11 @@ def candidates(material: Material) -> Plain:
             "name": material.name_of(each),
             "policy": each["name"],
             "run": str(material.policies.get(each["name"], each["name"])),
-            "value": each["value"],
-            "interval": each["interval"],
+            **pick(each, "value", "interval"),
             "simultaneous_interval": None
             if each["interval"] is None
             else simultaneous(each["value"], each["interval"], policies=judged, members=members),
-            "difference": each["difference"],
-            "probability_better": each["probability_better"],
+            **pick(each, "difference", "probability_better"),
             "probability_text": _probability(each["probability_better"]),
             "verdict": each["verdict"],
             "verdict_text": verdict_text(each["verdict"]),
@@ -196,10 +184,7 @@ def candidates(material: Material) -> Plain:
         "left_out": [material.name_of(each) for each in left_out(material)],
         "logged_value": found["logged_value"],
         "logged_band": [found["logged_value"] - error, found["logged_value"] + error],
-        "gamma": found["gamma"],
-        "source": found["source"],
-        "relation": found["relation"],
-        "episodes": found["episodes"],
+        **pick(found, "gamma", "source", "relation", "episodes"),
         "horizon": round(1 / (1 - found["gamma"])),
         "most_novel": MOST_NOVEL,
     }
@@ -212,9 +197,7 @@ def controls(material: Material) -> Plain:
         missing = "There is nothing to control before policies have been estimated."
         return {"missing": missing, "checkpoints": checkpoints(material)}
     return {
-        "logged_value": found["logged_value"],
-        "behavior_value": found["behavior_value"],
-        "behavior_members": list(found["behavior_members"]),
+        **pick(found, "logged_value", "behavior_value", "behavior_members"),
         "tolerance": found["control_tolerance"],
         "passes": found["control_passes"],
         "kappa": found["kappa"],
@@ -226,8 +209,7 @@ def controls(material: Material) -> Plain:
             {
                 "name": material.name_of(each),
                 "curve": [list(point) for point in each["curve"] if all(map(math.isfinite, point))],
-                "clipped_share": each["clipped_share"],
-                "raw_value": each["raw_value"],
+                **pick(each, "clipped_share", "raw_value"),
             }
             for each in found["policies"]
         ],
@@ -251,10 +233,8 @@ def agreement(material: Material) -> Plain | None:
         return None
     scale = _units(material, found)
     for point in points:
-        in_units = (
-            None if scale is None else found["logged_return"] + scale * (point["estimate"] - found["logged_value"])
-        )
-        point["estimated_return"] = in_units
+        above = point["estimate"] - found["logged_value"]
+        point["estimated_return"] = None if scale is None else found["logged_return"] + scale * above
     enough = len(points) >= FEWEST_COMPARED
     truth, guesses = [point["found"] for point in points], [point["estimate"] for point in points]
     rank = spearman(truth, guesses) if enough else math.nan
@@ -293,17 +273,12 @@ def weights(material: Material) -> Plain | None:
         fits[claim["name"]] = {**fits.get(claim["name"], {}), **claim}
     if not found:
         return None
-    return {
-        "policies": [
-            {**each, "name": material.name_of(fits.get(each["name"], each)), "fit": _fit(fits.get(each["name"]))}
-            for each in found
-        ]
-    }
-
-
-def _fit(estimate: Mapping[str, Any] | None) -> Plain | None:
-    """The estimate by the fit, to stand beside those by weights."""
-    return None if estimate is None else {"value": estimate["value"], "interval": estimate["interval"]}
+    policies = []
+    for each in found:
+        fit = fits.get(each["name"])
+        beside = None if fit is None else pick(fit, "value", "interval")
+        policies.append({**each, "name": material.name_of(fit or each), "fit": beside})
+    return {"policies": policies}
 
 
 def checkpoints(material: Material) -> list[Plain]:
@@ -337,7 +312,7 @@ def _estimated(material: Material, record: RunRecord) -> list[Plain]:
     own, points = runs_of(judged, [record]), dict[int, Plain]()
     for each in judged:
         if each["name"] in own and (step := step_of(each["path"], record)) is not None:
-            points[step] = {"step": step, "value": each["value"], "interval": each["interval"], "policy": each["name"]}
+            points[step] = {"step": step, **pick(each, "value", "interval"), "policy": each["name"]}
     return [points[step] for step in sorted(points)]
 
 
@@ -404,17 +379,12 @@ def _jumps(points: Sequence[Plain], width: float | None, returns: Mapping[int, f
             steps = {"from": before["step"], "to": after["step"]}
             both = [returns[step] for step in steps.values() if step in returns]
             returned = both[1] - both[0] if len(both) == len(steps) else None
-            found.append({**steps, "change": change, "width": allowed, **_in_environment(change, allowed, returned)})
+            # If the return jumped as the value did, the policy changed, not only the fit. A return is not discounted,
+            # so that it changes more than a value.
+            is_real = None if returned is None else returned * change > 0 and abs(returned) > allowed
+            jump = {"change": change, "width": allowed, "return_change": returned, "is_real": is_real}
+            found.append({**steps, **jump})
     return found
-
-
-def _in_environment(change: float, allowed: float, returned: float | None) -> Plain:
-    """How much the return changed, and whether it jumped as the value did: then the policy changed, not only the fit.
-
-    Both are None where the environment does not say. A return is not discounted, so that it changes more than a value.
-    """
-    is_real = None if returned is None else returned * change > 0 and abs(returned) > allowed
-    return {"return_change": returned, "is_real": is_real}
 
 
 def _words(points: Sequence[Plain], width: float | None, jumps: Sequence[Plain]) -> str:
