@@ -16,8 +16,8 @@ from page_outline import Page
 from rl_training.experiment.page.render import render
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "page"
-CASES = ("full", "bare")
-"""A content with all that a page can show, and one of runs without estimates, evaluations and continuous actions."""
+CASES = ("full", "few", "bare")
+"""A content with all that a page can show, one of two policies, and one of runs without estimates and evaluations."""
 KEPT = {"tone", "source", "level", "recommended", "estimator", "kind", "first", "second", "profiles"}
 """Words of a content by which templates decide, or which name another part of it."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ from run_directories import make_run, returns
 
 from rl_training.experiment.distributions import student_quantile
 from rl_training.experiment.page import report_content
-from rl_training.experiment.page.render import render
 
 
 def make_runs(folder: Path, **scores: list[float]) -> None:
@@ -36,11 +34,6 @@ def test_profiles_and_improvements_are_those_of_the_last_scores(tmp_path: Path) 
     # Of six pairs, three are won, one is equal, two are lost; two runs are too few for an interval.
     assert improvement["probability"] == pytest.approx(3.5 / 6)
     assert improvement["interval"] is None
-    page = render(content)
-    for words in ("Performance profiles on Task-v0", "Probability of improvement on Task-v0", "td3_bc over bc"):
-        assert words in page
-    figures = re.findall(r"<figure>.*?</figure>", page, flags=re.DOTALL)
-    assert sum("<table>" in figure.split("<details>")[1] for figure in figures) == len(figures)
 
 
 def test_three_runs_each_have_an_interval(tmp_path: Path) -> None:
@@ -53,9 +46,7 @@ def test_three_runs_each_have_an_interval(tmp_path: Path) -> None:
 @pytest.mark.parametrize("scores", [{"bc": [1.0, 2.0], "td3_bc": [3.0]}, {"bc": [1.0, 2.0, 3.0]}])
 def test_one_seed_or_one_algorithm_is_not_compared(tmp_path: Path, scores: dict[str, list[float]]) -> None:
     make_runs(tmp_path, **scores)
-    content = report_content(tmp_path)
-    assert content["training"]["seeds"] == []
-    assert "Performance profiles" not in render(content)
+    assert report_content(tmp_path)["training"]["seeds"] == []
 
 
 def test_measures_that_are_no_scores_are_not_compared(tmp_path: Path) -> None:
@@ -80,10 +71,6 @@ def test_intervals_of_the_figure_hold_for_all_judged_policies_together(tmp_path:
     kinds = content["candidates"]["intervals"]
     assert kinds["interval"] == "95 % for each policy by itself"
     assert kinds["simultaneous_interval"].startswith("95 % for all 2 judged policies together")
-    page = render(content)
-    assert "in 95 % of logs all 2 hold together" in page
-    assert "95 % interval, by itself" in page
-    assert page.count('class="best"') == 1
 
 
 def test_one_policy_has_one_kind_of_interval(tmp_path: Path) -> None:
@@ -91,4 +78,3 @@ def test_one_policy_has_one_kind_of_interval(tmp_path: Path) -> None:
     content = report_content(run, estimates=estimates_of([estimate_of(run / "checkpoints" / "latest.pt", -12.0)]))
     (policy,) = content["candidates"]["policies"]
     assert policy["simultaneous_interval"] == policy["interval"]
-    assert "The bar is its 95 % interval." in render(content)

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rl_training.data.audit import behaviour, borders, order, rewards, timing, values
-from rl_training.data.audit.finding import Check
-from rl_training.data.audit.finding import Finding as Finding
-from rl_training.data.audit.finding import Verdict as Verdict
-from rl_training.data.audit.finding import View as View
-from rl_training.data.audit.finding import worst as worst
+from rl_training.data.audit.finding import Check, Finding, Verdict, View, worst
 from rl_training.data.offline_dataset import TransitionDataset
+
+__all__ = ["CHEAP", "CHECKS", "REMARKS", "Finding", "Verdict", "View", "audit", "check_data", "worst"]
 
 CHEAP: tuple[Check, ...] = (
     values.finite,

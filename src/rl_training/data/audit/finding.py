@@ -84,8 +84,9 @@ def check(name: str, *, why: str = "", advice: str = "", needs: str | None = Non
         def run(view: View) -> Finding:
             is_met, reason = (None, "") if needs is None else NEEDS[needs]
             answer = look(view) if is_met is None or is_met(view) else unchecked(reason)
-            reasons = {"why": answer.why or why, "advice": answer.advice or advice} if answer.is_alarm else {}
-            return replace(answer, check=name, **reasons)
+            if not answer.is_alarm:
+                return replace(answer, check=name)
+            return replace(answer, check=name, why=answer.why or why, advice=answer.advice or advice)
 
         return run
 

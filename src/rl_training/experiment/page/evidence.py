@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rl_training.experiment.curves import Panel, make_panels
 from rl_training.experiment.improvement import improvement
-from rl_training.experiment.page.gather import RETURN, Material, Plain, source_file
+from rl_training.experiment.page.gather import RETURN, Material, Plain, pick, source_file
 from rl_training.experiment.plot import ENOUGH_FOR_INTERVAL
 from rl_training.experiment.report import RunRecord, is_one_sweep, options_that_differ, summarize
 from rl_training.experiment.scores import EVALUATIONS, ScoreTable, make_profile, score_rows, score_tables
@@ -92,9 +92,11 @@ def risk(material: Material) -> Plain:
     rows = []
     if (returns := _logged_returns(material)) is not None:
         rows.append({"of": "the log", "episodes": len(returns), **tail(returns)})
-    for name, episodes in _real_returns(material).items():
-        if len(episodes) >= ENOUGH_FOR_TAIL:
-            rows.append({"of": f"{name}, real episodes", "episodes": len(episodes), **tail(np.array(episodes))})
+    rows += [
+        {"of": f"{each['name']}, real episodes", "episodes": len(each["returns"]), **tail(np.array(each["returns"]))}
+        for each in (real_episodes(material) or {"policies": ()})["policies"]
+        if len(each["returns"]) >= ENOUGH_FOR_TAIL
+    ]
     evaluations = []
     for record in material.records:
         last = next((row for row in reversed(record.rows) if row.get("return_min") is not None), None)
@@ -116,12 +118,6 @@ def tail(returns: NDArray[np.float64]) -> Plain:
     return {"quantiles": quantiles, "worst_mean": float(worst.mean()), "worst": float(ordered[0])}
 
 
-def _real_returns(material: Material) -> dict[str, list[float]]:
-    """Returns of real episodes by name of the policy, where some were spent on choosing."""
-    found = real_episodes(material)
-    return {} if found is None else {each["name"]: each["returns"] for each in found["policies"] if each["returns"]}
-
-
 def behavior(material: Material) -> Plain:
     """What the chosen policy would have done in the log."""
     if material.saved is None or material.data is None:
@@ -140,15 +136,12 @@ def real_episodes(material: Material) -> Plain | None:
     for each in material.selection["candidates"]:
         returns = [pull["episode_return"] for pull in pulls if pull["policy"] == each["name"]]
         if returns:
-            known = {name: each[name] for name in ("believed", "believed_std")}
+            known = pick(each, "believed", "believed_std")
             policies.append({"name": names[each["name"]], "returns": returns, **known})
     shown = ("number", "episode_return", "believed", "best_believed", "doubt")
     return {
         "budget": material.selection["budget"],
-        "pulls": [
-            {**{name: pull[name] for name in shown}, "name": names[pull["policy"]], "best": names[pull["best"]]}
-            for pull in pulls
-        ],
+        "pulls": [{**pick(pull, *shown), "name": names[pull["policy"]], "best": names[pull["best"]]} for pull in pulls],
         "policies": policies,
     }
 

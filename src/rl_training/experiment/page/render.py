@@ -197,7 +197,7 @@ def profile_lines(found: Plain) -> list[Plain]:
     """The share of runs above each score: which algorithm reaches what, and how surely."""
     low, high = span(found["thresholds"])
     x = [low, *(edge for threshold in found["thresholds"] for edge in (threshold, threshold)), high]
-    lines = []
+    lines: list[Plain] = []
     for place, each in enumerate(found["profiles"]):
         ends = {"y": each["shares"], "low": each["low"], "high": each["high"]}
         # Below the lowest score all runs are above; from a score on, those that are above it.
