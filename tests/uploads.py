@@ -7,8 +7,7 @@ import uuid
 from pathlib import Path
 
 from rl_training.runtime import fetch_run
-from rl_training.runtime.remote import Pointer, Remote
-from rl_training.runtime.uploading import Pusher, Snapshot
+from rl_training.runtime.upload import Pointer, Pusher, Remote
 
 Files = dict[str, bytes]
 FIRST: Files = {
@@ -27,17 +26,18 @@ SECOND: Files = {
 }
 
 
-def snapshot_of(files: Files, folder: Path, step: int = 0) -> Snapshot:
+def write_files(files: Files, folder: Path) -> Path:
+    """A folder with these files and no others."""
     shutil.rmtree(folder, ignore_errors=True)
     for name, contents in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(contents)
-    return Snapshot(folder, step)
+    return folder
 
 
 def push(url: str, files: Files, folder: Path, *, pusher: Pusher | None = None, step: int = 0) -> Pusher:
     pusher = pusher or Pusher("run")
-    pusher.push(Remote(url), snapshot_of(files, folder, step))
+    pusher.push(Remote(url), write_files(files, folder), step)
     return pusher
 
 

@@ -37,9 +37,8 @@ from kills import Kill, Operations, moments_of
 from small_runs import differences
 
 from rl_training.experiment import ExperimentManager
-from rl_training.runtime.artifacts import read_metrics
+from rl_training.runtime.artifacts import OLD_DRAFT, read_metrics
 from rl_training.runtime.checkpointing import load_checkpoint
-from rl_training.runtime.drafts import OLD_DRAFT
 from rl_training.runtime.finding import is_finished
 from rl_training.runtime.named_runs import train_or_resume
 

@@ -14,8 +14,8 @@ from test_damaged_runs import small
 
 from rl_training.files import size_text
 from rl_training.runtime import Callback, TrainerState, resume, train
+from rl_training.runtime.artifacts import OLD_DRAFT, drop_drafts
 from rl_training.runtime.checkpointing import load_checkpoint, save_checkpoint
-from rl_training.runtime.drafts import OLD_DRAFT, drop_drafts
 from rl_training.runtime.locking import RunLock
 
 
@@ -202,6 +202,6 @@ def test_a_draft_that_gets_its_name_meanwhile_is_passed_over(tmp_path: Path, mon
         path.rename(tmp_path / "run")
         return True
 
-    monkeypatch.setattr("rl_training.runtime.drafts.is_signed", is_signed)
+    monkeypatch.setattr("rl_training.runtime.artifacts.is_signed", is_signed)
     drop_drafts(tmp_path)
     assert (tmp_path / "run" / "checkpoints").is_dir()

@@ -18,7 +18,7 @@ def fetch(
     as_json: JsonOption = False,
 ) -> None:
     """Make the directory of an uploaded run again, on this machine; resume goes on with it."""
-    from rl_training.runtime.fetching import fetch_run
+    from rl_training.runtime.upload import fetch_run
 
     run = fetch_run(url, out)
     if as_json:

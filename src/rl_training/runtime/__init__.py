@@ -10,7 +10,6 @@ from rl_training.config import TrainConfig
 from rl_training.runtime.callbacks import Callback, EarlyStoppingCallback
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
 from rl_training.runtime.export import Export, export_policy
-from rl_training.runtime.fetching import fetch_run
 from rl_training.runtime.option_groups import EarlyStoppingConfig
 from rl_training.runtime.options import read_options
 from rl_training.runtime.policy import Policy
@@ -18,6 +17,7 @@ from rl_training.runtime.saved_policy import SavedPolicy, load_policy
 from rl_training.runtime.schedules import ScheduleSpec, resolve_schedule_value
 from rl_training.runtime.scores import normalized_score
 from rl_training.runtime.trainer import TrainerState, TrainResult
+from rl_training.runtime.upload import fetch_run
 from rl_training.runtime.workflows import collect, evaluate, predict, resume, train
 from rl_training.types import ConfigError, nearest
 

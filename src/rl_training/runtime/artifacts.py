@@ -9,9 +9,11 @@ import platform
 import re
 import shutil
 import sys
+import time
 import uuid
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -23,8 +25,7 @@ from torch import Tensor
 from rl_training.config import TrainConfig
 from rl_training.files import atomic_write, is_full, write_text, writing
 from rl_training.importing import resume_command
-from rl_training.runtime.drafts import claim, draft_path, drop_drafts
-from rl_training.runtime.locking import RunLock, is_locked
+from rl_training.runtime.locking import RunLock, is_locked, is_signed
 from rl_training.runtime.metric_rows import FILE as METRICS
 from rl_training.runtime.metric_rows import Line, describe_damage, encode_row, read_lines, refuse_foreign_rows
 from rl_training.runtime.sinks import About, Ending, LenientSink, Sink, TensorBoardSink
@@ -33,6 +34,17 @@ from rl_training.types import ConfigError, Metrics, StorageError
 SINKS = "sinks.json"
 UPLOADS = ".upload"
 """The folder in a run directory that holds files which are being uploaded."""
+CHECKPOINTS = "checkpoints"
+"""The folder that every run directory has."""
+DRAFT = re.compile(r"\..+\.\d+\.\d+")
+"""The hidden name of a run directory that is being made."""
+OLD_DRAFT = 60.0
+"""Seconds; to make one takes far less."""
+
+
+def run_of(checkpoint: str | Path) -> Path:
+    """The run directory that a checkpoint or a policy file lies in; links are not followed."""
+    return Path(checkpoint).parent.parent
 
 
 class MetricWindow:
@@ -150,19 +162,15 @@ class RunDirectory:
         # Some file systems refuse characters that names of environments may have, such as ':'.
         subject = re.sub(r"[^a-zA-Z0-9_.+-]", "-", subject)
         name = config.run_name or f"{config.algo}__{subject}__seed{config.seed}__{stamp}"
-        drop_drafts(parent)
-        draft = draft_path(parent, name)
         try:
-            (draft / "checkpoints").mkdir(parents=True)
-            lock = RunLock(draft)
-            (draft / "config.yaml").write_text(text, encoding="utf-8")
-            about = {"run_id": new_id(), **describe_machine(), "subject": subject, **metadata}
-            write_json(draft / "metadata.json", about)
-            run = cls(claim(draft, name, numbered=config.run_name is None))
-            run._lock, lock.folder = lock, run.path
-            return run
+            with making_draft(parent / name) as (draft, lock):
+                (draft / "config.yaml").write_text(text, encoding="utf-8")
+                about = {"run_id": new_id(), **describe_machine(), "subject": subject, **metadata}
+                write_json(draft / "metadata.json", about)
+                run = cls(claim(draft, name, numbered=config.run_name is None))
+                run._lock, lock.folder = lock, run.path
+                return run
         except OSError as error:
-            shutil.rmtree(draft, ignore_errors=True)
             refuse_taken(config)
             if is_full(error):
                 raise StorageError(f"output_dir {str(parent)!r} cannot be written: the disk is full") from None
@@ -249,6 +257,64 @@ def refuse_taken(config: TrainConfig) -> None:
     if config.run_name is not None and (taken := Path(config.output_dir, config.run_name)).exists():
         advice = f"--resume auto goes on with it, as does rl-training resume {taken}; or choose another run_name"
         raise ConfigError(f"there is a run {config.run_name!r} in {config.output_dir!r} already: {advice}")
+
+
+@contextmanager
+def making_draft(path: Path) -> Iterator[tuple[Path, RunLock]]:
+    """A directory under a hidden name in which a run directory is made, with its lock; deleted if that fails."""
+    drop_drafts(path.parent)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
+    try:
+        (draft / CHECKPOINTS).mkdir(parents=True)
+        yield draft, RunLock(draft)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+
+
+def claim(draft: Path, name: str, *, numbered: bool = True) -> Path:
+    """Give a complete directory its name, or, if it may be `numbered`, a numbered one where another run has it."""
+    path, number = draft.with_name(name), 1
+    while True:
+        try:
+            # Renaming onto a directory that holds something fails, so two runs never share one.
+            return draft.rename(path)
+        except OSError:
+            if not (numbered and path.exists()):
+                raise
+        number += 1
+        path = draft.with_name(f"{name}-{number}")
+
+
+def drop_drafts(parent: Path) -> None:
+    """Delete directories that a kill left before they got their names.
+
+    One of a live process is locked. It is not yet signed, and young, if the process is about to lock it.
+    """
+    for path in parent.glob(".*") if parent.is_dir() else ():
+        # Another process may give it its name at any moment.
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if DRAFT.fullmatch(path.name) and _is_left(path):
+                _delete_draft(path)
+
+
+def _is_left(draft: Path) -> bool:
+    """Whether a draft belongs to no process any more."""
+    if not (draft / CHECKPOINTS).is_dir() and any(draft.iterdir()):
+        return False
+    is_old = time.time() - draft.stat().st_mtime > OLD_DRAFT
+    return (is_old or is_signed(draft)) and is_locked(draft) is False
+
+
+def _delete_draft(draft: Path) -> None:
+    """Delete a draft so that one of which a kill leaves a part is still known to be a draft."""
+    with suppress(OSError):
+        for path in draft.iterdir():
+            if path.is_dir() and path.name != CHECKPOINTS:
+                shutil.rmtree(path)
+            elif path.name != CHECKPOINTS:
+                path.unlink()
+    shutil.rmtree(draft, ignore_errors=True)
 
 
 def read_metrics(run_dir: Path) -> list[dict[str, Any]]:

@@ -44,7 +44,7 @@ from rl_training.runtime.policy_value import VALUE, PolicyValue
 from rl_training.runtime.replay_store import ReplayStore
 from rl_training.runtime.trainer import Session, TrainerState
 from rl_training.runtime.trial import try_policy
-from rl_training.runtime.uploading import begin_uploads
+from rl_training.runtime.upload import begin_uploads
 from rl_training.spaces import SpaceSpec
 from rl_training.types import CheckpointError, ConfigError, DatasetError, nearest
 

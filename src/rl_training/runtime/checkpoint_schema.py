@@ -227,7 +227,7 @@ def check_tree(path: Path, tree: Mapping[str, Any]) -> None:
 def first_mistake(error: ValidationError) -> str:
     """The first place that does not fit a schema, in words."""
     first = error.errors()[0]
-    place, reason = ".".join(str(part) for part in first["loc"]), first["msg"].removeprefix("Value error, ")
+    place, reason = ".".join(str(part) for part in first["loc"]) or "it", first["msg"].removeprefix("Value error, ")
     return f"{place} is missing" if first["type"] == "missing" else f"{place} is wrong ({reason})"
 
 

@@ -17,7 +17,6 @@ from rl_training.algorithms import Algorithm
 from rl_training.files import atomic_write, link_or_copy, writing
 from rl_training.runtime.disk_use import warn_of_full_disk
 from rl_training.runtime.policy_files import POLICY_ONLY, policy_path, policy_tree
-from rl_training.runtime.uploading import upload
 from rl_training.spaces import BoxActions, SpaceSpec
 from rl_training.torch_files import read_tree
 from rl_training.types import CheckpointError, DamagedError, TrainingError, UserError
@@ -39,6 +38,12 @@ def save_latest(session: Session, *, good: bool = False) -> None:
     number_latest(session)
     warn_of_full_disk(session)
     upload(session)
+
+
+def upload(session: Session) -> None:
+    """Upload the latest checkpoint of a run, if that is asked for; the run does not wait for it."""
+    if session.uploader is not None:
+        session.uploader.offer(session.state.global_step, good=session.guards.good)
 
 
 def write_latest(session: Session, *, good: bool = False) -> None:

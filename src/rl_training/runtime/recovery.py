@@ -18,10 +18,10 @@ from rl_training.runtime.checkpointing import (
     numbered_checkpoints,
     refuse_foreign,
     saved_spans,
+    upload,
     write_latest,
 )
 from rl_training.runtime.policy_files import drop_policies
-from rl_training.runtime.uploading import upload
 from rl_training.types import CheckpointError, ConfigError, DamagedError
 
 if TYPE_CHECKING:

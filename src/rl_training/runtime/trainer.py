@@ -27,7 +27,7 @@ from rl_training.runtime.policy import Policy
 from rl_training.runtime.policy_value import VALUE
 from rl_training.runtime.replay_store import ReplayStore
 from rl_training.runtime.schedules import resolve_schedule_value
-from rl_training.runtime.uploading import Uploader
+from rl_training.runtime.upload import Uploader
 from rl_training.spaces import SpaceSpec
 from rl_training.types import ConfigError
 

@@ -18,7 +18,7 @@ from rl_training.config import TrainConfig, load_config
 from rl_training.data import TransitionDataset, as_dataset, check_destination, collect_dataset, write_dataset
 from rl_training.envs import GIVEN, env_id_for, is_known, make_native_env, space_spec
 from rl_training.importing import permit, resume_command
-from rl_training.runtime.artifacts import RunDirectory, read_json, refuse_taken
+from rl_training.runtime.artifacts import RunDirectory, read_json, refuse_taken, run_of
 from rl_training.runtime.assembly import open_session
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpointing import LATEST, refusing_other_networks, save_latest, saved_spaces
@@ -46,7 +46,7 @@ from rl_training.runtime.saved_policy import check_algo, load_policy
 from rl_training.runtime.sinks import check_sinks
 from rl_training.runtime.trainer import Session, TrainResult
 from rl_training.runtime.trust import judge_names, remember_run
-from rl_training.runtime.uploading import check_upload
+from rl_training.runtime.upload import check_upload
 from rl_training.signals import ENDING, answered
 from rl_training.spaces import SpaceSpec
 from rl_training.types import CheckpointError, ConfigError, StorageError
@@ -186,7 +186,7 @@ def _check_overrides(overrides: Mapping[str, Any], config: TrainConfig) -> None:
 
 def _run_dir(path: Path) -> Path:
     """The directory of the run that a directory or a checkpoint belongs to."""
-    run_dir = path if path.is_dir() else path.resolve().parent.parent
+    run_dir = path if path.is_dir() else run_of(path.resolve())
     if not (run_dir / "config.yaml").is_file():
         raise CheckpointError(
             f"{str(path)!r} does not belong to a run directory: there is no {run_dir / 'config.yaml'}"

@@ -16,8 +16,8 @@ from uploads import FIRST, SECOND, fetched, pointer_of, push
 from rl_training.config import TrainConfig
 from rl_training.runtime import fetch_run, resume
 from rl_training.runtime.named_runs import train_or_resume
-from rl_training.runtime.remote import Remote
 from rl_training.runtime.trust import is_own_run, remember_run
+from rl_training.runtime.upload import Remote
 from rl_training.types import CheckpointError, ConfigError, DamagedError
 
 pytest.importorskip("fsspec")
@@ -52,7 +52,7 @@ ENTRY = {"size": 3, "sha256": "0" * 64}
 )
 def test_a_pointer_that_names_other_files_is_refused(url: str, name: str, tmp_path: Path) -> None:
     push(f"{url}/a", FIRST, tmp_path / "files")
-    entries = json.loads(pointer_of(f"{url}/a").to_bytes())["files"]
+    entries = pointer_of(f"{url}/a").model_dump()["files"]
     forge(f"{url}/a", files={**entries, name: ENTRY})
 
     with pytest.raises(CheckpointError, match="names a file that no run has"):
@@ -64,15 +64,17 @@ def test_a_pointer_that_names_other_files_is_refused(url: str, name: str, tmp_pa
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"format": 2}, "has the format 2"),
-        ({"format": None}, "is not what rl_training writes"),
-        ({"files": [1]}, r"names no config\.yaml"),
-        ({"files": {"config.yaml": {"size": -1, "sha256": "0" * 64}}}, r"does not say what config\.yaml holds"),
-        ({"files": {"config.yaml": {"size": True, "sha256": "0" * 64}}}, "does not say what"),
-        ({"files": {"config.yaml": {"size": 3, "sha256": "../x"}}}, "does not say what"),
-        ({"files": {"config.yaml": 3}}, "does not say what"),
-        ({"step": "1"}, "does not say which run"),
-        ({"run_id": 3}, "does not say which run"),
+        ({"format": 2}, "has the format 2, this version reads 1"),
+        ({"format": None}, "is damaged: format is missing"),
+        ({"files": {}}, r"is damaged: it names no config\.yaml"),
+        ({"files": [1]}, "is damaged: files is wrong"),
+        ({"files": {"config.yaml": {"size": -1, "sha256": "0" * 64}}}, r"files\.config\.yaml\.size is wrong"),
+        ({"files": {"config.yaml": {"size": True, "sha256": "0" * 64}}}, r"files\.config\.yaml\.size is wrong"),
+        ({"files": {"config.yaml": {"size": 3, "sha256": "../x"}}}, r"files\.config\.yaml\.sha256 is wrong"),
+        ({"files": {"config.yaml": {"size": 3, "sha256": "0" * 64 + "\n"}}}, r"files\.config\.yaml\.sha256 is wrong"),
+        ({"files": {"config.yaml": 3}}, r"files\.config\.yaml is wrong"),
+        ({"step": "1"}, "step is wrong"),
+        ({"run_id": 3}, "run_id is wrong"),
     ],
 )
 def test_a_forged_pointer_is_refused(url: str, changes: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -86,6 +88,19 @@ def test_a_forged_pointer_is_refused(url: str, changes: dict[str, Any], words: s
 
 
 @pytest.mark.parametrize(
+    "data", [b"", b"{", b"[1]", b"\xff", b"[" * 100_000], ids=["empty", "cut", "list", "bytes", "deep"]
+)
+def test_a_pointer_that_is_not_json_is_refused(url: str, data: bytes, tmp_path: Path) -> None:
+    remote = Remote(f"{url}/a")
+    remote.put("latest.json", data)
+
+    with pytest.raises(DamagedError, match=r"latest\.json is damaged: it is wrong"):
+        fetch_run(remote.url, tmp_path / "out")
+
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
     ("contents", "words"), [(b"other" * 100, "is damaged"), (b"first" * 101, "is damaged"), (None, "is missing")]
 )
 def test_an_object_that_is_not_what_was_uploaded_is_refused(
@@ -93,7 +108,7 @@ def test_an_object_that_is_not_what_was_uploaded_is_refused(
 ) -> None:
     push(f"{url}/a", FIRST, tmp_path / "files")
     remote = Remote(f"{url}/a")
-    path = f"{remote.root}/objects/{pointer_of(remote.url).files['checkpoints/latest.pt'].digest}"
+    path = f"{remote.root}/objects/{pointer_of(remote.url).files['checkpoints/latest.pt'].sha256}"
     remote.files.rm_file(path)
     if contents is not None:
         remote.files.pipe_file(path, contents)

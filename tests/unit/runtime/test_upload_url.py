@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from rl_training.config import TrainConfig
-from rl_training.runtime.remote import Remote
-from rl_training.runtime.uploading import check_upload
+from rl_training.runtime.upload import Remote, check_upload
 from rl_training.types import ConfigError, MissingExtraError
 
 pytest.importorskip("fsspec")

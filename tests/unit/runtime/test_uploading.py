@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -15,14 +16,13 @@ from typing import Any
 
 import pytest
 from small_runs import differences
-from uploads import FIRST, SECOND, fetched, files_of, pointer_of, push, snapshot_of
+from uploads import FIRST, SECOND, fetched, files_of, pointer_of, push, write_files
 
 from rl_training.config import TrainConfig
 from rl_training.runtime import Callback, TrainerState, fetch_run, resume, train
 from rl_training.runtime.artifacts import UPLOADS, RunDirectory
 from rl_training.runtime.checkpointing import load_checkpoint
-from rl_training.runtime.remote import Remote
-from rl_training.runtime.uploading import Pusher, Snapshot, Uploader
+from rl_training.runtime.upload import Pusher, Remote, Uploader
 from rl_training.types import UserError
 
 fsspec = pytest.importorskip("fsspec")
@@ -110,7 +110,7 @@ def test_a_kill_between_any_two_operations_leaves_a_run_that_is_whole(
             # The next process brings everything in order.
             push(place, SECOND, tmp_path / "files")
             assert fetched(place, tmp_path) == SECOND
-            assert set(Remote(place).sizes()) == {entry.digest for entry in pointer_of(place).files.values()}
+            assert set(Remote(place).sizes()) == {entry.sha256 for entry in pointer_of(place).files.values()}
     assert set(ended) == set(range(count))
 
 
@@ -160,6 +160,16 @@ def _die_at(number: int) -> None:
         setattr(os, name, watched(getattr(os, name)))
 
 
+def test_runs_keep_the_layout_at_the_url_that_they_were_uploaded_with(url: str, tmp_path: Path) -> None:
+    pusher, remote = push(url, FIRST, tmp_path / "files", step=20), Remote(url)
+    files = {name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in FIRST.items()}
+
+    expected = {"format": 1, "run_id": "run", "step": 20, "writer": pusher.writer, "files": files}
+    assert json.loads(remote.files.cat_file(f"{remote.root}/latest.json")) == expected
+    for name, entry in files.items():
+        assert remote.files.cat_file(f"{remote.root}/objects/{entry['sha256']}") == FIRST[name]
+
+
 def test_another_process_that_goes_on_with_the_run_is_left_alone(url: str, tmp_path: Path) -> None:
     ours = push(url, FIRST, tmp_path / "files")
     push(url, SECOND, tmp_path / "files")
@@ -190,7 +200,7 @@ def url() -> str:
 @pytest.fixture
 def run(tmp_path: Path) -> RunDirectory:
     """A run directory without a run."""
-    return RunDirectory(snapshot_of(FIRST, tmp_path / "runs" / "a").folder)
+    return RunDirectory(write_files(FIRST, tmp_path / "runs" / "a"))
 
 
 class Gate:
@@ -201,11 +211,11 @@ class Gate:
         self.steps: list[int] = []
         original = Pusher.push
 
-        def wait(pusher: Pusher, remote: Remote, snapshot: Snapshot) -> None:
-            self.steps.append(snapshot.step)
+        def wait(pusher: Pusher, remote: Remote, folder: Path, step: int) -> None:
+            self.steps.append(step)
             self.begun.release()
             self.open.acquire()
-            original(pusher, remote, snapshot)
+            original(pusher, remote, folder, step)
 
         patch.setattr(Pusher, "push", wait)
 
@@ -239,7 +249,7 @@ def test_the_newest_checkpoint_waits_and_those_between_are_skipped(
 
 
 def test_a_run_that_was_killed_in_an_upload_drops_its_links(run: RunDirectory) -> None:
-    snapshot_of(FIRST, run.path / UPLOADS / "1")
+    write_files(FIRST, run.path / UPLOADS / "1")
 
     RunDirectory.take(run.path).close()
 
@@ -270,7 +280,7 @@ def _and_wait(offer: Callable[..., None]) -> Callable[..., None]:
 
     def call(uploader: Uploader, *values: Any, **named: Any) -> None:
         offer(uploader, *values, **named)
-        while uploader.waiting is not None or any((uploader.run.path / UPLOADS).iterdir()):
+        while not uploader.waiting.empty() or any((uploader.run.path / UPLOADS).iterdir()):
             threading.Event().wait(0.005)
 
     return call
