@@ -31,7 +31,7 @@ from rl_training.runtime import (
 )
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.evaluation import EVAL_SEED
-from rl_training.runtime.finding import find_checkpoint, is_run
+from rl_training.runtime.finding import find_checkpoint
 from rl_training.runtime.options import ConfigSource, merge, plain_config
 from rl_training.runtime.progress import ProgressCallback
 from rl_training.types import UserError, nearest
@@ -178,7 +178,7 @@ class ManagedAlgorithm:
             env_id_for(env, known_as=str(saved.config.env_id))
         managed = cls(saved.config, dataset=dataset)
         managed._saved = saved
-        managed._goes_on_from = checkpoint if is_run(checkpoint.resolve().parent.parent) else None
+        managed._goes_on_from = checkpoint if saved.run_dir is not None else None
         return managed
 
     def _go_on(self, saved: SavedPolicy, timesteps: int, callbacks: Sequence[Callback]) -> TrainResult:

@@ -104,19 +104,15 @@ def _row(
 
 def _print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
     """A table with a row per policy; a column that no policy has a value for is left out."""
+    from rl_training.runtime.finding import policy_name
+
     shown = {head: column for head, column in COLUMNS.items() if any(row.get(column[0]) is not None for row in rows)}
     errors = [row.get("error", "") for row in rows]
     cells = []
     for row, error in zip(rows, errors, strict=True):
         values = ["-" if row.get(name) is None else form.format(row[name], **row) for name, form in shown.values()]
-        cells.append([_name(row["path"]), *values, *([error] if any(errors) else [])])
+        cells.append([policy_name(row["path"]), *values, *([error] if any(errors) else [])])
     print_table(["policy", *shown, *(["error"] if any(errors) else [])], cells)
     for row in rows:
         for note in row.get("notes", ()):
-            print(f"note: {_name(row['path'])}: {note}")
-
-
-def _name(path: str) -> str:
-    """A checkpoint as a user would name it: the latest one by its run."""
-    parts = Path(path)
-    return str(parts.parent.parent) if parts.parts[-2:] == ("checkpoints", "latest.pt") else path
+            print(f"note: {policy_name(row['path'])}: {note}")

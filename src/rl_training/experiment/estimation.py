@@ -16,6 +16,7 @@ from rl_training.experiment.cross_fitting import CrossFit
 from rl_training.experiment.named_policies import named_policies
 from rl_training.experiment.weighting import NO_PROBABILITIES, WeightedEstimate, compared, weigh_policies
 from rl_training.files import write_text
+from rl_training.runtime.artifacts import run_of
 from rl_training.runtime.evaluation_data import JudgedData, Split, Support, as_inputs, data_given, data_of_runs
 from rl_training.runtime.finding import is_run
 from rl_training.runtime.fitting import (
@@ -125,7 +126,7 @@ class Estimates:
         """Write the estimates beside the runs that policies come from; the files, each named `estimate.json`."""
         by_run: dict[Path, list[Estimate]] = {}
         for each in self.policies:
-            run = None if each.path is None else Path(each.path).parent.parent
+            run = None if each.path is None else run_of(each.path)
             if run is not None and is_run(run):
                 by_run.setdefault(run, []).append(each)
         for run, own in by_run.items():

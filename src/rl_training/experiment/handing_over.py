@@ -12,7 +12,6 @@ from rl_training.experiment.page import report_content
 from rl_training.experiment.page.render import render
 from rl_training.files import write_text
 from rl_training.runtime.export import Export, export_policy
-from rl_training.runtime.export_sidecar import run_directory
 from rl_training.runtime.saved_policy import SavedPolicy
 from rl_training.types import UserError
 
@@ -45,7 +44,7 @@ def _add_report(
     saved: SavedPolicy, name: str, runs: Iterable[str | Path] | None, options: Mapping[str, Any], folder: Path
 ) -> dict[str, Any]:
     """Write the page into the folder of a policy; what policy.json is to say of it."""
-    run = run_directory(saved)
+    run = saved.run_dir
     if run is None:
         return _without("the policy does not come from a run directory")
     try:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.data import TransitionDataset
-from rl_training.runtime.finding import find_checkpoints
+from rl_training.runtime.finding import find_checkpoints, policy_name
 from rl_training.runtime.saved_policy import load_policy
 from rl_training.types import ConfigError
 
@@ -27,7 +27,7 @@ def named_policies(policies: Any, checkpoint: str = "latest.pt") -> dict[str, tu
     else:
         given = policies if isinstance(policies, Sequence) and not isinstance(policies, str) else [policies]
         texts = [each for each in given if isinstance(each, (str, Path))]
-        found = {_run_name(path): (load_policy(path), str(path)) for path in _checkpoints(texts, checkpoint)}
+        found = {policy_name(path): (load_policy(path), str(path)) for path in _checkpoints(texts, checkpoint)}
         for each in given:
             if not isinstance(each, (str, Path)):
                 found[_free(getattr(each, "__name__", type(each).__name__), found)] = (each, None)
@@ -47,11 +47,6 @@ def _loaded(policy: Any, checkpoint: str) -> tuple[Any, str | None]:
     if len(paths) > 1:
         raise ConfigError(f"{str(policy)!r} stands for {len(paths)} policies, and one name cannot be theirs")
     return load_policy(paths[0]), str(paths[0])
-
-
-def _run_name(path: Path) -> str:
-    """A checkpoint as a user would name it: the latest one by its run."""
-    return str(path.parent.parent) if path.parts[-2:] == ("checkpoints", "latest.pt") else str(path)
 
 
 def _free(name: str, taken: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from rl_training.config import TrainConfig, load_config
 from rl_training.experiment.metadata import read_metadata
 from rl_training.experiment.sweep_folder import SweepFolder, Swept, read_sweep_folder, undone_text
-from rl_training.runtime.artifacts import read_json, read_metrics
+from rl_training.runtime.artifacts import read_json, read_metrics, run_of
 from rl_training.runtime.checkpoint_schema import refusing_broken_state
 from rl_training.runtime.finding import find_runs
 from rl_training.types import CheckpointError, ConfigError
@@ -78,7 +78,7 @@ def read_runs(names: str | Path | Iterable[str | Path]) -> list[RunRecord]:
         # How many failed, and the first of them.
         error.remarks += tuple(text for sweep in named_sweeps(names, ()) for text in undone_text(sweep)[:2])
         raise
-    named = {path.parent.parent if path.is_file() else path for path in map(Path, names)}
+    named = {run_of(path) if path.is_file() else path for path in map(Path, names)}
     sweeps = {folder: read_sweep_folder(folder) for folder in dict.fromkeys(run.parent for run in runs)}
     records = []
     for run in _of_sweeps(runs, sweeps, names):

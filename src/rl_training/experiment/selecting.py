@@ -32,6 +32,7 @@ from rl_training.experiment.spending import (
     spend_episodes,
 )
 from rl_training.files import write_text
+from rl_training.runtime.artifacts import run_of
 from rl_training.runtime.evaluation_data import JudgedData, Split
 from rl_training.runtime.finding import find_checkpoints, find_runs, is_run
 from rl_training.runtime.fitting import EvaluationLog, FitOptions, default_gamma
@@ -108,8 +109,7 @@ class Selection:
 
     def folder(self) -> Path | None:
         """The folder of the runs, the run itself if there is only one, or None if they share none."""
-        paths = [None if each.path is None else Path(each.path) for each in self.candidates]
-        runs = {None if path is None else path.parent.parent for path in paths}
+        runs = {None if each.path is None else run_of(each.path) for each in self.candidates}
         if any(run is None or not is_run(run) for run in runs):
             return None
         folders = {run.parent for run in runs if run is not None}

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rl_training.data import TransitionDataset, as_dataset
 from rl_training.models.novelty import Novelty, fit_novelty, hold_out
+from rl_training.runtime.artifacts import run_of
 from rl_training.runtime.datasets import find_task, load_data
 from rl_training.runtime.options import bind_options
 from rl_training.runtime.policy import Policy
@@ -91,7 +92,7 @@ def _lengths(dataset: TransitionDataset) -> NDArray[np.int64]:
 
 def _replayed(saved: SavedPolicy) -> tuple[Log | None, str]:
     """The rows of the replay buffer that the checkpoint names, stream by stream."""
-    folder = None if saved.path is None else saved.path.resolve().parent.parent / "replay"
+    folder = None if saved.path is None else run_of(saved.path.resolve()) / "replay"
     spans = saved.tree.get("replay", [])
     is_there = folder is not None and all(rows_path(folder, *span).is_file() for span in spans)
     rows = read_rows(folder, spans) if folder is not None and is_there else None

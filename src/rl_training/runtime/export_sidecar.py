@@ -12,7 +12,6 @@ from rl_training.models.novelty import EPISODE_QUANTILE, ROW_QUANTILE, Novelty
 from rl_training.runtime.artifacts import package_version, read_json
 from rl_training.runtime.export_graph import OPSET, PolicyGraph
 from rl_training.runtime.export_log import Log, describe_obs, flagged_share
-from rl_training.runtime.finding import is_run
 from rl_training.runtime.saved_policy import SavedPolicy
 from rl_training.runtime.table_prediction import find_columns, observation_names
 from rl_training.spaces import MASK, BoxActions, SpaceSpec
@@ -55,16 +54,10 @@ def describe(saved: SavedPolicy, graph: PolicyGraph, log: Log | None, why_not: s
     }
 
 
-def run_directory(saved: SavedPolicy) -> Path | None:
-    """The run that a policy comes from; None where its file lies elsewhere."""
-    run = None if saved.path is None else saved.path.resolve().parent.parent
-    return run if run is not None and is_run(run) else None
-
-
 def _policy(saved: SavedPolicy) -> dict[str, Any]:
     trainer = saved.tree.get("trainer", {})
     candidates: Any = getattr(saved.policy.model, "candidates", None)
-    run = run_directory(saved)
+    run = saved.run_dir
     config = json.dumps(saved.config.to_plain(), sort_keys=True, default=str)
     return {
         "algorithm": saved.config.algo,
@@ -137,7 +130,7 @@ def _novelty(novelty: Novelty | None, log: Log | None, why_not: str) -> dict[str
 
 def _control_interval(saved: SavedPolicy) -> dict[str, Any] | None:
     """How long a step takes, by the timestamps of the log, else by the environment; None where neither says it."""
-    run = run_directory(saved)
+    run = saved.run_dir
     about = {} if run is None else read_json(run / "metadata.json")
     times, dt = (about.get("data") or {}).get("step_times"), (about.get("env") or {}).get("dt")
     if times is not None:
@@ -150,7 +143,7 @@ def _control_interval(saved: SavedPolicy) -> dict[str, Any] | None:
 
 def _estimates(saved: SavedPolicy) -> dict[str, Any] | None:
     """The value estimates in the run directory, without the folders of this machine."""
-    run = run_directory(saved)
+    run = saved.run_dir
     found = {} if run is None else read_json(run / "estimate.json")
     if "policies" in found:
         found["policies"] = [{**each, "path": _inside(run, each["path"])} for each in found["policies"]]

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from rl_training.runtime.artifacts import read_json
+from rl_training.runtime.artifacts import read_json, run_of
 from rl_training.types import CheckpointError, nearest
 
 
@@ -56,6 +56,11 @@ def find_unfinished(names: Iterable[str | Path]) -> Path:
     return max(open_runs, key=_last_saved)
 
 
+def policy_name(path: str | Path) -> str:
+    """A checkpoint or policy file as a user would name it: the latest checkpoint by its run."""
+    return str(run_of(path) if Path(path).parts[-2:] == ("checkpoints", "latest.pt") else path)
+
+
 def is_finished(run: Path) -> bool:
     """Whether a run has come to its end; one that was interrupted or killed has not."""
     result = read_json(run / "result.json")
@@ -87,8 +92,8 @@ def _expand(name: str | Path) -> Sequence[Path]:
 
 def _runs_at(path: Path) -> list[Path]:
     """A run directory itself, or all in a folder, in the order of their names."""
-    if path.is_file() and is_run(path.parent.parent):
-        return [path.parent.parent]
+    if path.is_file() and is_run(run_of(path)):
+        return [run_of(path)]
     found = [path] if is_run(path) else list(_runs_below(path))
     if not found:
         raise CheckpointError(f"{str(path)!r} holds no run: no folder in it has a config.yaml and checkpoints")

@@ -17,6 +17,7 @@ from rl_training.config import TrainConfig
 from rl_training.data.collection import LONGEST_EPISODE
 from rl_training.envs import named_env
 from rl_training.importing import permit
+from rl_training.runtime.artifacts import run_of
 from rl_training.runtime.checkpoint_schema import open_checkpoint, refusing_broken_state
 from rl_training.runtime.checkpointing import (
     load_checkpoint,
@@ -98,7 +99,7 @@ class SavedPolicy:
     @property
     def run_dir(self) -> Path | None:
         """The directory of the run that the checkpoint is in; None where it is elsewhere."""
-        folder = None if self.path is None else self.path.parent.parent
+        folder = None if self.path is None else run_of(self.path.resolve())
         return folder if folder is not None and is_run(folder) else None
 
     def record(

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from rl_training.models.novelty import Novelty
+from rl_training.runtime.artifacts import run_of
 from rl_training.runtime.checkpointing import load_tree, save_tree
 from rl_training.runtime.export_log import find_log, fit_log
 from rl_training.runtime.saved_policy import SavedPolicy
@@ -27,7 +28,7 @@ def find_novelty(saved: SavedPolicy, *, fit: bool, dataset: Any = None) -> Novel
 
     A run that was given its `dataset` as an object needs it again.
     """
-    path = None if saved.path is None else saved.path.resolve().parent.parent / "novelty.pt"
+    path = None if saved.path is None else run_of(saved.path.resolve()) / "novelty.pt"
     if path is not None and path.is_file():
         return _read(path, saved)
     if not fit:

@@ -14,6 +14,7 @@ from typing import Any
 
 from rl_training.files import write_text
 from rl_training.importing import doubt, permit
+from rl_training.runtime.artifacts import run_of
 
 INDEX = "runs.jsonl"
 
@@ -61,7 +62,7 @@ def judge_names(config: Mapping[str, Any], checkpoint: Path) -> None:
     if not modules:
         return
     # Links are followed first: what counts is where the file really lies.
-    if is_own_run(checkpoint.resolve().parent.parent):
+    if is_own_run(run_of(checkpoint.resolve())):
         permit(modules)
     else:
         doubt(modules, str(checkpoint))

@@ -16,7 +16,7 @@ from rl_training.experiment.records import RunRecord, named_sweeps, read_runs
 from rl_training.experiment.report import options_that_differ
 from rl_training.experiment.stored import check_estimates, check_selection
 from rl_training.experiment.sweep_folder import ALGORITHM, undone_text
-from rl_training.runtime.artifacts import read_json
+from rl_training.runtime.artifacts import read_json, run_of
 from rl_training.runtime.evaluation_data import JudgedData, data_given, data_of_runs
 from rl_training.runtime.saved_policy import SavedPolicy, load_policy
 from rl_training.types import ConfigError, UserError, nearest
@@ -73,9 +73,7 @@ class Material:
         if record is None:
             # A policy of another run, which was judged by its file; others have names of their own.
             file = Path(str(policy["name"]))
-            return (
-                f"{file.parent.parent.name} {which_checkpoint(str(file), None)}" if file.suffix == ".pt" else str(file)
-            )
+            return f"{run_of(file).name} {which_checkpoint(str(file), None)}" if file.suffix == ".pt" else str(file)
         name, is_one_of_several = self.names[record.path], list(self.policies.values()).count(record.path) > 1
         return f"{name} {which_checkpoint(policy['path'], record)}" if is_one_of_several else name
 
@@ -206,7 +204,7 @@ def runs_of(policies: Sequence[Mapping[str, Any]], records: Sequence[RunRecord])
     found = {}
     for each in policies:
         place = each.get("path")
-        run = None if place is None else Path(place).parent.parent
+        run = None if place is None else run_of(place)
         if run is not None and (run.resolve() in by_place or run.name in by_name):
             found[each["name"]] = by_place.get(run.resolve(), by_name.get(run.name, run))
     return found
