@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from command_line import Command, call_main
 
-from rl_training.runtime import machine_speed
+from rl_training.runtime import doctor
 
 
 def test_the_command_reports_and_writes_nothing(
@@ -17,20 +17,20 @@ def test_the_command_reports_and_writes_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CXX", "no-such-compiler")
-    for name in ("PRODUCT_SECONDS", "UPDATE_SECONDS"):
-        monkeypatch.setattr(machine_speed, name, 0.01)
+    for name in ("SHARE_SECONDS", "UPDATE_SECONDS"):
+        monkeypatch.setattr(doctor, name, 0.01)
     command: Command = partial(call_main, monkeypatch, capsys)
 
     code, text, _ = command("doctor")
     assert code == 0
-    for words in ("affinity mask", "AVX2", "GFLOP/s, 256x256x256", "updates/s, td3_bc", "no C++ compiler found"):
+    for words in ("affinity mask", "AVX2", "updates/s, td3_bc", "no C++ compiler found"):
         assert words in text
 
     code, text, _ = command("doctor", "--json")
     found = json.loads(text)
     assert code == 0
     assert found["cores"]["available"] >= found["threads"] >= 1
-    assert set(found["updates_per_second"]) == {"td3_bc", "iql", "sac"}
+    assert set(found["updates_per_second"]) >= {"td3_bc", "iql", "sac"}
     assert found["compiler"]["obstacle"] == "no C++ compiler found (looked for no-such-compiler)"
     assert any(found["compiler"]["obstacle"] in each["what"] for each in found["advice"])
     assert list(tmp_path.iterdir()) == []
