@@ -28,7 +28,7 @@ from rl_training.importing import resume_command
 from rl_training.runtime.locking import RunLock, is_locked, is_signed
 from rl_training.runtime.metric_rows import FILE as METRICS
 from rl_training.runtime.metric_rows import Line, describe_damage, encode_row, read_lines, refuse_foreign_rows
-from rl_training.runtime.sinks import About, Ending, LenientSink, Sink, TensorBoardSink
+from rl_training.runtime.sinks import REMOTE, About, Ending, Sink, TensorBoardSink
 from rl_training.types import ConfigError, Metrics, StorageError
 
 SINKS = "sinks.json"
@@ -186,7 +186,9 @@ class RunDirectory:
         """Let metrics go to the sinks that the options name; a run that goes on, goes on there too."""
         known = read_json(self.path / SINKS)
         about = About(str(self.run_id), self.path, config.to_plain(), ids=dict(known))
-        self._sinks += [LenientSink(name, about) for name in dict.fromkeys(config.sinks)]
+        for name in dict.fromkeys(config.sinks):
+            self._sinks.append(REMOTE[name]())
+            self._sinks[-1].start(about)
         if about.ids != known:
             write_json(self.path / SINKS, about.ids)
 

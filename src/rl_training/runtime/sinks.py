@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 from rl_training.files import writing
-from rl_training.types import ConfigError, import_extra, nearest
+from rl_training.types import ConfigError, StorageError, import_extra, nearest
 
 Ending = Literal["finished", "failed", "interrupted"]
 """How a run ended, as far as this process knows."""
@@ -34,71 +34,89 @@ class About(NamedTuple):
     """By sink, the name of the run there; a sink that starts one adds it."""
 
 
-class Sink(Protocol):
-    """Something that takes rows of metrics."""
+class Sink:
+    """Takes rows of metrics.
 
-    def write(self, kind: str, metrics: Mapping[str, Any]) -> None:
-        """Take the row of one event, which has its timestep as `global_step`."""
+    A failure does not end the run: a warning says so once, and the sink is switched off. Only files of the run itself
+    that cannot be written are an error.
+    """
 
-    def close(self, ending: Ending) -> None:
-        """Send what is left; nothing is written after that."""
-
-
-class RemoteSink(Sink, Protocol):
-    """A sink outside the run directory, which may be out of reach."""
-
-    def __init__(self, about: About) -> None: ...
+    name = ""
+    is_on = True
 
     @staticmethod
     def check() -> None:
         """Refuse a sink that is not installed or does not answer, before the run exists."""
 
-
-class TensorBoardSink:
-    """Event files in a folder of the run, where TensorBoard is installed."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._writer: Any = None
+    def start(self, about: About) -> None:
+        """Begin to take rows of a run."""
+        with self._switched_off_if_it_fails():
+            self._start(about)
 
     def write(self, kind: str, metrics: Mapping[str, Any]) -> None:
-        """Add the numbers of a row; the first row makes the folder."""
-        with writing(self._folder):
-            writer = self._open()
-            if writer is not None:
-                for name, value in numbers(kind, metrics).items():
-                    writer.add_scalar(name, value, metrics["global_step"])
+        """Take the numbers in the row of one event, which has its timestep as `global_step`."""
+        if self.is_on:
+            with self._switched_off_if_it_fails():
+                self._send(numbers(kind, metrics), metrics["global_step"])
 
     def close(self, ending: Ending) -> None:
-        """Flush what is buffered."""
-        is_failing = sys.exc_info()[1] is not None
+        """Send what is left; nothing is written after that."""
+        if self.is_on:
+            # An error that ends the run says more than what follows from it here.
+            with self._switched_off_if_it_fails(warns=sys.exc_info()[1] is None):
+                self._finish(ending)
+
+    @contextmanager
+    def _switched_off_if_it_fails(self, *, warns: bool = True) -> Iterator[None]:
         try:
-            if self._writer:
-                self._writer.close()
-        except OSError as error:
-            # An error that ends the run says more.
-            if not is_failing:
-                warnings.warn(f"{self._folder} is not complete: {error}", stacklevel=3)
+            yield
+        except StorageError:
+            raise
+        except Exception as error:
+            self.is_on = False
+            if warns:
+                text = f"the sink {self.name} is switched off: {_reason(error)}; metrics.jsonl has every row"
+                warnings.warn(text, stacklevel=5)
 
-    def _open(self) -> Any:
-        if self._writer is None:
-            try:
-                from torch.utils.tensorboard import SummaryWriter
-            except ImportError:
-                self._writer = False
-            else:
-                self._writer = SummaryWriter(str(self._folder))
-        return self._writer or None
+    def _start(self, about: About) -> None:
+        pass
+
+    def _send(self, row: Mapping[str, float], step: int) -> None:
+        raise NotImplementedError
+
+    def _finish(self, ending: Ending) -> None:
+        raise NotImplementedError
 
 
-class MLflowSink:
+class TensorBoardSink(Sink):
+    """Event files in a folder of the run, where TensorBoard is installed; the first row makes the folder."""
+
+    name = "tensorboard"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._writer = folder, None
+
+    def _send(self, row: Mapping[str, float], step: int) -> None:
+        with writing(self._folder):
+            if self._writer is None:
+                try:
+                    from torch.utils.tensorboard import SummaryWriter
+                except ImportError:
+                    self.is_on = False
+                    return
+                self._writer: Any = SummaryWriter(str(self._folder))
+            for name, value in row.items():
+                self._writer.add_scalar(name, value, step)
+
+    def _finish(self, ending: Ending) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+class MLflowSink(Sink):
     """A run of MLflow, where `MLFLOW_TRACKING_URI` says, or else where MLflow has its default."""
 
-    def __init__(self, about: About) -> None:
-        self._mlflow = _import_mlflow()
-        self._client = self._mlflow.MlflowClient()
-        self._id = self._go_on(about.ids.get("mlflow")) or self._start(about)
-        about.ids["mlflow"] = self._id
+    name = "mlflow"
 
     @staticmethod
     def check() -> None:
@@ -117,35 +135,36 @@ class MLflowSink:
             advice = "restore it, or set MLFLOW_EXPERIMENT_NAME"
             raise ConfigError(f"the MLflow experiment {found.name!r} is deleted: {advice}")
 
-    def write(self, kind: str, metrics: Mapping[str, Any]) -> None:
-        """Send the numbers of a row in one request."""
-        now, step = int(time.time() * 1000), metrics["global_step"]
-        new, row = self._mlflow.entities.Metric, numbers(kind, metrics)
+    def _start(self, about: About) -> None:
+        self._mlflow = _import_mlflow()
+        self._client = self._mlflow.MlflowClient()
+        self._id = about.ids["mlflow"] = self._reopen(about.ids.get("mlflow")) or self._create(about)
+
+    def _send(self, row: Mapping[str, float], step: int) -> None:
+        now, new = int(time.time() * 1000), self._mlflow.entities.Metric
         self._client.log_batch(self._id, metrics=[new(_allowed(name), row[name], now, step) for name in row])
 
-    def close(self, ending: Ending) -> None:
-        """Say how the run ended."""
+    def _finish(self, ending: Ending) -> None:
         status = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}[ending]
         # MLflow prints where the run is to be seen; what a command prints may be JSON.
         with redirect_stdout(io.StringIO()):
             self._client.set_terminated(self._id, status)
 
-    def _go_on(self, known: str | None) -> str | None:
-        """Open a run again; None if there is none of this id where metrics go now."""
+    def _reopen(self, known: str | None) -> str | None:
+        """Resume a run; None if there is none of this id where metrics go now."""
         if known is None:
             return None
         try:
-            run = self._client.get_run(known)
+            is_there = self._client.get_run(known).info.lifecycle_stage == "active"
         except self._mlflow.exceptions.MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise
             return None
-        if run.info.lifecycle_stage != "active":
-            return None
-        self._client.update_run(known, status="RUNNING")
-        return known
+        if is_there:
+            self._client.update_run(known, status="RUNNING")
+        return known if is_there else None
 
-    def _start(self, about: About) -> str:
+    def _create(self, about: About) -> str:
         """A new run with the options as parameters, which MLflow keeps as they were first."""
         tags = {"run_id": about.run_id, "run_dir": str(about.folder)}
         run = self._client.create_run(self._experiment_id(), run_name=about.folder.name, tags=tags)
@@ -157,22 +176,35 @@ class MLflowSink:
         return str(run.info.run_id)
 
     def _experiment_id(self) -> str:
-        found = _find_experiment(self._client)
-        if found is None:
+        if (found := _find_experiment(self._client)) is None:
             try:
                 return str(self._client.create_experiment(_experiment_name()))
             except self._mlflow.exceptions.MlflowException:
                 # Another run may have made it in the meantime.
-                found = _find_experiment(self._client)
-                if found is None:
+                if (found := _find_experiment(self._client)) is None:
                     raise
         return str(found.experiment_id)
 
 
-class WandbSink:
+class WandbSink(Sink):
     """A run of W&B: files in the run directory, or in `WANDB_DIR`; it is sent only if `WANDB_MODE` says so."""
 
-    def __init__(self, about: About) -> None:
+    name = "wandb"
+
+    @staticmethod
+    def check() -> None:
+        """Look for credentials, and try them, where metrics are sent."""
+        wandb = _import_wandb()
+        if _wandb_mode() in ("offline", "disabled"):
+            return
+        try:
+            with redirect_stdout(sys.stderr):
+                wandb.login()
+        except Exception as error:
+            advice = "set WANDB_MODE=offline, or leave wandb out of sinks"
+            raise ConfigError(f"W&B cannot be used: {_reason(error)}; {advice}") from None
+
+    def _start(self, about: About) -> None:
         wandb = _import_wandb()
         about.ids.setdefault("wandb", about.run_id)
         with redirect_stdout(sys.stderr):
@@ -189,64 +221,18 @@ class WandbSink:
                 # The output of the program is not a metric.
                 settings=wandb.Settings(console="off", silent=True),
             )
-            # W&B drops rows whose own step goes back, as a run does that goes on from an earlier checkpoint.
+            # W&B drops rows whose own step goes back, as a run does that is resumed from an earlier checkpoint.
             self._run.define_metric("*", step_metric="global_step")
 
-    @staticmethod
-    def check() -> None:
-        """Look for credentials, and try them, where metrics are sent."""
-        wandb = _import_wandb()
-        if _wandb_mode() in ("offline", "disabled"):
-            return
-        try:
-            with redirect_stdout(sys.stderr):
-                wandb.login()
-        except Exception as error:
-            advice = "set WANDB_MODE=offline, or leave wandb out of sinks"
-            raise ConfigError(f"W&B cannot be used: {_reason(error)}; {advice}") from None
+    def _send(self, row: Mapping[str, float], step: int) -> None:
+        self._run.log({"global_step": step, **row})
 
-    def write(self, kind: str, metrics: Mapping[str, Any]) -> None:
-        """Hand a row over to the process that writes and sends it."""
-        self._run.log({"global_step": metrics["global_step"], **numbers(kind, metrics)})
-
-    def close(self, ending: Ending) -> None:
-        """Wait until everything is written, and sent if it is to be."""
+    def _finish(self, ending: Ending) -> None:
         with redirect_stdout(sys.stderr):
             self._run.finish(exit_code={"finished": 0, "failed": 1, "interrupted": 255}[ending])
 
 
-class LenientSink:
-    """A remote sink whose failure does not end the run: a warning says so once, and the sink is switched off."""
-
-    def __init__(self, name: str, about: About) -> None:
-        self._name = name
-        self._sink: Sink | None = None
-        with self._switched_off_if_it_fails():
-            self._sink = REMOTE[name](about)
-
-    def write(self, kind: str, metrics: Mapping[str, Any]) -> None:
-        """Take a row, unless the sink is switched off."""
-        with self._switched_off_if_it_fails():
-            if self._sink is not None:
-                self._sink.write(kind, metrics)
-
-    def close(self, ending: Ending) -> None:
-        """Close the sink, unless it is switched off."""
-        with self._switched_off_if_it_fails():
-            if self._sink is not None:
-                self._sink.close(ending)
-
-    @contextmanager
-    def _switched_off_if_it_fails(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            self._sink = None
-            text = f"the sink {self._name} is switched off: {_reason(error)}; metrics.jsonl has every row"
-            warnings.warn(text, stacklevel=5)
-
-
-REMOTE: dict[str, type[RemoteSink]] = {"mlflow": MLflowSink, "wandb": WandbSink}
+REMOTE: dict[str, type[Sink]] = {"mlflow": MLflowSink, "wandb": WandbSink}
 """The sinks that a run has if its option `sinks` names them."""
 
 
