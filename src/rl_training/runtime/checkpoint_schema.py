@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, InstanceOf, TypeAdapter, Vali
 from torch import Tensor
 from typing_extensions import Self
 
-from rl_training.runtime.checkpointing import NUMBERED, load_checkpoint
+from rl_training.runtime.artifacts import NUMBERED
+from rl_training.runtime.checkpointing import load_checkpoint
 from rl_training.runtime.guards import MOST_ROLLBACKS
 from rl_training.runtime.policy_files import POLICY_ONLY
 from rl_training.runtime.trust import judge_names

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from rl_training.algorithms import Algorithm
 from rl_training.files import atomic_write, link_or_copy, writing
+from rl_training.runtime.artifacts import step_in_name
 from rl_training.runtime.disk_use import warn_of_full_disk
 from rl_training.runtime.policy_files import POLICY_ONLY, policy_path, policy_tree
 from rl_training.spaces import BoxActions, SpaceSpec
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from rl_training.runtime.trainer import Session
 
 LATEST = "latest.pt"
-NUMBERED = re.compile(r"(?:update|step)_(\d+)\.pt")
 FORMAT = 2
 """The format that is written. Every format from 1 on can be read for its policy; a run goes on from this one only."""
 
@@ -102,7 +101,7 @@ def save(session: Session, name: str) -> Path:
 
 def numbered_checkpoints(folder: Path) -> dict[int, Path]:
     """The numbered checkpoints in a folder by their timesteps, the newest first."""
-    found = {int(match[1]): path for path in folder.glob("*.pt") if (match := NUMBERED.fullmatch(path.name))}
+    found = {step: path for path in folder.glob("*.pt") if (step := step_in_name(path)) is not None}
     return dict(sorted(found.items(), reverse=True))
 
 

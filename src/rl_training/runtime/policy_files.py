@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_training.models import Model
+from rl_training.runtime.artifacts import step_in_name
 from rl_training.runtime.policy import spectators
 
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 POLICY_ONLY = "policy_only"
 """The key that tells the tree of a policy file from that of a checkpoint."""
-NAME = re.compile(r"step_(\d+)\.pt")
 
 
 def policy_path(run: Path, step: int) -> Path:
@@ -25,8 +24,7 @@ def policy_path(run: Path, step: int) -> Path:
 
 def policy_step(path: Path) -> int | None:
     """The timestep of a policy file, by its name; None for any other file."""
-    found = NAME.fullmatch(path.name)
-    return int(found[1]) if found and path.parent.name == "policies" else None
+    return step_in_name(path) if path.parent.name == "policies" else None
 
 
 def policy_files(run: Path) -> list[Path]:

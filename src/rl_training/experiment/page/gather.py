@@ -16,7 +16,7 @@ from rl_training.experiment.records import RunRecord, named_sweeps, read_runs
 from rl_training.experiment.report import options_that_differ
 from rl_training.experiment.stored import check_estimates, check_selection
 from rl_training.experiment.sweep_folder import ALGORITHM, undone_text
-from rl_training.runtime.artifacts import read_json, run_of
+from rl_training.runtime.artifacts import read_json, run_of, step_in_name
 from rl_training.runtime.evaluation_data import JudgedData, data_given, data_of_runs
 from rl_training.runtime.saved_policy import SavedPolicy, load_policy
 from rl_training.types import ConfigError, UserError, nearest
@@ -30,8 +30,6 @@ SELECTION = "selection.json"
 """Where the command `select` keeps its result, in the folder of the runs."""
 NAMED = re.compile(r"(?P<algo>.+?)__(?P<subject>.+)__seed(?P<seed>\d+)__\d{8}-\d{6}(-\d+)?")
 """The name of a run that was not given one."""
-NAMED_BY_STEP = re.compile(r"\w+_(\d{9,})")
-"""The name of a checkpoint or policy file that says its timestep."""
 
 
 @dataclass(frozen=True)
@@ -341,12 +339,12 @@ def step_of(path: str | Path | None, record: RunRecord | None) -> int | None:
     if path is None:
         return None
     file = Path(path)
-    if match := NAMED_BY_STEP.fullmatch(file.stem):
-        return int(match[1])
+    if (step := step_in_name(file)) is not None:
+        return step
     # The latest checkpoint is a link to one that is named by its step, unless the run was copied.
     for other in sorted(file.parent.glob("*.pt")) if file.is_file() else ():
-        if (match := NAMED_BY_STEP.fullmatch(other.stem)) and other.samefile(file):
-            return int(match[1])
+        if (step := step_in_name(other)) is not None and other.samefile(file):
+            return step
     if record is None or file.stem != "latest":
         return None
     return max((row["global_step"] for row in record.rows), default=None)
