@@ -156,7 +156,7 @@ def test_every_module_says_what_it_is_for(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
 
 
-MOST_LINES = 350
+MOST_LINES = 500
 MOST_LINES_OF_AN_ALGORITHM = 220
 
 

@@ -274,6 +274,15 @@ def _override(values: dict[str, Any], override: str) -> None:
     values[last] = parse_yaml(text, where=f"--set {key}")
 
 
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Options under dotted names; a mapping without entries stays one."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        inner = flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {}
+        flat |= inner or {f"{prefix}{name}": value}
+    return flat
+
+
 def load_config(name: str | Path, *, overrides: Sequence[str] = ()) -> TrainConfig:
     """A checked TrainConfig from a path or a packaged name."""
     values = read_config(name, overrides=overrides)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rl_training.config import flatten
 from rl_training.experiment.sweeping import RESULTS
 from rl_training.runtime.artifacts import read_json
 from rl_training.runtime.finding import is_finished, is_run
@@ -74,7 +75,7 @@ def read_sweep_folder(path: Path) -> SweepFolder | None:
     if not (path / RESULTS).is_file():
         return None
     try:
-        cells = [(str(each["name"]), _flat(each["values"]), each) for each in read_json(path / RESULTS)["cells"]]
+        cells = [(str(each["name"]), _options_of(each["values"]), each) for each in read_json(path / RESULTS)["cells"]]
         undone = tuple(_undone(path, [each for _, _, each in cells]))
     except (KeyError, TypeError, AttributeError):
         raise ConfigError(f"{str(path / RESULTS)!r} is damaged: the same sweep again writes it anew") from None
@@ -88,15 +89,9 @@ def read_sweep_folder(path: Path) -> SweepFolder | None:
     return SweepFolder(path, runs, undone)
 
 
-def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+def _options_of(values: Mapping[str, Any]) -> dict[str, Any]:
     """Values by dotted name, without the seed; a mapping in a mapping is as good as a dotted name."""
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping) and value:
-            flat |= _flat(value, f"{before}{key}.")
-        elif before + key != "seed":
-            flat[before + key] = value
-    return flat
+    return {name: value for name, value in flatten(values).items() if name != "seed"}
 
 
 def column_names(points: Sequence[Mapping[str, Any]]) -> dict[str, str]:

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from rl_training.config import flatten
 from rl_training.files import writing
 from rl_training.types import ConfigError, StorageError, import_extra, nearest
 
@@ -94,7 +95,8 @@ class TensorBoardSink(Sink):
     name = "tensorboard"
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._writer = folder, None
+        self._folder = folder
+        self._writer: Any = None
 
     def _send(self, row: Mapping[str, float], step: int) -> None:
         with writing(self._folder):
@@ -104,7 +106,7 @@ class TensorBoardSink(Sink):
                 except ImportError:
                     self.is_on = False
                     return
-                self._writer: Any = SummaryWriter(str(self._folder))
+                self._writer = SummaryWriter(str(self._folder))
             for name, value in row.items():
                 self._writer.add_scalar(name, value, step)
 
@@ -249,15 +251,6 @@ def numbers(kind: str, metrics: Mapping[str, Any]) -> dict[str, float]:
         for name, value in metrics.items()
         if isinstance(value, (int, float)) and math.isfinite(value)
     }
-
-
-def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Options under dotted names; a mapping without entries stays one."""
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        inner = flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {}
-        flat |= inner or {f"{prefix}{name}": value}
-    return flat
 
 
 def _import_mlflow() -> Any:

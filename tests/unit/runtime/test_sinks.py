@@ -17,10 +17,10 @@ from small_runs import differences
 
 from rl_training.binding import bind
 from rl_training.callbacks import Callback, TrainerState
-from rl_training.config import TrainConfig
+from rl_training.config import TrainConfig, flatten
 from rl_training.runtime import resume, train
 from rl_training.runtime.checkpointing import load_checkpoint
-from rl_training.runtime.sinks import check_sinks, flatten, numbers
+from rl_training.runtime.sinks import check_sinks, numbers
 from rl_training.types import ConfigError, MissingExtraError
 
 MakeConfig = Callable[..., TrainConfig]
