@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from rl_training.text import size_text
 from rl_training.types import StorageError
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -111,16 +112,6 @@ def write_text(path: Path, text: str) -> None:
     """Replace a text file as a whole."""
     with atomic_write(path, needs=len(text.encode())) as temporary:
         temporary.write_text(text, encoding="utf-8")
-
-
-def size_text(count: int) -> str:
-    """A number of bytes as people say it."""
-    size, unit = count / 1e3, "kB"
-    for larger in ("MB", "GB", "TB"):
-        if size < 1000:
-            break
-        size, unit = size / 1e3, larger
-    return f"{size:.3g} {unit}" if size < 1000 else f"{size:.0f} {unit}"
 
 
 def _sync(path: Path) -> None:

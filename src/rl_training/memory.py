@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 from rl_training.control_groups import CONTROL_GROUP, control_groups
+from rl_training.text import memory_text
 from rl_training.types import ConfigError, DatasetError, UserError
 
 LIMIT = "RL_TRAINING_MAX_READ"
@@ -27,19 +28,15 @@ def check_memory(path: Path, needed: int, *, error: type[UserError] = DatasetErr
     limit, size = _stated_limit(), path.stat().st_size
     if limit is not None:
         if needed > limit:
-            raise error(f"{path} holds {_gib(needed)} of arrays, and {LIMIT} allows {_gib(limit)}")
+            raise error(f"{path} holds {memory_text(needed)} of arrays, and {LIMIT} allows {memory_text(limit)}")
         return
     free = free_memory()
     if free is not None and needed > free:
-        sizes = f"{_gib(needed)} of arrays, and {_gib(free)} of memory are free"
+        sizes = f"{memory_text(needed)} of arrays, and {memory_text(free)} of memory are free"
         raise error(f"{path} holds {sizes}{f'; if that is right, {hint}' if hint else ''}")
     if needed > max(ALWAYS_ALLOWED, LARGEST_RATIO * size):
-        claim = f"{_gib(needed)} of arrays in a file of {size} bytes, more than {LARGEST_RATIO} times as much"
+        claim = f"{memory_text(needed)} of arrays in a file of {size} bytes, more than {LARGEST_RATIO} times as much"
         raise error(f"{path} claims {claim}; if that is right, allow it with {LIMIT}={-(-needed >> 30)}GiB")
-
-
-def _gib(count: int) -> str:
-    return f"{count / 2**30:.1f} GiB"
 
 
 def _stated_limit() -> int | None:

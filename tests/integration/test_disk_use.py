@@ -12,11 +12,11 @@ from command_line import Command, call_main
 from small_runs import online_config
 from test_damaged_runs import small
 
-from rl_training.files import size_text
 from rl_training.runtime import Callback, TrainerState, resume, train
 from rl_training.runtime.artifacts import OLD_DRAFT, drop_drafts
 from rl_training.runtime.checkpointing import load_checkpoint, save_checkpoint
 from rl_training.runtime.locking import RunLock
+from rl_training.text import size_text
 
 
 @pytest.fixture

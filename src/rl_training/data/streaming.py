@@ -31,6 +31,7 @@ from rl_training.data.mapped import mapped_writer
 from rl_training.data.mapped_columns import chunks
 from rl_training.data.staging import DiskStage
 from rl_training.data.tables import TableKind
+from rl_training.text import memory_text
 from rl_training.types import DatasetError
 
 FLOATS = {
@@ -109,7 +110,7 @@ def _check_disk(path: Path, out: Path, arrays: dict[str, Array]) -> None:
     needed = 2 * sum(int(np.prod(array.shape, dtype=object)) * 4 for array in arrays.values())
     free = shutil.disk_usage(out.parent).free
     if needed > free:
-        sizes = f"about {needed / 2**30:.1f} GiB while it is written, {free / 2**30:.1f} GiB are free"
+        sizes = f"about {memory_text(needed)} while it is written, {memory_text(free)} are free"
         raise DatasetError(f"{path} is too large for the disk of {str(out)!r}: it takes {sizes}")
 
 

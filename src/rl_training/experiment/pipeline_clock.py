@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rl_training.files import write_text
 from rl_training.runtime.artifacts import read_json
+from rl_training.text import duration_text
 
 FILE = "time.json"
 WRITE_SECONDS = 5.0
@@ -58,19 +59,9 @@ class Clock:
         return None if self.minutes is None else 60 * self.minutes - self.spent
 
 
-def minutes_text(seconds: float) -> str:
-    """A duration as one says it."""
-    if seconds < 90:
-        count = max(round(seconds), 1)
-        return f"{count} second{'s' * (count != 1)}"
-    if seconds < 7200:
-        return f"{seconds / 60:.1f} minutes" if seconds < 600 else f"{round(seconds / 60)} minutes"
-    return f"{seconds / 3600:.1f} hours"
-
-
 def describe_times(seconds: dict[str, float], minutes: float | None) -> str:
     """How the time was spent, in a sentence."""
-    total = minutes_text(sum(seconds.values()))
-    given = "" if minutes is None else f" of {minutes_text(60 * minutes)}"
-    parts = [f"{stage} {minutes_text(value)}" for stage, value in seconds.items() if value >= LEAST_SHOWN]
+    total = duration_text(sum(seconds.values()))
+    given = "" if minutes is None else f" of {duration_text(60 * minutes)}"
+    parts = [f"{stage} {duration_text(value)}" for stage, value in seconds.items() if value >= LEAST_SHOWN]
     return f"{total}{given}: {', '.join(parts)}"

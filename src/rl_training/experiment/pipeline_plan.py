@@ -13,12 +13,13 @@ from typing import Any
 from rl_training.config import TrainConfig
 from rl_training.experiment.candidates import CLONES, Candidate, is_clone
 from rl_training.experiment.claims import LEAST_KAPPA
-from rl_training.experiment.pipeline_clock import Clock, minutes_text
+from rl_training.experiment.pipeline_clock import Clock
 from rl_training.experiment.pipeline_config import PipelineConfig, Workspace
 from rl_training.experiment.pipeline_data import Parts
 from rl_training.runtime.evaluation_data import data_given
 from rl_training.runtime.fitting import FitOptions, OutOfTimeError, ValueFitter
 from rl_training.runtime.performance import one_thread
+from rl_training.text import duration_text, plural
 
 KAPPA = 5.0
 LEARNED_UPDATES = 2000
@@ -78,14 +79,14 @@ class Plan:
 
     def describe(self) -> list[str]:
         """The plan in sentences."""
-        runs, fits = _count(len(self.runs), "run"), _count(self.fits, "fit")
+        runs, fits = plural(len(self.runs), "run"), plural(self.fits, "fit")
         fitting = f"{fits} of {'about ' * (self.updates is None)}{self.fit_updates:,} updates to estimate values"
         fitting += f", each on {self.members} resampled logs too"
         if self.updates is not None:
             return [f"{runs} of {self.updates:,} updates", *([fitting] if self.fits else [])]
-        lines = [f"{runs} of about {minutes_text(self.run_seconds)} each"]
+        lines = [f"{runs} of about {duration_text(self.run_seconds)} each"]
         if self.fits:
-            lines.append(f"{fitting}: about {minutes_text(self.fits_seconds)}")
+            lines.append(f"{fitting}: about {duration_text(self.fits_seconds)}")
         if self.shortened_from is not None:
             steps, before = (round(1 / (1 - gamma)) for gamma in (self.gamma, self.shortened_from))
             ahead = f"values look {steps} steps ahead (discount {self.gamma:g})"
@@ -97,10 +98,6 @@ class Plan:
                 f"more --minutes{' or a smaller --gamma' * (self.gamma > LEAST_GAMMA)} would allow more runs"
             )
         return lines
-
-
-def _count(count: int, word: str) -> str:
-    return f"{count} {word}{'s' * (count != 1)}"
 
 
 def run_config(space: Workspace, parts: Parts, candidate: Candidate, seed: int, plan: Plan) -> TrainConfig:

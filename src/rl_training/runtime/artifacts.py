@@ -34,8 +34,6 @@ from rl_training.types import ConfigError, Metrics, StorageError
 SINKS = "sinks.json"
 UPLOADS = ".upload"
 """The folder in a run directory that holds files which are being uploaded."""
-NUMBERED = re.compile(r"(?:update|step)_(\d+)\.pt")
-"""The name of a checkpoint or a policy file that says its timestep."""
 CHECKPOINTS = "checkpoints"
 """The folder that every run directory has."""
 DRAFT = re.compile(r"\..+\.\d+\.\d+")
@@ -47,12 +45,6 @@ OLD_DRAFT = 60.0
 def run_of(checkpoint: str | Path) -> Path:
     """The run directory that a checkpoint or a policy file lies in; links are not followed."""
     return Path(checkpoint).parent.parent
-
-
-def step_in_name(file: str | Path) -> int | None:
-    """The timestep that a checkpoint or a policy file has in its name; None for any other file."""
-    match = NUMBERED.fullmatch(Path(file).name)
-    return None if match is None else int(match[1])
 
 
 class MetricWindow:

@@ -12,11 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field, InstanceOf, TypeAdapter, Vali
 from torch import Tensor
 from typing_extensions import Self
 
-from rl_training.runtime.artifacts import NUMBERED
 from rl_training.runtime.checkpointing import load_checkpoint
 from rl_training.runtime.guards import MOST_ROLLBACKS
 from rl_training.runtime.policy_files import POLICY_ONLY
 from rl_training.runtime.trust import judge_names
+from rl_training.text import STEP_NAME
 from rl_training.types import CheckpointError, UserError
 
 MOST_NUMBERS = 10**7
@@ -161,7 +161,7 @@ class _Guards(_Part):
     raised: list[str]
     looked: Count
     rollbacks: Annotated[list[_Rollback], Field(max_length=MOST_ROLLBACKS)]
-    good: Annotated[str, Field(pattern=f"^{NUMBERED.pattern}$")] | None
+    good: Annotated[str, Field(pattern=f"^{STEP_NAME.pattern}$")] | None
     rewards: _Rewards
 
 

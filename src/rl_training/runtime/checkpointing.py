@@ -14,10 +14,10 @@ from torch import Tensor
 
 from rl_training.algorithms import Algorithm
 from rl_training.files import atomic_write, link_or_copy, writing
-from rl_training.runtime.artifacts import step_in_name
 from rl_training.runtime.disk_use import warn_of_full_disk
 from rl_training.runtime.policy_files import POLICY_ONLY, policy_path, policy_tree
 from rl_training.spaces import BoxActions, SpaceSpec
+from rl_training.text import step_of_name
 from rl_training.torch_files import read_tree
 from rl_training.types import CheckpointError, DamagedError, TrainingError, UserError
 
@@ -101,7 +101,7 @@ def save(session: Session, name: str) -> Path:
 
 def numbered_checkpoints(folder: Path) -> dict[int, Path]:
     """The numbered checkpoints in a folder by their timesteps, the newest first."""
-    found = {step: path for path in folder.glob("*.pt") if (step := step_in_name(path)) is not None}
+    found = {step: path for path in folder.glob("*.pt") if (step := step_of_name(path.name)) is not None}
     return dict(sorted(found.items(), reverse=True))
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_training.models import Model
-from rl_training.runtime.artifacts import step_in_name
 from rl_training.runtime.policy import spectators
+from rl_training.text import step_of_name
 
 if TYPE_CHECKING:
     from rl_training.runtime.trainer import Session
@@ -24,7 +24,7 @@ def policy_path(run: Path, step: int) -> Path:
 
 def policy_step(path: Path) -> int | None:
     """The timestep of a policy file, by its name; None for any other file."""
-    return step_in_name(path) if path.parent.name == "policies" else None
+    return step_of_name(path.name) if path.parent.name == "policies" else None
 
 
 def policy_files(run: Path) -> list[Path]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
 from rl_training.runtime.callbacks import Callback
+from rl_training.text import clock_text, metrics_text
 from rl_training.types import Metrics
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class ProgressCallback(Callback):
 
     def on_update_end(self, state: TrainerState, metrics: Mapping[str, float]) -> None:
         """Keep the losses, and what callbacks logged."""
-        self.losses = _join({name: metrics[name] for name in (*LOSSES, *state.own_metrics) if name in metrics})
+        self.losses = metrics_text(metrics, (*LOSSES, *state.own_metrics))
 
     def on_each_update(self, state: TrainerState, metrics: Metrics) -> None:
         """Without a terminal, print a line if it is time for one."""
@@ -85,7 +85,7 @@ class ProgressCallback(Callback):
 
     def on_eval_end(self, state: TrainerState, metrics: Mapping[str, float]) -> None:
         """Keep the evaluation; without a terminal, print a line."""
-        self.evaluation = _join({name: metrics[name] for name in SCORES if name in metrics})
+        self.evaluation = metrics_text(metrics, SCORES)
         if state.best_score is not None:
             self.evaluation += f"  best {state.best_score:.4g} at {state.best_step}"
         if self.live is None:
@@ -136,8 +136,4 @@ class ProgressCallback(Callback):
     def time_left(self, state: TrainerState) -> str:
         """The time to the end at this speed."""
         speed = self.speed(state)
-        return str(timedelta(seconds=round(max(state.total - state.global_step, 0) / speed))) if speed > 0 else "?"
-
-
-def _join(metrics: Mapping[str, Any]) -> str:
-    return "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+        return clock_text(max(state.total - state.global_step, 0) / speed) if speed > 0 else "?"

@@ -15,7 +15,7 @@ from steering import steering_log
 from rl_training import run_pipeline
 from rl_training.experiment import jobs, manager, pipeline_clock, pipeline_plan
 from rl_training.experiment.candidates import Candidate
-from rl_training.experiment.pipeline_clock import Clock, describe_times, minutes_text
+from rl_training.experiment.pipeline_clock import Clock, describe_times
 from rl_training.experiment.pipeline_config import PipelineConfig, Workspace
 from rl_training.experiment.pipeline_data import Parts, prepare_data
 from rl_training.experiment.pipeline_judging import Judge
@@ -23,6 +23,7 @@ from rl_training.experiment.pipeline_plan import Plan, make_plan, run_config
 from rl_training.runtime import train
 from rl_training.runtime.artifacts import read_json
 from rl_training.runtime.finding import is_finished
+from rl_training.text import duration_text
 from rl_training.types import ConfigError
 
 CANDIDATES = [Candidate(name, "bc", "") for name in ("bc", "iql", "td3_bc")]
@@ -140,7 +141,7 @@ def test_seconds_of_all_calls_count_and_the_time_between_them_does_not(
     assert again.stop() == {"data": 10.0, "training": 10.0}
     assert describe_times(again.seconds, 1.0) == "20 seconds of 60 seconds: data 10 seconds, training 10 seconds"
     assert Clock(tmp_path, None).left is None
-    assert [minutes_text(each) for each in (0.2, 100, 3600)] == ["1 second", "1.7 minutes", "60 minutes"]
+    assert [duration_text(each) for each in (0.2, 100, 3600)] == ["1 second", "1.7 minutes", "60 minutes"]
 
 
 def test_where_the_time_is_over_before_the_choice_the_clone_is_exported(

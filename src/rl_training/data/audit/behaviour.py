@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from rl_training.data.audit.finding import SEED, Finding, Floats, View, check, found, listed, passed, plural, unchecked
+from rl_training.data.audit.finding import SEED, Finding, Floats, View, check, found, listed, passed, unchecked
 from rl_training.spaces import DiscreteActions
+from rl_training.text import plural
 
 FEW_EPISODES = 10
 ROWS_PER_COLUMN = 100

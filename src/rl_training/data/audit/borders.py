@@ -19,9 +19,9 @@ from rl_training.data.audit.finding import (
     check,
     found,
     passed,
-    plural,
     unchecked,
 )
+from rl_training.text import plural
 
 Flags = NDArray[np.bool_]
 

@@ -103,11 +103,6 @@ def count_verdicts(verdicts: Sequence[str]) -> str:
     return ", ".join(f"{verdicts.count(each)} {word}" for each, word in PARTICIPLES.items())
 
 
-def plural(count: int, noun: str) -> str:
-    """A count and its noun."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
 def listed(things: Sequence[object] | NDArray[Any], most: int = 8) -> str:
     """Some names or numbers, as a sentence has them."""
     text = ", ".join(map(str, things[:most]))

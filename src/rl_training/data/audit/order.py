@@ -13,9 +13,9 @@ from rl_training.data.audit.finding import (
     found,
     hash_rows,
     passed,
-    plural,
     unchecked,
 )
+from rl_training.text import plural
 
 TOLERANCE = 1e-3
 """Difference, in standard deviations of a column, above which two observations are not the same."""

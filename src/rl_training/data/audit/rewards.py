@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from rl_training.data.audit.finding import Finding, Floats, View, check, found, passed, plural, unchecked
+from rl_training.data.audit.finding import Finding, Floats, View, check, found, passed, unchecked
+from rl_training.text import plural
 
 BEYOND = 10.0
 """How many times the usual range an outlier lies outside it."""

@@ -16,9 +16,10 @@ from rl_training.experiment.records import RunRecord, named_sweeps, read_runs
 from rl_training.experiment.report import options_that_differ
 from rl_training.experiment.stored import check_estimates, check_selection
 from rl_training.experiment.sweep_folder import ALGORITHM, undone_text
-from rl_training.runtime.artifacts import read_json, run_of, step_in_name
+from rl_training.runtime.artifacts import read_json, run_of
 from rl_training.runtime.evaluation_data import JudgedData, data_given, data_of_runs
 from rl_training.runtime.saved_policy import SavedPolicy, load_policy
+from rl_training.text import step_of_name
 from rl_training.types import ConfigError, UserError, nearest
 
 Plain = dict[str, Any]
@@ -339,11 +340,11 @@ def step_of(path: str | Path | None, record: RunRecord | None) -> int | None:
     if path is None:
         return None
     file = Path(path)
-    if (step := step_in_name(file)) is not None:
+    if (step := step_of_name(file.name)) is not None:
         return step
     # The latest checkpoint is a link to one that is named by its step, unless the run was copied.
     for other in sorted(file.parent.glob("*.pt")) if file.is_file() else ():
-        if (step := step_in_name(other)) is not None and other.samefile(file):
+        if (step := step_of_name(other.name)) is not None and other.samefile(file):
             return step
     if record is None or file.stem != "latest":
         return None
