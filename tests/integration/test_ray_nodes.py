@@ -15,8 +15,8 @@ from command_line import TINY
 from test_ray_sweep import assert_same
 
 from rl_training.config import parse_overrides
-from rl_training.experiment.jobs import SeedProgress
-from rl_training.experiment.sweeping import SweepWatcher, run_sweep
+from rl_training.experiment.jobs import ProgressListener, SeedProgress
+from rl_training.experiment.sweeping import run_sweep
 
 pytestmark = pytest.mark.extras
 
@@ -50,7 +50,7 @@ def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         subprocess.run([ray, "stop", "--force"], check=True, capture_output=True)
 
 
-class Killer(SweepWatcher):
+class Killer(ProgressListener):
     """Kills the main process of one node when half of the runs have begun."""
 
     def __init__(self) -> None:

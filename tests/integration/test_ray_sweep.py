@@ -15,10 +15,9 @@ from steering import steering_log
 
 from rl_training import run_pipeline
 from rl_training.config import parse_overrides
-from rl_training.experiment.jobs import Job, SeedProgress
+from rl_training.experiment.jobs import Job, ProgressListener, SeedProgress
 from rl_training.experiment.ray_pool import RayPool
-from rl_training.experiment.sweep_spec import Cell
-from rl_training.experiment.sweeping import CellResult, SweepWatcher, run_sweep
+from rl_training.experiment.sweeping import CellResult, run_sweep
 from rl_training.runtime import read_options
 from rl_training.runtime.artifacts import read_metrics
 from rl_training.torch_files import read_tree
@@ -77,15 +76,12 @@ def assert_same(ours: list[CellResult], theirs: list[CellResult]) -> None:
         assert rows(mine.progress.run_dir) == rows(other.progress.run_dir)
 
 
-class Watcher(SweepWatcher):
+class Watcher(ProgressListener):
     """Takes a node away as soon as a run on it has saved something."""
 
     def __init__(self, cluster: Any) -> None:
         self.cluster, self.killed = cluster, False
         self.told: list[SeedProgress] = []
-
-    def on_cells(self, cells: Any) -> None:
-        assert all(isinstance(cell, Cell) for cell in cells)
 
     def on_run(self, progress: SeedProgress) -> None:
         self.told.append(progress)

@@ -3,103 +3,35 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 from rich.console import Console
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from rl_training.importing import command_text
+from rl_training.text import NOTHING, metrics_text, number_text
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
-    from rl_training.experiment import SeedProgress
     from rl_training.runtime import TrainResult
 
+OFFLINE_SCORES = (
+    "td_error",
+    "initial_value",
+    "initial_return",
+    "action_mse",
+    "action_agreement",
+    "logged_action_probability",
+)
+"""What is measured on held-out rows, in the order in which it is shown."""
 GAP = 2
 """Spaces between two columns of a table."""
-NOTHING = 1e-100
-"""Below it, a number is what arithmetic leaves of 0."""
-WORD = re.compile(r"\S+")
-PART = re.compile(r"(?:[^\s_./=]|\.(?=\d))*(?:[_/=]|\.(?!\d))|(?:[^\s_./=]|\.(?=\d))+")
-"""A piece of a name, such as `dataset_`, after which a line may break; numbers are not broken."""
-
-
-LINE_SECONDS = 10.0
-"""Time between two lines of progress about the same thing, where there is no terminal."""
-
-
-class LiveDisplay:
-    """A table that is kept up to date on a terminal; elsewhere, lines now and then."""
-
-    def __init__(self, *, quiet: bool, to_stderr: bool = False) -> None:
-        self.console = Console(highlight=False, soft_wrap=True, quiet=quiet, stderr=to_stderr)
-        self.next_lines: dict[object, float] = {}
-        self.live = Live(get_renderable=self.table, console=self.console) if self.console.is_terminal else None
-
-    def __enter__(self) -> Self:
-        if self.live is not None:
-            self.live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.live is not None:
-            self.live.stop()
-
-    def table(self) -> Table:
-        """What a terminal shows."""
-        raise NotImplementedError
-
-    def line(self, text: str) -> None:
-        """A line that stays."""
-        self.console.print(text.rstrip(), markup=False)
-
-    def is_line_due(self, subject: object, *, is_news: bool = False) -> bool:
-        """Whether to write a line about something, because there is news or the last one was a while ago."""
-        if self.live is not None or not (is_news or time.monotonic() >= self.next_lines.get(subject, 0.0)):
-            return False
-        self.next_lines[subject] = time.monotonic() + LINE_SECONDS
-        return True
-
-
-class SweepDisplay(LiveDisplay):
-    """One line per seed, live on a terminal; else a line for every evaluation, and now and then one in between."""
-
-    def __init__(self, seeds: Sequence[int], *, quiet: bool, to_stderr: bool = False) -> None:
-        self.rows: dict[int, SeedProgress | None] = dict.fromkeys(seeds)
-        super().__init__(quiet=quiet, to_stderr=to_stderr)
-
-    def update(self, progress: SeedProgress) -> None:
-        """Show how far a seed has come."""
-        before, self.rows[progress.seed] = self.rows[progress.seed], progress
-        is_news = before is None or (before.status, before.metrics) != (progress.status, progress.metrics)
-        if self.is_line_due(progress.seed, is_news=is_news):
-            self.line("  ".join(self.cells(progress.seed, progress)))
-
-    def table(self) -> Table:
-        """The live display."""
-        table = Table.grid(padding=(0, 2))
-        for seed, progress in self.rows.items():
-            table.add_row(*self.cells(seed, progress))
-        return table
-
-    @staticmethod
-    def cells(seed: int, progress: SeedProgress | None) -> list[str]:
-        """The line of one seed."""
-        if progress is None:
-            return [f"seed {seed}", "waiting"]
-        if progress.status == "failed":
-            return [f"seed {seed}", "failed", (progress.error or "").splitlines()[-1]]
-        cells = [f"seed {seed}", progress.status, f"{progress.global_step}/{progress.total or '?'}"]
-        return [*cells, score_text(progress.metrics or {})]
+NARROW = 8
+"""A column that is as narrow as this is not narrowed further."""
 
 
 def summary(result: TrainResult) -> dict[str, str]:
@@ -151,15 +83,7 @@ def score_text(metrics: Mapping[str, float]) -> str:
         if "success_rate" in metrics:
             text += f", success {metrics['success_rate']:.2f}"
         return f"{text}, D4RL score {metrics['normalized_score']:.1f}" if "normalized_score" in metrics else text
-    names = (
-        "td_error",
-        "initial_value",
-        "initial_return",
-        "action_mse",
-        "action_agreement",
-        "logged_action_probability",
-    )
-    return ", ".join(f"{name} {metrics[name]:.4g}" for name in names if name in metrics)
+    return metrics_text(metrics, OFFLINE_SCORES, ", ")
 
 
 @contextmanager
@@ -178,15 +102,6 @@ def _return_text(value: float) -> str:
     return f"{value:.1f}" if abs(value) >= 1 or abs(value) < NOTHING else f"{value:.2g}"
 
 
-def number_text(value: float) -> str:
-    """A number with as many digits as one compares by."""
-    if abs(value) < NOTHING:
-        return "0"
-    if not 10 <= abs(value) < 1e6:
-        return f"{value:.4g}"
-    return f"{value:.1f}" if abs(value) < 1000 else f"{value:.0f}"
-
-
 def print_json(value: Any) -> None:
     """One JSON value on standard output."""
     print(json.dumps(value, indent=2, default=list))
@@ -202,14 +117,14 @@ def cell(value: Any) -> str:
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on standard output: on a terminal cells wrap so that it fits, and no name is ever cut."""
+    """A table on standard output: on a terminal cells are folded so that it fits; elsewhere a row is a line."""
     console = Console(highlight=False)
     widths = column_widths([head, *rows], console.width if console.is_terminal else None)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name, width in zip(head, widths, strict=True):
-        table.add_column(wrap(name, width), width=width)
+        table.add_column(name, width=width, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(wrap(cell, width)) for cell, width in zip(row, widths, strict=True)))
+        table.add_row(*map(Text, row))
     # A terminal that is narrower than that breaks the lines itself.
     Console(highlight=False, width=max(console.width, sum(widths) + GAP * (len(widths) - 1))).print(table)
 
@@ -217,36 +132,12 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def column_widths(rows: Sequence[Sequence[str]], room: int | None) -> list[int]:
     """The widths of columns that fit into `room`: the widest are narrowed, down to words, then to parts of words."""
     columns = list(zip(*rows, strict=True))
-    natural = [max(map(cell_len, column)) for column in columns]
-    if room is None:
-        return natural
-    for unit in (WORD, PART):
-        least = [max(cell_len(piece) for text in column for piece in unit.findall(text) or [""]) for column in columns]
-        widths = _narrowed(natural, least, room)
-        if sum(widths) + GAP * (len(widths) - 1) <= room:
-            break
+    widths = [max(map(cell_len, column)) for column in columns]
+    words = [max(cell_len(word) for text in column for word in text.split() or [""]) for column in columns]
+    for least in (words, [min(width, NARROW) for width in words]):
+        while room is not None and sum(widths) + GAP * (len(widths) - 1) > room:
+            wide = [number for number, width in enumerate(widths) if width > least[number]]
+            if not wide:
+                break
+            widths[max(wide, key=widths.__getitem__)] -= 1
     return widths
-
-
-def _narrowed(widths: list[int], least: list[int], room: int) -> list[int]:
-    """Widths of which the widest are reduced until all fit, or none may be reduced."""
-    widths = list(widths)
-    while sum(widths) + GAP * (len(widths) - 1) > room:
-        wide = [number for number, width in enumerate(widths) if width > least[number]]
-        if not wide:
-            break
-        widths[max(wide, key=widths.__getitem__)] -= 1
-    return widths
-
-
-def wrap(text: str, width: int) -> str:
-    """Text in lines of this width; a word that is longer is broken after one of its separators."""
-    lines = [""]
-    for word in WORD.findall(text):
-        for number, part in enumerate([word] if cell_len(word) <= width else PART.findall(word)):
-            gap = " " if number == 0 and lines[-1] else ""
-            if not lines[-1] or cell_len(lines[-1] + gap + part) <= width:
-                lines[-1] += gap + part
-            else:
-                lines.append(part)
-    return "\n".join(lines)

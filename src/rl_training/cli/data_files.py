@@ -9,9 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from rl_training.cli.columns import column_mapping, takes_columns
-from rl_training.cli.console import number_text, print_json, print_table
+from rl_training.cli.console import print_json, print_table
 from rl_training.cli.data_convert import SourceArgument
 from rl_training.cli.options import JsonOption
+from rl_training.text import number_text
 
 BAR = 40
 """The width of the longest bar of a histogram."""

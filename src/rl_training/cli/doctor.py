@@ -7,8 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rl_training.cli.console import number_text, print_json, print_table, working
+from rl_training.cli.console import print_json, print_table, working
 from rl_training.cli.options import JsonOption
+from rl_training.text import number_text
 
 if TYPE_CHECKING:
     from rl_training.runtime.doctor import Machine, Speed

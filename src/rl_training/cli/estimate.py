@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from rl_training.cli.columns import column_mapping, takes_columns
-from rl_training.cli.console import number_text, print_json, print_table, working
+from rl_training.cli.console import print_json, print_table, working
 from rl_training.cli.options import BestOption, ImportOption, JsonOption, QuietOption
 from rl_training.cli.weighted_table import print_weighted
 from rl_training.files import write_text
+from rl_training.text import number_text
 from rl_training.types import LARGEST_SEED, ConfigError
 
 if TYPE_CHECKING:

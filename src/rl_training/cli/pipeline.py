@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rl_training.cli.columns import column_mapping, takes_columns
-from rl_training.cli.console import number_text, print_json, print_table
+from rl_training.cli.console import print_json, print_table
 from rl_training.cli.options import (
     ImportOption,
     JsonOption,
@@ -23,6 +23,7 @@ from rl_training.cli.options import (
 from rl_training.cli.weighted_table import weights_text
 from rl_training.seeds import parse_seeds
 from rl_training.signals import INTERRUPTED
+from rl_training.text import number_text
 from rl_training.types import ConfigError
 
 if TYPE_CHECKING:
@@ -111,12 +112,12 @@ def _options(config: str | None, named: dict[str, Any], overrides: list[str]) ->
 def _run(
     options: dict[str, Any], out: str, workers: str, ray: str | None, *, began: float, quiet: bool, as_json: bool
 ) -> PipelineResult:
-    from rl_training.cli.pipeline_display import PipelineDisplay
+    from rl_training.cli.progress import ProgressDisplay
     from rl_training.experiment.pipeline import run_pipeline
 
     count = worker_count(workers)
     try:
-        with PipelineDisplay(quiet=quiet, to_stderr=as_json) as display:
+        with ProgressDisplay(quiet=quiet, to_stderr=as_json) as display:
             return run_pipeline(options, out, workers=count, ray=ray, watcher=display, began=began)
     except KeyboardInterrupt:
         print("interrupted; the same command goes on where it was stopped", file=sys.stderr)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rl_training.cli.console import number_text, print_table
+from rl_training.cli.console import print_table
+from rl_training.text import number_text
 
 if TYPE_CHECKING:
     from rl_training.experiment.improvement import Improvement

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from rl_training.cli.console import number_text, print_json, print_table
+from rl_training.cli.console import print_json, print_table
 from rl_training.cli.estimate import (
     CAVEAT,
     DATA_HELP,
@@ -26,13 +26,13 @@ from rl_training.cli.estimate import (
 from rl_training.cli.options import ImportOption, JsonOption, QuietOption
 from rl_training.cli.weighted_table import weights_text
 from rl_training.importing import command_text
+from rl_training.text import number_text
 from rl_training.types import LARGEST_SEED, ConfigError
 
 if TYPE_CHECKING:
     from rl_training.experiment.claiming import Claim
     from rl_training.experiment.selecting import Candidate, Checkpoints, Selection
     from rl_training.experiment.shuffling import ShuffleControl
-    from rl_training.experiment.spending import Pull
     from rl_training.runtime.evaluation_data import Split
 
 CHECKPOINTS_HELP = "Which policies of a run are candidates: the latest one, or that of every checkpoint."
@@ -83,7 +83,7 @@ def select(
             seed=seed,
             shuffle=shuffle,
             progress=progress,
-            tell=lambda pull: None if as_json or quiet else print(pull_text(pull)),
+            tell=lambda pull: None if as_json or quiet else print(pull.sentence),
             **more,
         )
     file = result.save(out)
@@ -97,17 +97,6 @@ def select(
         print(f"stored in {file}")
     if (path := chosen_path(result)) is not None:
         print(f"Next: {command_text('export', path, '--out policy')}")
-
-
-def pull_text(pull: Pull) -> str:
-    """One real episode, and what is believed after it."""
-    from rl_training.experiment.claims import probability_text
-
-    believed = f"{number_text(pull.believed)} ± {number_text(pull.believed_std)}"
-    best = f"best so far {pull.best} ({number_text(pull.best_believed)})"
-    doubt = f"another is better with probability {probability_text(pull.doubt)}"
-    episode = f"episode {pull.number}: {pull.policy} returned {number_text(pull.episode_return)}"
-    return f"{episode}, now believed {believed}; {best}; {doubt}"
 
 
 def print_selection(result: Selection) -> None:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from rl_training.cli.console import number_text, print_json, print_table
+from rl_training.cli.console import print_json, print_table
 from rl_training.cli.options import ImportOption, JsonOption, QuietOption, RayOption, WorkersOption, worker_count
 from rl_training.importing import command_text
 from rl_training.signals import INTERRUPTED
+from rl_training.text import duration_text, number_text, plural
 from rl_training.types import UserError
 
 if TYPE_CHECKING:
@@ -51,11 +52,11 @@ def sweep(
 
 
 def _run(spec: SweepSpec, out: Path, workers: int, ray: str | None, *, quiet: bool, as_json: bool) -> list[CellResult]:
-    from rl_training.cli.sweep_display import CellsDisplay
+    from rl_training.cli.progress import ProgressDisplay
     from rl_training.experiment.sweeping import run_sweep
 
     try:
-        with CellsDisplay(quiet=quiet, to_stderr=as_json) as display:
+        with ProgressDisplay(quiet=quiet, to_stderr=as_json) as display:
             return run_sweep(spec, out, workers=workers, ray=ray, watcher=display)
     except KeyboardInterrupt:
         _tell_interrupt()
@@ -89,7 +90,6 @@ def _show_cost(
 ) -> None:
     """Print every run, what is left of it to do, and what that takes."""
     from rl_training.cli.console import working
-    from rl_training.experiment.pipeline_clock import minutes_text
     from rl_training.experiment.pools import count_workers
     from rl_training.experiment.sweep_cost import estimate_costs, total_seconds
 
@@ -101,8 +101,8 @@ def _show_cost(
         print_json({"cells": [cost.to_plain() for cost in costs], "workers": count, "seconds": seconds})
         return
     print_table(("run", "status", "steps", "per second", "minutes"), [_cost_row(cost) for cost in costs])
-    who = f"{count} worker{'s' * (count != 1)}"
-    print(f"{len(cells)} runs; about {minutes_text(seconds)} with {who}, by speeds measured on this machine")
+    time = f"about {duration_text(seconds)} with {plural(count, 'worker')}"
+    print(f"{len(cells)} runs; {time}, by speeds measured on this machine")
 
 
 def _cost_row(cost: Cost) -> tuple[str, ...]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from rl_training.cli.columns import takes_columns
-from rl_training.cli.console import SweepDisplay, next_command, print_json, summary
+from rl_training.cli.console import next_command, print_json, summary
 from rl_training.cli.index import names_beginning
 from rl_training.cli.options import (
     ConfigOption,
@@ -29,6 +30,7 @@ from rl_training.signals import INTERRUPTED, exit_status
 from rl_training.types import ConfigError, UserError
 
 if TYPE_CHECKING:
+    from rl_training.experiment import SeedProgress
     from rl_training.runtime import TrainResult
     from rl_training.runtime.options import BoundConfig
 
@@ -154,16 +156,22 @@ def _train_one(config: BoundConfig, *, goes_on: bool, quiet: bool, as_json: bool
 
 
 def _train_seeds(config: BoundConfig, seeds: list[int], workers: str, *, quiet: bool, as_json: bool) -> None:
-    from rl_training.experiment import ExperimentManager
+    from rl_training.cli.progress import ProgressDisplay
+    from rl_training.experiment import ExperimentManager, SeedProgress
 
-    count = worker_count(workers)
-    display = SweepDisplay(seeds, quiet=quiet, to_stderr=as_json)
+    count, told = worker_count(workers), dict[int, SeedProgress | None].fromkeys(seeds)
+
+    def show(progress: SeedProgress) -> None:
+        told[progress.seed] = progress
+        display.on_run(replace(progress, name=f"seed {progress.seed}"))
+
     try:
-        with display:
+        with ProgressDisplay(quiet=quiet, to_stderr=as_json) as display:
+            display.on_runs(len(told), [f"seed {seed}" for seed in told])
             # Given again, the command does what is missing.
-            results = ExperimentManager().sweep(config, seeds, workers=count, resume=True, on_progress=display.update)
+            results = ExperimentManager().sweep(config, seeds, workers=count, resume=True, on_progress=show)
     except KeyboardInterrupt:
-        _report_interrupt(display)
+        _report_interrupt(told)
     if as_json:
         print_json([vars(result) for result in results])
     elif not quiet and (runs := [result.run_dir for result in results if result.run_dir]):
@@ -175,12 +183,12 @@ def _train_seeds(config: BoundConfig, seeds: list[int], workers: str, *, quiet: 
     if failed:
         raise UserError("\n".join(f"seed {result.seed}: {result.error}" for result in failed))
     if any(result.status == "interrupted" for result in results):
-        _report_interrupt(display)
+        _report_interrupt(told)
 
 
-def _report_interrupt(display: SweepDisplay) -> NoReturn:
+def _report_interrupt(told: Mapping[int, SeedProgress | None]) -> NoReturn:
     """Say how to go on with each seed, and end as an interrupted command does."""
-    for seed, progress in display.rows.items():
+    for seed, progress in told.items():
         if progress is None:
             print(f"seed {seed} was not started", file=sys.stderr)
         elif progress.status == "failed":

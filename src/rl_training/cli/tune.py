@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rl_training.cli.console import number_text, print_json
+from rl_training.cli.console import print_json
 from rl_training.cli.options import ImportOption, JsonOption, QuietOption, RayOption, WorkersOption, worker_count
 from rl_training.importing import command_text
 from rl_training.signals import INTERRUPTED
+from rl_training.text import number_text
 from rl_training.types import UserError
 
 if TYPE_CHECKING:
@@ -44,11 +44,11 @@ def tune(
 
 
 def _run(spec: Any, out: Path, workers: int, ray: str | None, *, quiet: bool, as_json: bool) -> TuneResult:
-    from rl_training.cli.tune_display import TuneDisplay
+    from rl_training.cli.progress import ProgressDisplay
     from rl_training.experiment.tuning import run_tuning
 
     try:
-        with TuneDisplay(quiet=quiet, to_stderr=as_json) as display:
+        with ProgressDisplay(quiet=quiet, to_stderr=as_json) as display:
             return run_tuning(spec, out, workers=workers, ray=ray, watcher=display)
     except KeyboardInterrupt:
         print("interrupted; the same command goes on where it was stopped", file=sys.stderr)
@@ -57,6 +57,8 @@ def _run(spec: Any, out: Path, workers: int, ray: str | None, *, quiet: bool, as
 
 def print_result(result: TuneResult) -> None:
     """The best options, whether they are better than the default ones, and where the files are."""
+    from rl_training.experiment.tuning import options_text
+
     counts = ", ".join(f"{count} {name}" for name, count in result.trials.items() if count)
     pictures = [name for name in ("history.png", "importance.png") if (result.out / name).is_file()]
     facts = {
@@ -73,11 +75,3 @@ def print_result(result: TuneResult) -> None:
     for text in result.check.failed:
         print(f"failed    {text}")
     print(f"Next: {command_text('train', result.config)}")
-
-
-def options_text(params: Mapping[str, Any]) -> str:
-    """Options in a few words."""
-    shown = {key.removeprefix("algo_kwargs."): value for key, value in params.items()}
-    return ", ".join(
-        f"{key} {number_text(value) if isinstance(value, float) else value}" for key, value in shown.items()
-    )

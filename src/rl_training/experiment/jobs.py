@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -53,6 +53,28 @@ class SeedProgress:
     def has_ended(self) -> bool:
         """Whether nothing more is to come from it."""
         return self.status != "running"
+
+
+class ProgressListener:
+    """What sweeps, searches and pipelines tell while they work; a subclass shows it."""
+
+    def on_stage(self, stage: str) -> None:
+        """A stage of a pipeline begins."""
+
+    def on_news(self, lines: Sequence[str]) -> None:
+        """Something is known that the user wants to know."""
+
+    def on_runs(self, count: int, names: Sequence[str] = (), scores: Sequence[str] = ()) -> None:
+        """So many runs will be trained, by these names if they are known; the first of `scores` compares them."""
+
+    def on_run(self, progress: SeedProgress) -> None:
+        """A run has come further, or has ended before."""
+
+    def on_fits(self, count: int) -> None:
+        """So many values of policies will be fitted."""
+
+    def on_fit(self, name: str, done: int, total: int) -> None:
+        """The fit of a policy's value has come further."""
 
 
 JobKey = tuple[str | None, int]

@@ -11,7 +11,7 @@ from rl_training.config import TrainConfig
 from rl_training.data.audit.finding import count_verdicts
 from rl_training.experiment.candidates import Candidate, choose_candidates, is_clone, named_candidates
 from rl_training.experiment.handing_over import export_with_report
-from rl_training.experiment.jobs import SeedProgress
+from rl_training.experiment.jobs import ProgressListener, SeedProgress
 from rl_training.experiment.manager import ExperimentManager
 from rl_training.experiment.page import write_report
 from rl_training.experiment.pipeline_clock import Clock
@@ -21,7 +21,6 @@ from rl_training.experiment.pipeline_judging import Judge
 from rl_training.experiment.pipeline_plan import Plan, make_plan, run_config, training_seconds
 from rl_training.experiment.pipeline_verdict import Ending, conclude
 from rl_training.experiment.pools import count_workers
-from rl_training.experiment.spending import Pull
 from rl_training.runtime.artifacts import read_json
 from rl_training.runtime.export_graph import require_onnx
 from rl_training.runtime.finding import is_finished
@@ -32,31 +31,6 @@ SELECTION, CLAIM, RESULT, EXPORT = "selection.json", "claim.json", "result.json"
 REPORT, REPORT_CONTENT = "report.html", "report.json"
 STAGES = ("data", "plan", "training", "selection", "claim", "export", "report")
 """The stages, in their order."""
-
-
-class Watcher:
-    """What a pipeline tells while it works; a subclass shows it."""
-
-    def on_stage(self, stage: str) -> None:
-        """A stage begins."""
-
-    def on_news(self, stage: str, lines: Sequence[str]) -> None:
-        """Something is known that a reader wants to know."""
-
-    def on_runs(self, names: Sequence[str], plan: Plan) -> None:
-        """Which runs there will be."""
-
-    def on_run(self, progress: SeedProgress) -> None:
-        """A run has come further."""
-
-    def on_fits(self, count: int) -> None:
-        """How many fits of values the stage makes."""
-
-    def on_fit(self, name: str, done: int, total: int) -> None:
-        """The fit of a policy's value has come further."""
-
-    def on_pull(self, pull: Pull) -> None:
-        """A real episode was played to choose by."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +87,7 @@ def run_pipeline(
     *,
     workers: int = 1,
     ray: str | None = None,
-    watcher: Watcher | None = None,
+    watcher: ProgressListener | None = None,
     began: float | None = None,
 ) -> PipelineResult:
     """From a log to an exported policy and a statement about it, all in the folder `out`.
@@ -124,7 +98,7 @@ def run_pipeline(
     address `ray`; everything else is done here. The time runs from now on, or from `began`, a moment of
     `time.monotonic()`.
     """
-    watcher = watcher or Watcher()
+    watcher = watcher or ProgressListener()
     if workers < 1:
         raise ConfigError(f"a pipeline needs at least one worker, got {workers}")
     require_onnx()
@@ -135,11 +109,11 @@ def run_pipeline(
     watcher.on_stage(STAGES[0])
     audit, parts = prepare_data(space)
     candidates = _candidates(space.config, parts)
-    watcher.on_news("data", _describe_data(audit, parts, candidates))
+    watcher.on_news(_describe_data(audit, parts, candidates))
     clock.enter("plan")
     watcher.on_stage("plan")
     plan = make_plan(space, parts, candidates, workers, clock)
-    watcher.on_news("plan", plan.describe())
+    watcher.on_news(plan.describe())
     work = _Work(space, parts, plan, clock, watcher)
     runs = work.train(candidates, workers, ray)
     found = work.select([name for name in plan.judged if runs[name]["status"] == "done"])
@@ -204,7 +178,7 @@ class _Work:
     parts: Parts
     plan: Plan
     clock: Clock
-    watcher: Watcher
+    watcher: ProgressListener
 
     def begin(self, stage: str) -> None:
         """A stage begins."""
@@ -221,7 +195,7 @@ class _Work:
             if each.run_name(seed) in self.plan.runs
         ]
         names = [str(config.run_name) for config in configs]
-        self.watcher.on_runs(names, self.plan)
+        self.watcher.on_runs(len(names), names)
         ended = {
             name: self._ended(config) for name, config in zip(names, configs, strict=True) if self._has_ended(name)
         }

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from rl_training.experiment.claiming import Basis, Claim, corrected_claim, held_out_claim
 from rl_training.experiment.claims import CANNOT
 from rl_training.experiment.estimation import judged_data
+from rl_training.experiment.jobs import ProgressListener
 from rl_training.experiment.named_policies import named_policies
 from rl_training.experiment.pipeline_clock import Clock
 from rl_training.experiment.pipeline_config import Workspace
 from rl_training.experiment.pipeline_data import Parts
 from rl_training.experiment.pipeline_plan import LAST_SECONDS, LONG_FITS, MARGIN, Plan, between, fit_speed
 from rl_training.experiment.selecting import NO_TIME, Candidate, Selection, choose
-from rl_training.experiment.spending import Pull, check_can_run
+from rl_training.experiment.spending import check_can_run
 from rl_training.runtime.evaluation_data import JudgedData
 from rl_training.runtime.fitting import FitOptions, OutOfTimeError
 from rl_training.runtime.performance import one_thread
@@ -27,19 +28,6 @@ OVERTIME = 0.05
 """The share of the time by which it may be exceeded, so that at least one policy is judged."""
 
 
-class Watcher(Protocol):
-    """What is told while fits are made and real episodes are played."""
-
-    def on_fits(self, count: int) -> None:
-        """How many fits there will be."""
-
-    def on_fit(self, name: str, done: int, total: int) -> None:
-        """The fit of a policy's value has come further."""
-
-    def on_pull(self, pull: Pull) -> None:
-        """A real episode was played."""
-
-
 @dataclass(frozen=True)
 class Judge:
     """Judges runs of a pipeline."""
@@ -48,7 +36,7 @@ class Judge:
     parts: Parts
     plan: Plan
     clock: Clock
-    watcher: Watcher
+    watcher: ProgressListener
 
     def choose(self, names: list[str]) -> dict[str, Any]:
         """The selection among these runs, as plain values; where there are claim episodes, nothing is claimed yet."""
@@ -69,7 +57,7 @@ class Judge:
                     runnable=runnable,
                     compiled=self._compiled,
                     progress=self._until(LAST_SECONDS + seconds * later, names),
-                    tell=self.watcher.on_pull,
+                    tell=lambda pull: self.watcher.on_news([pull.sentence]),
                 )
                 if found.chosen is not None and not has_claim:
                     found = replace(found, claim=self._corrected(found, found.chosen, named, data, options))

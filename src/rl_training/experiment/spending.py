@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_training.experiment.claims import probability_text
 from rl_training.experiment.selection import NormalSelection
 from rl_training.runtime.evaluation import EVAL_SEED
 from rl_training.runtime.fitting import EvaluationLog
 from rl_training.runtime.saved_policy import SavedPolicy
+from rl_training.text import number_text
 from rl_training.types import ConfigError
 
 SEEDS_APART = 1000
@@ -34,6 +36,15 @@ class Pull:
     best_believed: float
     doubt: float
     """The largest probability that one of the others is better than that."""
+
+    @property
+    def sentence(self) -> str:
+        """The episode, and what is believed after it, in words."""
+        believed = f"{number_text(self.believed)} ± {number_text(self.believed_std)}"
+        best = f"best so far {self.best} ({number_text(self.best_believed)})"
+        doubt = f"another is better with probability {probability_text(self.doubt)}"
+        episode = f"episode {self.number}: {self.policy} returned {number_text(self.episode_return)}"
+        return f"{episode}, now believed {believed}; {best}; {doubt}"
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from rl_training.config import dump_yaml
 from rl_training.data.dataset_loaders import read_dataset
 from rl_training.data.mapped import write_mapped
 from rl_training.data.sharing import shared_key
-from rl_training.experiment.jobs import SeedProgress
+from rl_training.experiment.jobs import ProgressListener, SeedProgress
 from rl_training.experiment.manager import ExperimentManager
 from rl_training.experiment.pools import count_workers
 from rl_training.experiment.sweep_spec import Cell, SweepSpec, make_cells, read_sweep
@@ -27,6 +27,8 @@ from rl_training.runtime.locking import RunLock
 from rl_training.types import ConfigError
 
 SPEC, RESULTS, DATA = "sweep.yaml", "sweep.json", ".data"
+SCORES = ("normalized_score", "return_mean", "fqe_value")
+"""What the best run so far is found by: the first that runs report, and larger is better."""
 SHARED_BYTES = 1 << 26
 """Files that are smaller are read by every run for itself."""
 
@@ -53,30 +55,20 @@ class CellResult:
         }
 
 
-class SweepWatcher:
-    """What a sweep tells while it works; a subclass shows it."""
-
-    def on_cells(self, cells: Sequence[Cell]) -> None:
-        """Which runs there are."""
-
-    def on_run(self, progress: SeedProgress) -> None:
-        """A run has come further, or has ended before."""
-
-
 def run_sweep(
     spec: SweepSpec | Mapping[str, Any] | str | Path,
     out: str | Path,
     *,
     workers: int = 1,
     ray: str | None = None,
-    watcher: SweepWatcher | None = None,
+    watcher: ProgressListener | None = None,
 ) -> list[CellResult]:
     """Train all runs of a sweep in the folder `out`, by `workers` processes or on the Ray cluster with this address.
 
     A run that fails does not stop the others. The same call again does what is missing: runs that have ended are known
     by their options, those that were stopped go on. One sweep at a time can use a folder.
     """
-    watcher, spec, out = watcher or SweepWatcher(), read_sweep(spec), Path(out)
+    watcher, spec, out = watcher or ProgressListener(), read_sweep(spec), Path(out)
     if workers < 1:
         raise ConfigError(f"a sweep needs at least one worker, got {workers}")
     cells = find_cells(make_cells(spec, out), out)
@@ -86,7 +78,7 @@ def run_sweep(
         write_text(out / SPEC, dump_yaml(json.loads(json.dumps(asdict(spec)))))
         # Whoever reads the folder meanwhile, or after a kill, knows which runs belong to it.
         _write_results(out, [CellResult(cell, SeedProgress(cell.config.seed, "waiting", cell.name)) for cell in cells])
-        watcher.on_cells(cells)
+        watcher.on_runs(len(cells), scores=SCORES)
         shared = share_data([cell for cell in cells if not is_run(out / cell.name)], out / DATA)
         progress = ExperimentManager().train_all(
             [cell.bound for cell in cells],

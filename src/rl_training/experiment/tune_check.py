@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rl_training.config import dump_yaml
+from rl_training.experiment.jobs import ProgressListener
 from rl_training.experiment.lower_bound import LOWER_BOUND
 from rl_training.experiment.manager import ExperimentManager
 from rl_training.experiment.statistics import (
@@ -18,9 +19,6 @@ from rl_training.experiment.statistics import (
 )
 from rl_training.experiment.sweep_spec import write_over
 from rl_training.experiment.tune_spec import FEWEST_SEEDS, TuneSpec, trial_cell
-
-if TYPE_CHECKING:
-    from rl_training.experiment.tuning import TuneWatcher
 
 CHECKS = "checks"
 LEAST_SURE = 0.05
@@ -70,7 +68,7 @@ def check_best(
     *,
     workers: int,
     ray: str | None,
-    watcher: TuneWatcher,
+    watcher: ProgressListener,
 ) -> Check:
     """Train both on fresh seeds, except runs that have ended before, and compare their scores."""
     cells = {
@@ -78,7 +76,8 @@ def check_best(
         for seed in spec.fresh_seeds()
         for label, values in (("best", params), ("default", {}))
     }
-    watcher.on_check([cell.name for cell in cells.values()])
+    watcher.on_news([f"{len(cells)} runs on fresh seeds, with the best options and with the default ones"])
+    watcher.on_runs(len(cells))
     found = ExperimentManager().train_all(
         [cell.bound for cell in cells.values()],
         workers=workers,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from rl_training.config import dump_yaml
-from rl_training.experiment.jobs import Job, JobKey, SeedProgress
+from rl_training.experiment.jobs import Job, JobKey, ProgressListener, SeedProgress
 from rl_training.experiment.lower_bound import LOWER_BOUND
 from rl_training.experiment.pools import Pool, count_workers, open_pool
 from rl_training.experiment.study import go_on, importances, open_study, report, require_optuna, suggest, tell_end
@@ -29,6 +29,7 @@ from rl_training.files import write_text
 from rl_training.importing import IMPORTED
 from rl_training.runtime.artifacts import write_json
 from rl_training.runtime.sinks import check_sinks
+from rl_training.text import number_text
 from rl_training.types import UserError
 
 SPEC, JOURNAL, TRIALS, RESULT, BEST = "tune.yaml", "study.journal", "trials", "result.json", "best.yaml"
@@ -36,25 +37,6 @@ OUTCOMES = {"complete": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}
 """How trials end, and Optuna's word for it."""
 FOLDER, RUN, ERROR = "folder", "run", "error"
 """What a trial remembers: the folder of the search that trains it, its run, and why it failed."""
-
-
-class TuneWatcher:
-    """What a search tells while it works; a subclass shows it."""
-
-    def on_begin(self, trials: int, done: int, metric: str) -> None:
-        """How many trials there will be, and how many there are."""
-
-    def on_trial(self, number: int, params: Mapping[str, Any]) -> None:
-        """A trial begins, or goes on."""
-
-    def on_run(self, progress: SeedProgress) -> None:
-        """A run has come further."""
-
-    def on_end(self, number: int, outcome: str, value: float | None) -> None:
-        """A trial has ended: complete, pruned or failed."""
-
-    def on_check(self, names: list[str]) -> None:
-        """The best options are compared with the default ones, by these runs."""
 
 
 @dataclass(frozen=True)
@@ -89,14 +71,14 @@ def run_tuning(
     *,
     workers: int = 1,
     ray: str | None = None,
-    watcher: TuneWatcher | None = None,
+    watcher: ProgressListener | None = None,
 ) -> TuneResult:
     """Search for good options in the folder `out`, then compare the best with the default ones on fresh seeds.
 
     The same call goes on where an earlier one was stopped, at whatever point. Several machines may work on one study:
     each has a folder of its own, and all name the same `storage`.
     """
-    watcher, spec, out = watcher or TuneWatcher(), read_tune(spec), Path(out)
+    watcher, spec, out = watcher or ProgressListener(), read_tune(spec), Path(out)
     require_optuna()
     default = trial_cell(spec, {}, out / TRIALS, seed=spec.seed)
     space = read_space(spec, default.config.algo)
@@ -130,7 +112,7 @@ class _Search:
     space: Mapping[str, Range]
     metric: str
     out: Path
-    watcher: TuneWatcher
+    watcher: ProgressListener
     running: dict[JobKey, Any] = field(default_factory=dict)
     pruned: set[JobKey] = field(default_factory=set)
     reported: dict[JobKey, int] = field(default_factory=dict)
@@ -140,7 +122,9 @@ class _Search:
         """Train trials until there are as many as asked for; those that an earlier call has begun come first."""
         left = [each for each in self._trials("RUNNING") if self._is_ours(each)]
         ended = [each for each in self.study.get_trials() if each.state.is_finished()]
-        self.watcher.on_begin(self.spec.trials, len(ended), self.metric)
+        before = f", of which {len(ended)} have ended before" if ended else ""
+        self.watcher.on_news([f"{self.spec.trials} trials by {self.metric}{before}"])
+        self.watcher.on_runs(max(self.spec.trials - len(ended), 0), scores=[self.metric])
         while True:
             while pool.busy < slots and (left or self._has_room()):
                 trial = go_on(self.study, left.pop(0)) if left else self._ask()
@@ -203,13 +187,12 @@ class _Search:
         modules = tuple(dict.fromkeys([*IMPORTED, cell.options.algorithm.__module__]))
         job = Job(cell.config, True, self.spec.threads, modules, judge=self.metric == LOWER_BOUND)
         self.running[job.key] = trial
-        self.watcher.on_trial(trial.number, params)
+        self.watcher.on_news([f"trial {trial.number}: {options_text(params)}"])
         pool.submit(job)
 
     def _hear(self, pool: Pool, progress: SeedProgress) -> None:
         """Tell the study what a run has reached, and stop the run if others were better at that point."""
         trial, metrics = self.running[progress.key], progress.metrics or {}
-        self.watcher.on_run(progress)
         step = int(metrics.get("global_step", 0))
         # The last score stands in every message until the next one, and a storage may be far away.
         if self.metric in metrics and step != self.reported.get(progress.key):
@@ -220,6 +203,8 @@ class _Search:
                 pool.stop(progress.key)
         if progress.has_ended:
             self._end(trial, progress)
+        else:
+            self._show(trial, progress)
 
     def _end(self, trial: Any, progress: SeedProgress) -> None:
         """Tell the study how a trial ended; one that was interrupted goes on with the next call."""
@@ -227,16 +212,26 @@ class _Search:
         del self.running[progress.key]
         if progress.status == "done" and self.metric in metrics:
             self.study.tell(trial, metrics[self.metric])
-            self.watcher.on_end(trial.number, "complete", metrics[self.metric])
-        elif progress.status == "interrupted" and not is_pruned:
-            raise KeyboardInterrupt
         elif progress.status == "interrupted":
+            if not is_pruned:
+                raise KeyboardInterrupt
             tell_end(self.study, trial, "PRUNED")
-            self.watcher.on_end(trial.number, "pruned", metrics.get(self.metric))
+            progress = replace(progress, status="pruned")
         else:
-            trial.set_user_attr(ERROR, progress.error or f"the run has reported no {self.metric}")
+            error = progress.error or f"the run has reported no {self.metric}"
+            trial.set_user_attr(ERROR, error)
             tell_end(self.study, trial, "FAIL")
-            self.watcher.on_end(trial.number, "failed", None)
+            progress = replace(progress, status="failed", error=error)
+        self._show(trial, progress)
+
+    def _show(self, trial: Any, progress: SeedProgress) -> None:
+        self.watcher.on_run(replace(progress, name=f"trial {trial.number}"))
+
+
+def options_text(params: Mapping[str, Any]) -> str:
+    """Options in a few words."""
+    texts = {key: number_text(value) if isinstance(value, float) else value for key, value in params.items()}
+    return ", ".join(f"{key.removeprefix('algo_kwargs.')} {text}" for key, text in texts.items())
 
 
 def _key(trial: Any) -> str:

@@ -15,7 +15,8 @@ from rl_training import run_pipeline
 from rl_training.data import load_transition_dataset
 from rl_training.experiment import ExperimentManager, SeedProgress
 from rl_training.experiment.candidates import Candidate
-from rl_training.experiment.pipeline import STAGES, Watcher
+from rl_training.experiment.jobs import ProgressListener
+from rl_training.experiment.pipeline import STAGES
 from rl_training.experiment.pipeline_config import PipelineConfig, Workspace, read_pipeline
 from rl_training.experiment.pipeline_data import Parts, prepare_data
 from rl_training.experiment.pipeline_plan import Plan, run_config
@@ -139,7 +140,7 @@ def test_data_without_rewards_is_cloned_and_nothing_is_estimated(log: Callable[.
     assert not (out / "selection.json").exists()
 
 
-class Stop(Watcher):
+class Stop(ProgressListener):
     """Ends a pipeline at the beginning of a stage, as a kill would."""
 
     def __init__(self, stage: str) -> None:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from steering import steering_log
 
 from rl_training.config import dump_yaml, load_config
 from rl_training.experiment import tuning
-from rl_training.experiment.jobs import SeedProgress
+from rl_training.experiment.jobs import ProgressListener, SeedProgress
 from rl_training.experiment.statistics import rank_test
 from rl_training.experiment.study import open_study
 from rl_training.experiment.tune_check import compare
@@ -32,7 +32,7 @@ from rl_training.experiment.tune_spec import (
     read_tune,
     trial_cell,
 )
-from rl_training.experiment.tuning import TuneWatcher, run_tuning
+from rl_training.experiment.tuning import run_tuning
 from rl_training.runtime import read_options
 from rl_training.runtime.artifacts import read_json
 from rl_training.runtime.finding import is_finished
@@ -64,35 +64,38 @@ def small(**changes: Any) -> dict[str, Any]:
     return {**spec, **changes}
 
 
-class Watcher(TuneWatcher):
+class Watcher(ProgressListener):
     def __init__(self) -> None:
-        self.params: dict[int, Mapping[str, Any]] = {}
-        self.ends: dict[int, str] = {}
+        self.news: list[str] = []
         self.told: list[SeedProgress] = []
 
-    def on_trial(self, number: int, params: Mapping[str, Any]) -> None:
-        self.params[number] = params
+    def on_news(self, lines: Sequence[str]) -> None:
+        self.news += lines
 
     def on_run(self, progress: SeedProgress) -> None:
         self.told.append(progress)
 
-    def on_end(self, number: int, outcome: str, value: float | None) -> None:
-        self.ends[number] = outcome
+    @property
+    def ends(self) -> dict[str, str]:
+        """How the trials ended."""
+        return {str(each.name): each.status for each in self.told if each.has_ended and "trial " in str(each.name)}
 
 
 def test_a_search_tries_compares_and_hands_over(tmp_path: Path) -> None:
     watcher, out = Watcher(), tmp_path / "search"
     result = run_tuning(small(), out, watcher=watcher)
-    assert watcher.ends == {0: "complete", 1: "complete", 2: "complete"}
-    for params in watcher.params.values():
-        assert 1 <= params["algo_kwargs.bc_alpha"] <= 10
-        assert params["algo_kwargs.hidden_sizes"] in ([8, 8], [4])
-        assert params["algo_kwargs.policy_delay"] in (1, 2, 3)
+    assert watcher.ends == {"trial 0": "done", "trial 1": "done", "trial 2": "done"}
+    assert [line.partition(":")[0] for line in watcher.news[1:4]] == ["trial 0", "trial 1", "trial 2"]
+    tried = [load_config(run / "config.yaml").algo_kwargs for run in sorted((out / "trials").iterdir())]
+    for kwargs in tried:
+        assert 1 <= kwargs["bc_alpha"] <= 10
+        assert kwargs["hidden_sizes"] in ([8, 8], [4])
+        assert kwargs["policy_delay"] in (1, 2, 3)
     # The best configuration is one that train takes, with the options of the best trial.
     config = load_config(out / "best.yaml")
     for key, value in result.params.items():
         assert config.algo_kwargs[key.removeprefix("algo_kwargs.")] == value
-    assert result.params == dict(watcher.params[result.number])
+    assert result.params == {key: tried[result.number][key.removeprefix("algo_kwargs.")] for key in SPACE}
     read_options(config)
     assert len(result.check.best) == len(result.check.default) == 4
     stored = read_json(out / "result.json")
@@ -125,8 +128,8 @@ def test_runs_without_prospect_are_stopped(tmp_path: Path, unchecked: None) -> N
     study.tell(trial, 1e6)
     watcher = Watcher()
     run_tuning(spec, out, watcher=watcher)
-    assert watcher.ends == {1: "pruned", 2: "pruned", 3: "pruned"}
-    stopped = [each for each in watcher.told if each.status == "interrupted"]
+    assert watcher.ends == {"trial 1": "pruned", "trial 2": "pruned", "trial 3": "pruned"}
+    stopped = [each for each in watcher.told if each.status == "pruned"]
     assert len(stopped) == 3
     assert all(each.global_step < 3000 for each in stopped)
 
@@ -145,7 +148,7 @@ def test_several_folders_work_on_one_study(kind: str, tmp_path: Path, unchecked:
     watcher = Watcher()
     result = run_tuning(small(trials=2, **shared), tmp_path / "second", watcher=watcher)
     # The first trial counts, and is not trained again.
-    assert watcher.ends == {1: "complete"}
+    assert watcher.ends == {"trial 1": "done"}
     assert result.trials["complete"] == 2
     assert len(list((tmp_path / "second" / "trials").iterdir())) == 1
 
@@ -157,7 +160,7 @@ def test_a_trial_that_fails_does_not_end_the_search(tmp_path: Path) -> None:
     watcher = Watcher()
     with pytest.raises(Exception, match=r"no trial has come to its end with a return_mean.*no\.npz"):
         run_tuning(spec, tmp_path / "out", watcher=watcher)
-    assert watcher.ends == {0: "failed", 1: "failed"}
+    assert watcher.ends == {"trial 0": "failed", "trial 1": "failed"}
 
 
 def test_a_killed_search_goes_on(tmp_path: Path, unchecked: None) -> None:
@@ -180,7 +183,7 @@ def test_a_killed_search_goes_on(tmp_path: Path, unchecked: None) -> None:
     assert result.trials == {"complete": 2, "pruned": 0, "failed": 0}
     # The trials that were begun went on; none was begun anew.
     assert sorted((out / "trials").iterdir()) == runs
-    assert min(each.global_step for each in watcher.told if str(each.name) == runs[0].name) > 0
+    assert min(each.global_step for each in watcher.told if each.name == "trial 0") > 0
 
 
 def test_without_an_environment_the_lower_bound_decides(tmp_path: Path, unchecked: None) -> None:
