@@ -39,7 +39,7 @@ def doctor(as_json: JsonOption = False) -> None:
 
 
 def _rows(machine: Machine, speed: Speed) -> Iterator[tuple[str, str]]:
-    from rl_training.files import size_text
+    from rl_training.text import size_text
 
     cores, build, compiler = machine.cores, machine.torch, machine.compiler
     quota = "none" if cores.quota is None else f"{cores.quota:g} cores"

@@ -1,14 +1,13 @@
-"""What the runs of a sweep would cost, by the speed of a few seconds of each kind of run."""
+"""What the runs of a sweep would cost, by the speed of a moment of the first run of each algorithm."""
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 from rl_training.experiment.sweep_spec import Cell
 from rl_training.runtime.artifacts import read_metrics
@@ -20,16 +19,13 @@ from rl_training.runtime.trainer import Session
 
 MEASURED_SECONDS, MOST_SECONDS = 1.5, 20.0
 FEWEST_UPDATES, WARM_UP = 20, 5
-MOST_MEASURED = 20
-"""Kinds of runs that are measured; others of the same algorithm are taken to be as fast on average."""
 ENDLESS = 10**9
 EARLY_START = 500
 """Steps without updates at the start of an online run that is measured; a whole run has as many as it asks for."""
 
 
-@dataclass(frozen=True)
-class Speed:
-    """How fast a run is."""
+class Speed(NamedTuple):
+    """How fast the runs of an algorithm are, by the first of them that has something left to do."""
 
     start: float
     """Seconds before the first step: reading the data, building the networks."""
@@ -51,14 +47,8 @@ class Cost:
 
     def to_plain(self) -> dict[str, Any]:
         """Plain values."""
-        return {
-            "name": self.cell.name,
-            "values": dict(self.cell.values),
-            "status": self.status,
-            "steps": self.steps,
-            "steps_per_second": self.steps_per_second,
-            "seconds": self.seconds,
-        }
+        about = {name: getattr(self, name) for name in ("status", "steps", "steps_per_second", "seconds")}
+        return {"name": self.cell.name, "values": dict(self.cell.values), **about}
 
 
 def estimate_costs(
@@ -66,14 +56,20 @@ def estimate_costs(
 ) -> list[Cost]:
     """What each run would cost, without compilation; one that has ended costs nothing."""
     configure_machine(threads)
-    speeds: dict[tuple[str, str], Speed] = {}
+    speeds: dict[str, Speed] = {}
     found = []
     for cell in cells:
-        kind, left = (cell.config.algo, cell.group), _steps_left(cell)
-        if left and kind not in speeds and len(speeds) < MOST_MEASURED:
+        algo, left, total = cell.config.algo, _steps_left(cell), cell.config.total_timesteps
+        if not left:
+            found.append(Cost(cell, "done", 0, None, 0.0))
+            continue
+        if algo not in speeds:
             tell(f"measuring {cell.name}")
-            speeds[kind] = measure(cell)
-        found.append(_cost(cell, left, speeds.get(kind) or _usual(speeds, cell)))
+            speeds[algo] = measure(cell)
+        start, pace, evaluation = speeds[algo]
+        evaluations = 1 + left // (cell.options.controls.eval_interval or ENDLESS)
+        seconds = start + left / pace + evaluations * evaluation
+        found.append(Cost(cell, "to do" if left == total else "half done", left, pace, seconds))
     return found
 
 
@@ -112,11 +108,9 @@ def _advance(session: Session, *, updates: int) -> None:
     state, end = session.state, time.perf_counter() + MOST_SECONDS
     stop = state.update_count + updates
     while state.update_count < stop and time.perf_counter() < end:
-        due = session.next_updates()
-        if not due:
+        if not session.next_updates():
             session.collect()
-            due = session.next_updates()
-        session.learn(min(due, stop - state.update_count))
+        session.learn(min(session.next_updates(), stop - state.update_count))
 
 
 def _steps_left(cell: Cell) -> int:
@@ -127,22 +121,3 @@ def _steps_left(cell: Cell) -> int:
         return 0
     rows = read_metrics(run)
     return max(total - int(rows[-1]["global_step"]) if rows else total, 1)
-
-
-def _cost(cell: Cell, left: int, speed: Speed | None) -> Cost:
-    if not left or speed is None:
-        return Cost(cell, "to do" if left else "done", left, None, 0.0)
-    interval = cell.options.controls.eval_interval
-    evaluations = 1 + (0 if interval is None else left // interval)
-    seconds = speed.start + left / speed.steps_per_second + evaluations * speed.evaluation
-    status = "to do" if left == cell.config.total_timesteps else "half done"
-    return Cost(cell, status, left, speed.steps_per_second, seconds)
-
-
-def _usual(speeds: dict[tuple[str, str], Speed], cell: Cell) -> Speed | None:
-    """The speed of runs of the same algorithm, or else of all that were measured."""
-    same = [speed for (algo, _), speed in speeds.items() if algo == cell.config.algo] or list(speeds.values())
-    if not same:
-        return None
-    means = {name: statistics.fmean(getattr(each, name) for each in same) for name in Speed.__dataclass_fields__}
-    return Speed(**means)

@@ -20,7 +20,7 @@ import torch
 
 from rl_training.algorithms import ALGORITHMS
 from rl_training.data import TransitionDataset, source_for
-from rl_training.files import size_text
+from rl_training.text import size_text
 from rl_training.memory import free_memory
 from rl_training.models.precision import Precision
 from rl_training.runtime.cores import Cores, read_cores
