@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from command_line import Command, call_main
 
-from rl_training.cli.data_audit import summary
+from rl_training.cli.audit import summary
 from rl_training.data import TransitionDataset, load_transition_dataset
 from rl_training.data.audit import View
 from rl_training.data.audit.borders import likely_borders

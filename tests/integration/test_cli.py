@@ -20,7 +20,7 @@ from command_line import TINY, Answer, Command, call_main
 
 from rl_training import cli
 from rl_training.algorithms import ALGORITHMS
-from rl_training.cli import index
+from rl_training.cli import config as index
 from rl_training.config import TrainConfig, load_config
 from rl_training.experiment import list_algorithms
 from rl_training.experiment.registry import describe_options

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from numpy.typing import ArrayLike, NDArray
-from typing_extensions import Self
+from typing_extensions import Self, Unpack
 
 from rl_training.config import TrainConfig
 from rl_training.envs import env_id_for
@@ -30,7 +30,7 @@ from rl_training.runtime import (
     train,
 )
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.evaluation import EVAL_SEED
+from rl_training.runtime.evaluation import EpisodeOptions
 from rl_training.runtime.finding import find_checkpoint
 from rl_training.runtime.options import ConfigSource, merge, plain_config
 from rl_training.runtime.progress import ProgressCallback
@@ -95,35 +95,18 @@ class ManagedAlgorithm:
     fit = learn
 
     def evaluate(
-        self,
-        *,
-        env: Any = None,
-        num_episodes: int | None = None,
-        num_envs: int | None = None,
-        seed: int = EVAL_SEED,
-        deterministic: bool = True,
+        self, *, num_episodes: int | None = None, num_envs: int | None = None, **options: Unpack[EpisodeOptions]
     ) -> dict[str, Any]:
         """Raw returns and lengths of episodes with fixed seeds, with the mean and the standard deviation of returns.
 
-        `env` is another environment than the run's own: a name, an environment, or a function that makes one.
+        `env` is another environment than the run's own: a name, an environment, or a function that makes one. The first
+        episode starts from `seed`. A policy that is not `deterministic` samples its actions.
         """
-        result = self._trained().evaluate(
-            env=env, episodes=num_episodes, num_envs=num_envs, seed=seed, deterministic=deterministic
-        )
-        return result.to_dict()
+        return self._trained().evaluate(episodes=num_episodes, num_envs=num_envs, **options).to_dict()
 
-    def record(
-        self,
-        path: str | Path,
-        *,
-        env: Any = None,
-        num_episodes: int = 1,
-        seed: int = EVAL_SEED,
-        deterministic: bool = True,
-    ) -> dict[str, Any]:
+    def record(self, path: str | Path, *, num_episodes: int = 1, **options: Unpack[EpisodeOptions]) -> dict[str, Any]:
         """Write a video (.mp4 or .gif) of the episodes that `evaluate` has, and return what it returns."""
-        result = self._trained().record(path, env=env, episodes=num_episodes, seed=seed, deterministic=deterministic)
-        return result.to_dict()
+        return self._trained().record(path, episodes=num_episodes, **options).to_dict()
 
     def predict(
         self,

@@ -17,7 +17,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 import rl_training
-from rl_training.cli import export, fetch, policies, report, train
+from rl_training.cli import export, policies, report, train
 from rl_training.cli.config import config_app, list_
 from rl_training.cli.console import print_json
 from rl_training.cli.data import data_app
@@ -26,8 +26,7 @@ from rl_training.cli.env import env_app
 from rl_training.cli.estimate import estimate
 from rl_training.cli.pipeline import pipeline
 from rl_training.cli.select import select
-from rl_training.cli.sweep import sweep
-from rl_training.cli.tune import tune
+from rl_training.cli.sweep import sweep, tune
 from rl_training.importing import ASK
 from rl_training.signals import exit_status, raised
 from rl_training.types import UserError
@@ -48,7 +47,7 @@ app = typer.Typer(
 )
 app.command()(train.train)
 app.command()(train.resume)
-app.command()(fetch.fetch)
+app.command()(train.fetch)
 app.command("eval")(policies.evaluate)
 app.command()(policies.record)
 app.command()(policies.play)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Callable
 from functools import wraps
 from typing import Annotated, Any, get_type_hints
@@ -36,7 +35,7 @@ LISTS = ("obs", "next_obs", "actions", "valid_actions", "choices", "one_hot")
 
 
 def takes_columns(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of columns. Its parameter `columns` gets what they say, as a list of overrides."""
+    """Give a command the options of columns. Its parameter `columns` gets what they say, or None if that is nothing."""
     hints = get_type_hints(command, include_extras=True)
     own = [
         each.replace(annotation=hints[each.name])
@@ -47,8 +46,10 @@ def takes_columns(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def wrapper(**values: Any) -> None:
-        stated = {key: values.pop(f"{key}_columns") for key in FLAGS}
-        command(**values, columns=column_overrides(stated))
+        given = {key: values.pop(f"{key}_columns") for key in FLAGS}
+        stated = {key: value for key, value in given.items() if value is not None and value != []}
+        columns = {key: _names(value) if key in LISTS else value for key, value in stated.items()}
+        command(**values, columns=columns or None)
 
     signature = inspect.Signature([*own, *added], return_annotation=None)
     wrapper.__signature__ = signature  # type: ignore[attr-defined]
@@ -56,25 +57,9 @@ def takes_columns(command: Callable[..., None]) -> Callable[..., None]:
     return wrapper
 
 
-def column_overrides(stated: dict[str, Any]) -> list[str]:
-    """What was stated, by key of `dataset_columns`, as overrides of a configuration."""
-    found: dict[str, Any] = {}
-    for key, value in stated.items():
-        if key in LISTS and value:
-            found[key] = [name.strip() for part in value for name in part.split(",") if name.strip()]
-        elif key not in LISTS and value is not None:
-            found[key] = value
-    return [f"algo_kwargs.dataset_columns.{key}={json.dumps(value)}" for key, value in found.items()]
-
-
-def column_mapping(overrides: list[str]) -> dict[str, Any] | None:
-    """What such overrides say, as the mapping `dataset_columns`; None where they say nothing."""
-    from rl_training.config import parse_overrides
-
-    if not overrides:
-        return None
-    found: dict[str, Any] = parse_overrides(overrides)["algo_kwargs"]["dataset_columns"]
-    return found
+def _names(texts: list[str]) -> list[str]:
+    """Names from options of which each may hold several, with commas between them."""
+    return [name.strip() for text in texts for name in text.split(",") if name.strip()]
 
 
 def _parameter(key: str, flag: str, meaning: str) -> inspect.Parameter:

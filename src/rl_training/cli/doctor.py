@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rl_training.cli.console import print_json, print_table, working
 from rl_training.cli.options import JsonOption
-from rl_training.text import number_text
+from rl_training.text import number_text, plural, size_text
 
 if TYPE_CHECKING:
     from rl_training.runtime.doctor import Machine, Speed
@@ -39,8 +39,6 @@ def doctor(as_json: JsonOption = False) -> None:
 
 
 def _rows(machine: Machine, speed: Speed) -> Iterator[tuple[str, str]]:
-    from rl_training.text import size_text
-
     cores, build, compiler = machine.cores, machine.torch, machine.compiler
     quota = "none" if cores.quota is None else f"{cores.quota:g} cores"
     yield "cores", f"{cores.available} (machine {cores.machine}, affinity mask {cores.affinity}, quota {quota})"
@@ -56,6 +54,6 @@ def _rows(machine: Machine, speed: Speed) -> Iterator[tuple[str, str]]:
     yield "free memory", "not known" if machine.memory is None else size_text(machine.memory)
     yield "free disk", f"{size_text(machine.disk)} in {Path.cwd()}"
     yield "extras", ", ".join(name for name, is_installed in machine.extras.items() if is_installed) or "none"
-    threads = f"{machine.threads} thread{'s' * (machine.threads != 1)}"
+    threads = plural(machine.threads, "thread")
     for name, rate in speed.updates_per_second.items():
         yield f"updates/s, {name}", f"{number_text(rate)} (batch 256, {threads}, not compiled)"

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rl_training.cli.console import print_json, print_table, working
-from rl_training.cli.loading import load
 from rl_training.cli.options import BestOption, ImportOption, JsonOption, QuietOption, RunArgument
+from rl_training.cli.policies import load
+from rl_training.text import plural
 
 if TYPE_CHECKING:
     from rl_training.runtime import Export
@@ -57,8 +58,8 @@ def _print_result(result: Export) -> None:
     times = f"{latency['onnxruntime']:.0f} µs in onnxruntime, {latency['torch']:.0f} µs in torch"
     print(f"one observation takes {times}")
     if novelty["available"]:
-        count = novelty["held_out_episodes"]
-        print(f"novelty was calibrated on {count} held-out episode{'s' * (count != 1)}: above 1 is unlike the data")
+        episodes = plural(novelty["held_out_episodes"], "held-out episode")
+        print(f"novelty was calibrated on {episodes}: above 1 is unlike the data")
     else:
         print(f"note: without novelty: {novelty['why_not']}")
     why_no_report = result.about.get("report", {}).get("why_not")

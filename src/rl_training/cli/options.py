@@ -6,20 +6,10 @@ from typing import Annotated
 
 import typer
 
-from rl_training.cli.index import names_beginning
 from rl_training.importing import import_modules
 from rl_training.seeds import is_number
 from rl_training.types import LARGEST_SEED, ConfigError
 
-ConfigOption = Annotated[
-    str | None,
-    typer.Option(
-        "--config",
-        "-c",
-        help="Path of a YAML file, a packaged name, or an algorithm.",
-        autocompletion=names_beginning,
-    ),
-]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="Run directory or checkpoint.")]
 EnvOption = Annotated[str | None, typer.Option(help="Another environment than the run's own, or module:Name-v0.")]

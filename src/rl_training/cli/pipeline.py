@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rl_training.cli.columns import column_mapping, takes_columns
+from rl_training.cli.columns import takes_columns
 from rl_training.cli.console import print_json, print_table
+from rl_training.cli.estimate import weights_text
 from rl_training.cli.options import (
     ImportOption,
     JsonOption,
@@ -20,7 +21,6 @@ from rl_training.cli.options import (
     WorkersOption,
     worker_count,
 )
-from rl_training.cli.weighted_table import weights_text
 from rl_training.seeds import parse_seeds
 from rl_training.signals import INTERRUPTED
 from rl_training.text import number_text
@@ -61,7 +61,7 @@ def pipeline(
     quiet: QuietOption = False,
     as_json: JsonOption = False,
     *,
-    columns: list[str],
+    columns: dict[str, Any] | None,
 ) -> None:
     """From a log to an exported policy and a statement about it, in one command that can be stopped at any point."""
     # What is imported from here on takes seconds, and they are the user's.
@@ -75,7 +75,7 @@ def pipeline(
         "gamma": gamma,
         "members": members,
     }
-    named |= {"seeds": None if seeds is None else parse_seeds(seeds), "columns": column_mapping(columns)}
+    named |= {"seeds": None if seeds is None else parse_seeds(seeds), "columns": columns}
     named |= {"algorithms": _names(algos), "accept_audit": accept_audit or None}
     options = _options(config, named, set_ or [])
     if out is None:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tokenize import TokenError
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rl_training.cli.comparison import compare, count_text, result_row
-from rl_training.cli.console import print_json, score_text
-from rl_training.cli.loading import load
+from rl_training.cli.console import print_json, print_table, score_text, working
 from rl_training.cli.options import (
     BestOption,
     EnvOption,
@@ -27,10 +25,34 @@ from rl_training.cli.options import (
     StochasticOption,
 )
 from rl_training.files import atomic_write
-from rl_training.types import ConfigError
+from rl_training.text import first_of, plural
+from rl_training.types import ConfigError, UserError
 
 if TYPE_CHECKING:
     from rl_training.runtime import EvaluationResult, SavedPolicy
+    from rl_training.runtime.evaluation import EpisodeOptions
+
+
+COLUMNS = {
+    "algorithm": ("algo", "{}"),
+    "environment": ("env_id", "{}"),
+    "return": ("return_mean", "{:.1f} ± {return_std:.1f}"),
+    "min": ("return_min", "{:.1f}"),
+    "max": ("return_max", "{:.1f}"),
+    "length": ("length_mean", "{:.0f}"),
+    "success": ("success_rate", "{:.2f}"),
+    "D4RL score": ("normalized_score", "{:.1f}"),
+}
+"""What a table of policies shows: the heading, the name of the value, and its form."""
+
+
+def load(path: Path) -> SavedPolicy:
+    """The policy of a checkpoint; the process computes with no more threads than it has cores."""
+    from rl_training.runtime import load_policy
+    from rl_training.runtime.performance import set_threads
+
+    set_threads()
+    return load_policy(path)
 
 
 def evaluate(
@@ -64,12 +86,7 @@ def evaluate(
         raise ConfigError(f"--video is for one policy, got {len(paths)}: name one, or use `rl-training record`")
     if video is not None and num_envs is not None:
         raise ConfigError("--video shows one episode after the other: leave out --num-envs")
-    how: dict[str, Any] = {
-        "env": env,
-        "env_kwargs": overrides,
-        "seed": _first_seed(seed),
-        "deterministic": not stochastic,
-    }
+    how = _options(env, overrides, seed, stochastic=stochastic)
     if len(paths) > 1:
         compare(paths, runs, episodes, how, num_envs=num_envs, as_json=as_json)
         return
@@ -98,12 +115,10 @@ def record(
     from rl_training.runtime.finding import find_checkpoint
 
     overrides = _env_kwargs([*(set_ or []), *(more or [])])
-    path, first = find_checkpoint(run, name=_checkpoint_name(best)), _first_seed(seed)
+    path, how = find_checkpoint(run, name=_checkpoint_name(best)), _options(env, overrides, seed, stochastic=stochastic)
     saved = load(path)
-    result = saved.record(
-        out, env=env, env_kwargs=overrides, episodes=episodes, seed=first, deterministic=not stochastic
-    )
-    _print_result(path, saved, result, first, video=out, as_json=as_json)
+    result = saved.record(out, episodes=episodes, **how)
+    _print_result(path, saved, result, how["seed"], video=out, as_json=as_json)
 
 
 def play(
@@ -121,10 +136,9 @@ def play(
     from rl_training.runtime.finding import find_checkpoint
 
     overrides = _env_kwargs([*(set_ or []), *(more or [])])
-    path, first = find_checkpoint(run, name=_checkpoint_name(best)), _first_seed(seed)
+    path, how = find_checkpoint(run, name=_checkpoint_name(best)), _options(env, overrides, seed, stochastic=stochastic)
     saved = load(path)
-    result = saved.play(env=env, env_kwargs=overrides, episodes=episodes, seed=first, deterministic=not stochastic)
-    _print_result(path, saved, result, first)
+    _print_result(path, saved, saved.play(episodes=episodes, **how), how["seed"])
 
 
 def predict(
@@ -249,7 +263,7 @@ def _print_result(
         return
     metrics = result.metrics()
     print(path)
-    print(f"{result.env_id}: {score_text(metrics)} over {count_text(len(result.returns))}")
+    print(f"{result.env_id}: {score_text(metrics)} over {plural(len(result.returns), 'episode')}")
     print(
         f"  from {metrics['return_min']:.1f} to {metrics['return_max']:.1f}, mean length {metrics['length_mean']:.0f}"
     )
@@ -259,10 +273,94 @@ def _print_result(
         print(f"video in {video}")
 
 
-def _first_seed(seed: int | None) -> int:
+def compare(
+    paths: Sequence[Path],
+    names: Sequence[str],
+    episodes: int | None,
+    how: EpisodeOptions,
+    *,
+    num_envs: int | None,
+    as_json: bool,
+) -> None:
+    """Evaluate policies and print them as one table; one that cannot be evaluated does not stop the others.
+
+    `names` are what the user typed, and `how` are arguments of `SavedPolicy.evaluate`.
+    """
+    policies: dict[Path, SavedPolicy] = {}
+    results: dict[Path, EvaluationResult] = {}
+    errors: dict[Path, str] = {}
+    for path in paths:
+        try:
+            policies[path] = load(path)
+        except UserError as error:
+            errors[path] = _sentence(error)
+    # As many for all of them as any would have by itself, so that they are compared on the same episodes.
+    count = episodes or max((each.config.eval_episodes for each in policies.values()), default=0)
+    with working(quiet=as_json) as show:
+        for number, (path, saved) in enumerate(policies.items(), 1):
+            show(f"{number} of {len(policies)}: {path}")
+            try:
+                results[path] = saved.evaluate(episodes=count, num_envs=num_envs, **how)
+            except UserError as error:
+                errors[path] = _sentence(error)
+    rows = [_row(path, policies.get(path), results.get(path), errors.get(path), how["seed"]) for path in paths]
+    if as_json:
+        print_json(rows)
+        raise typer.Exit(2 if errors else 0)
+    named = f"{len(rows)} policies ({first_of(names)})"
+    print(f"{named}, {plural(count, 'episode')} each, {_seeds(how['seed'], count)}" if results else named)
+    _print_rows(rows)
+    if errors:
+        raise UserError(f"{len(errors)} of {len(rows)} policies could not be evaluated")
+
+
+def result_row(path: Path, saved: SavedPolicy, result: EvaluationResult, seed: int) -> dict[str, Any]:
+    """One policy with its evaluation, as plain values."""
+    about = {"path": str(path), "algo": saved.config.algo, "env_id": result.env_id, "seed": seed}
+    return {**about, **result.to_dict()}
+
+
+def _seeds(first: int, count: int) -> str:
+    return f"seed {first}" if count == 1 else f"seeds {first} to {first + count - 1}"
+
+
+def _sentence(error: UserError) -> str:
+    """An error in one line, as a row of a table has it."""
+    return "; ".join(error.problems) if isinstance(error, ConfigError) else str(error)
+
+
+def _row(
+    path: Path, saved: SavedPolicy | None, result: EvaluationResult | None, error: str | None, seed: int
+) -> dict[str, Any]:
+    """One policy with its evaluation, or with the reason why there is none."""
+    if saved is not None and result is not None:
+        return result_row(path, saved, result, seed)
+    about = {} if saved is None else {"algo": saved.config.algo, "env_id": saved.config.env_id}
+    return {"path": str(path), **about, "error": error}
+
+
+def _print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
+    """A table with a row per policy; a column that no policy has a value for is left out."""
+    from rl_training.runtime.finding import policy_name
+
+    shown = {head: column for head, column in COLUMNS.items() if any(row.get(column[0]) is not None for row in rows)}
+    errors = [row.get("error", "") for row in rows]
+    cells = []
+    for row, error in zip(rows, errors, strict=True):
+        values = ["-" if row.get(name) is None else form.format(row[name], **row) for name, form in shown.values()]
+        cells.append([policy_name(row["path"]), *values, *([error] if any(errors) else [])])
+    print_table(["policy", *shown, *(["error"] if any(errors) else [])], cells)
+    for row in rows:
+        for note in row.get("notes", ()):
+            print(f"note: {policy_name(row['path'])}: {note}")
+
+
+def _options(env: str | None, overrides: dict[str, Any], seed: int | None, *, stochastic: bool) -> EpisodeOptions:
+    """What the options of a command say about the episodes of a policy."""
     from rl_training.runtime.evaluation import EVAL_SEED
 
-    return EVAL_SEED if seed is None else seed
+    first = EVAL_SEED if seed is None else seed
+    return {"env": env, "env_kwargs": overrides, "seed": first, "deterministic": not stochastic}
 
 
 def _checkpoint_name(best: bool) -> str:

@@ -22,11 +22,11 @@ from rl_training.cli.estimate import (
     parse_sizes,
     print_basis,
     show_progress,
+    weights_text,
 )
 from rl_training.cli.options import ImportOption, JsonOption, QuietOption
-from rl_training.cli.weighted_table import weights_text
 from rl_training.importing import command_text
-from rl_training.text import number_text
+from rl_training.text import number_text, plural
 from rl_training.types import LARGEST_SEED, ConfigError
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _how(result: Selection) -> str:
     spent, before = len(result.pulls), result.best[0] if result.best else None
     if not spent:
         return ""
-    count = f"{spent} real episode{'s' * (spent != 1)}" + (f" of {result.budget}" if spent < result.budget else "")
+    count = plural(spent, "real episode") + (f" of {result.budget}" if spent < result.budget else "")
     if before is None:
         return f" by {count}; the log could judge none"
     return f" after {count}, " + ("as by the log" if before == result.chosen else f"where the log preferred {before}")

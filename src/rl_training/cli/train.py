@@ -1,10 +1,10 @@
-"""The commands `train` and `resume`."""
+"""The commands `train`, `resume` and `fetch`."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from rl_training.cli.columns import takes_columns
+from rl_training.cli.config import names_beginning
 from rl_training.cli.console import next_command, print_json, summary
-from rl_training.cli.index import names_beginning
 from rl_training.cli.options import (
-    ConfigOption,
     ImportOption,
     JsonOption,
     MoreSets,
@@ -33,6 +32,16 @@ if TYPE_CHECKING:
     from rl_training.experiment import SeedProgress
     from rl_training.runtime import TrainResult
     from rl_training.runtime.options import BoundConfig
+
+ConfigOption = Annotated[
+    str | None,
+    typer.Option(
+        "--config",
+        "-c",
+        help="Path of a YAML file, a packaged name, or an algorithm.",
+        autocompletion=names_beginning,
+    ),
+]
 
 
 @takes_columns
@@ -72,7 +81,7 @@ def train(
     ] = False,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
-    columns: Sequence[str] = (),
+    columns: dict[str, Any] | None = None,
 ) -> None:
     """Train from a configuration, or an algorithm with its defaults: rl-training train td3_bc --data log.npz."""
     from rl_training.runtime import read_options
@@ -86,7 +95,7 @@ def train(
     named = {"env_id": env, "total_timesteps": total_timesteps, "seed": seed, "output_dir": out, "run_name": run_name}
     overrides = [
         *name_data(data),
-        *columns,
+        *(f"algo_kwargs.dataset_columns.{key}={json.dumps(value)}" for key, value in (columns or {}).items()),
         *(f"{name}={json.dumps(value)}" for name, value in named.items() if value is not None),
     ]
     overrides += ["algo_kwargs.accept_audit=true"] * accept_audit
@@ -217,3 +226,19 @@ def _progress(*, quiet: bool, as_json: bool) -> list[Any]:
     from rl_training.runtime.progress import ProgressCallback
 
     return [] if quiet else [ProgressCallback(to_stderr=as_json)]
+
+
+def fetch(
+    url: Annotated[str, typer.Argument(metavar="URL", help="An uploaded run: upload_url/name of the run directory.")],
+    out: Annotated[Path, typer.Option(help="Folder in which the run directory is made.")] = Path("runs"),
+    as_json: JsonOption = False,
+) -> None:
+    """Make the directory of an uploaded run again, on this machine; resume goes on with it."""
+    from rl_training.runtime.upload import fetch_run
+
+    run = fetch_run(url, out)
+    if as_json:
+        print_json({"run_dir": str(run)})
+    else:
+        print(run)
+        print(f"go on with: {resume_command(run)}")

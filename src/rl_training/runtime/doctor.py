@@ -20,12 +20,12 @@ import torch
 
 from rl_training.algorithms import ALGORITHMS
 from rl_training.data import TransitionDataset, source_for
-from rl_training.text import size_text
 from rl_training.memory import free_memory
 from rl_training.models.precision import Precision
 from rl_training.runtime.cores import Cores, read_cores
 from rl_training.runtime.performance import find_compiler, has_bfloat16, missing_for_compiling
 from rl_training.spaces import BoxActions, SpaceSpec
+from rl_training.text import size_text
 
 PROBE_SECONDS = 20.0
 """How long a compiler may take for a few headers."""

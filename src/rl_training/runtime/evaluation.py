@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import Required, TypedDict
 
 from rl_training.data.collection import LONGEST_EPISODE, endless_episode
 from rl_training.envs import make_vector_env, space_spec
@@ -19,6 +20,27 @@ from rl_training.runtime.scores import normalized_score
 
 EVAL_SEED = 10_000
 """Episode k of an evaluation starts from seed EVAL_SEED + k, so every policy is judged on the same episodes."""
+
+
+class Acting(TypedDict, total=False):
+    """How a policy acts in episodes: from which seed on, and whether it takes its best action."""
+
+    seed: int
+    deterministic: bool
+
+
+class EpisodeOptions(Acting, total=False):
+    """Episodes of a policy: besides how it acts, another environment than the run's own, and its arguments."""
+
+    env: Any
+    env_kwargs: Mapping[str, Any] | None
+
+
+class Episodes(Acting, total=False):
+    """Episodes in a given environment: besides how the policy acts, how many, and how long they may be."""
+
+    episodes: Required[int]
+    max_steps: int | None
 
 
 @dataclass(frozen=True)

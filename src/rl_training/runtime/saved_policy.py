@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from typing_extensions import Unpack
 
 from rl_training.algorithms import ALGORITHMS
 from rl_training.config import TrainConfig
@@ -26,7 +28,7 @@ from rl_training.runtime.checkpointing import (
     save_checkpoint,
     saved_spaces,
 )
-from rl_training.runtime.evaluation import EVAL_SEED, EvaluationResult, evaluate_policy
+from rl_training.runtime.evaluation import Acting, EpisodeOptions, EvaluationResult, evaluate_policy
 from rl_training.runtime.faults import traces_logged
 from rl_training.runtime.finding import find_checkpoint, is_run
 from rl_training.runtime.options import bind_hyper, find_algorithm, merge, read_saved_config
@@ -64,37 +66,17 @@ class SavedPolicy:
         save_checkpoint(Path(path), self.tree)
 
     def evaluate(
-        self,
-        *,
-        env: Any = None,
-        env_kwargs: Mapping[str, Any] | None = None,
-        episodes: int | None = None,
-        seed: int = EVAL_SEED,
-        num_envs: int | None = None,
-        deterministic: bool = True,
+        self, *, episodes: int | None = None, num_envs: int | None = None, **options: Unpack[EpisodeOptions]
     ) -> EvaluationResult:
         """Episodes on raw reward, with fixed seeds, in the run's own environment or in another that fits.
 
         `env` is the name of an environment, an environment, or a function that makes one. `env_kwargs` are written into
-        those of the run, or given to the other environment.
+        those of the run, or given to the other environment. The first episode starts from `seed`. A policy that is not
+        `deterministic` samples its actions.
         """
         count = self.config.eval_episodes if episodes is None else episodes
-        with self._environment(env, env_kwargs, count) as place:
-            return evaluate_policy(
-                self.policy,
-                *place,
-                episodes=count,
-                num_envs=num_envs or self.config.num_envs,
-                seed=seed,
-                deterministic=deterministic,
-                max_steps=self._max_steps,
-            )
-
-    @property
-    def _max_steps(self) -> int | None:
-        """Steps after which an episode is given up, as in the evaluations of the run."""
-        found: int | None = self.config.algo_kwargs.get("eval_max_steps", LONGEST_EPISODE)
-        return found
+        run = partial(evaluate_policy, num_envs=num_envs or self.config.num_envs)
+        return self._run(run, count, **options)
 
     @property
     def run_dir(self) -> Path | None:
@@ -102,53 +84,24 @@ class SavedPolicy:
         folder = None if self.path is None else run_of(self.path.resolve())
         return folder if folder is not None and is_run(folder) else None
 
-    def record(
+    def record(self, path: str | Path, *, episodes: int = 1, **options: Unpack[EpisodeOptions]) -> EvaluationResult:
+        """Write a video (.mp4 or .gif) of the episodes that `evaluate` has, one after the other, with its options."""
+        return self._run(partial(record_policy, Path(path)), episodes, **options)
+
+    def play(self, *, episodes: int = 1, **options: Unpack[EpisodeOptions]) -> EvaluationResult:
+        """Show the episodes that `evaluate` has in a window, one after the other, with its options."""
+        return self._run(play_policy, episodes, **options)
+
+    def _run(
         self,
-        path: str | Path,
+        run: Callable[..., EvaluationResult],
+        episodes: int,
         *,
         env: Any = None,
         env_kwargs: Mapping[str, Any] | None = None,
-        episodes: int = 1,
-        seed: int = EVAL_SEED,
-        deterministic: bool = True,
+        **acting: Unpack[Acting],
     ) -> EvaluationResult:
-        """Write a video (.mp4 or .gif) of the episodes that `evaluate` has, one after the other."""
-        with self._environment(env, env_kwargs, episodes) as place:
-            return record_policy(
-                Path(path),
-                self.policy,
-                *place,
-                episodes=episodes,
-                seed=seed,
-                deterministic=deterministic,
-                max_steps=self._max_steps,
-            )
-
-    def play(
-        self,
-        *,
-        env: Any = None,
-        env_kwargs: Mapping[str, Any] | None = None,
-        episodes: int = 1,
-        seed: int = EVAL_SEED,
-        deterministic: bool = True,
-    ) -> EvaluationResult:
-        """Show the episodes that `evaluate` has in a window, one after the other."""
-        with self._environment(env, env_kwargs, episodes) as place:
-            return play_policy(
-                self.policy,
-                *place,
-                episodes=episodes,
-                seed=seed,
-                deterministic=deterministic,
-                max_steps=self._max_steps,
-            )
-
-    @contextmanager
-    def _environment(
-        self, env: Any, env_kwargs: Mapping[str, Any] | None, episodes: int
-    ) -> Iterator[tuple[str, dict[str, Any]]]:
-        """The name and the arguments of the environment that is meant."""
+        """Let the function run episodes in the environment that is meant; they are given up where the run's are."""
         config = self.config
         if episodes < 1:
             raise ConfigError(f"at least 1 episode is needed, got {episodes}")
@@ -158,8 +111,10 @@ class SavedPolicy:
         if env is None:
             raise ConfigError("the run has no env_id: name an environment, with --env or as env=")
         is_own = isinstance(env, str) and env == config.env_id
+        kwargs = merge(dict(config.env_kwargs) if is_own else {}, env_kwargs or {})
+        most = config.algo_kwargs.get("eval_max_steps", LONGEST_EPISODE)
         with named_env(env) as env_id, traces_logged(self.run_dir):
-            yield env_id, merge(dict(config.env_kwargs) if is_own else {}, env_kwargs or {})
+            return run(self.policy, env_id, kwargs, episodes=episodes, max_steps=most, **acting)
 
     def predict(
         self,

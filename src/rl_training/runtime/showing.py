@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Unpack
 
-from rl_training.data.collection import LONGEST_EPISODE
 from rl_training.envs import rendering_kwargs
 from rl_training.files import atomic_write
-from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
+from rl_training.runtime.evaluation import Episodes, EvaluationResult, evaluate_policy
 from rl_training.runtime.policy import Policy
 from rl_training.types import ConfigError, UserError, import_extra, nearest
 
@@ -35,15 +35,7 @@ MOST_FPS = 50
 
 
 def record_policy(
-    path: Path,
-    policy: Policy,
-    env_id: str,
-    env_kwargs: Mapping[str, Any],
-    *,
-    episodes: int,
-    seed: int,
-    deterministic: bool = True,
-    max_steps: int | None = LONGEST_EPISODE,
+    path: Path, policy: Policy, env_id: str, env_kwargs: Mapping[str, Any], **options: Unpack[Episodes]
 ) -> EvaluationResult:
     """Write a video of episodes, one after the other, at the speed of the task; evaluation has the same episodes."""
     check_video(path)
@@ -58,41 +50,15 @@ def record_policy(
                 add(_picture(envs.render()[0], env_id))
             count += 1
 
-        return evaluate_policy(
-            policy,
-            env_id,
-            kwargs,
-            episodes=episodes,
-            num_envs=1,
-            seed=seed,
-            deterministic=deterministic,
-            max_steps=max_steps,
-            watch=watch,
-        )
+        return evaluate_policy(policy, env_id, kwargs, num_envs=1, watch=watch, **options)
 
 
 def play_policy(
-    policy: Policy,
-    env_id: str,
-    env_kwargs: Mapping[str, Any],
-    *,
-    episodes: int,
-    seed: int,
-    deterministic: bool = True,
-    max_steps: int | None = LONGEST_EPISODE,
+    policy: Policy, env_id: str, env_kwargs: Mapping[str, Any], **options: Unpack[Episodes]
 ) -> EvaluationResult:
     """Show episodes in a window, one after the other; the environment draws by itself."""
     kwargs, _ = rendering_kwargs(env_id, env_kwargs, "human")
-    return evaluate_policy(
-        policy,
-        env_id,
-        kwargs,
-        episodes=episodes,
-        num_envs=1,
-        seed=seed,
-        deterministic=deterministic,
-        max_steps=max_steps,
-    )
+    return evaluate_policy(policy, env_id, kwargs, num_envs=1, **options)
 
 
 def check_video(path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from numpy.typing import ArrayLike, NDArray
+from typing_extensions import Unpack
 
 from rl_training.binding import bind, options_with
 from rl_training.config import TrainConfig, load_config
@@ -23,7 +24,7 @@ from rl_training.runtime.assembly import open_session
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpointing import LATEST, refusing_other_networks, save_latest, saved_spaces
 from rl_training.runtime.cores import available_cores
-from rl_training.runtime.evaluation import EVAL_SEED, EvaluationResult
+from rl_training.runtime.evaluation import EpisodeOptions, EvaluationResult
 from rl_training.runtime.faults import traces_logged
 from rl_training.runtime.finding import find_unfinished
 from rl_training.runtime.loop import train_session
@@ -222,18 +223,10 @@ def _stop_on_signals(session: Session) -> AbstractContextManager[None]:
 
 
 def evaluate(
-    path: str | Path,
-    *,
-    env: Any = None,
-    episodes: int | None = None,
-    seed: int = EVAL_SEED,
-    num_envs: int | None = None,
-    deterministic: bool = True,
+    path: str | Path, *, episodes: int | None = None, num_envs: int | None = None, **options: Unpack[EpisodeOptions]
 ) -> EvaluationResult:
-    """Raw returns of a checkpoint's policy over episodes with fixed seeds, in its own environment or in another."""
-    return load_policy(path).evaluate(
-        env=env, episodes=episodes, seed=seed, num_envs=num_envs, deterministic=deterministic
-    )
+    """Raw returns of a checkpoint's policy over episodes with fixed seeds; the options are those of `SavedPolicy`."""
+    return load_policy(path).evaluate(episodes=episodes, num_envs=num_envs, **options)
 
 
 def collect(

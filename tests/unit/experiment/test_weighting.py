@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from rl_training import estimate
-from rl_training.cli.weighted_table import print_weighted
+from rl_training.cli.estimate import print_weighted
 from rl_training.experiment.estimation import Estimates
 from rl_training.experiment.second_moments import number_states, second_moment_radius
 from rl_training.experiment.smoothing import kernel_densities

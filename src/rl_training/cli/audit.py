@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rl_training.cli.columns import column_mapping, takes_columns
+from rl_training.cli.columns import takes_columns
 from rl_training.cli.console import print_json, print_table
 from rl_training.cli.options import ImportOption, JsonOption
 from rl_training.files import write_text
@@ -31,14 +31,14 @@ def audit(
     import_: ImportOption = None,
     as_json: JsonOption = False,
     *,
-    columns: list[str],
+    columns: dict[str, Any] | None,
 ) -> None:
     """Look for mistakes in logged data before training on it; the status is 1 if a check fails."""
     from rl_training.runtime.auditing import audit_data
 
     if html is not None and Path(html).suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"--html expects a file that ends with .html, got {html!r}")
-    report = audit_data(data, env_id=env, columns=column_mapping(columns))
+    report = audit_data(data, env_id=env, columns=columns)
     if html is not None:
         write_text(Path(html), page(report))
     if as_json:
