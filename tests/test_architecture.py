@@ -16,6 +16,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "rl_training"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 BASE = {
+    "text",
     *(
         "types",
         "files",
@@ -37,12 +38,13 @@ BASE = {
 
 ALLOWED = {
     "types": set(),
+    "text": set(),
     "importing": {"types"},
-    "files": {"types"},
+    "files": {"types", "text"},
     "seeds": {"types"},
     "signals": set(),
     "control_groups": set(),
-    "memory": {"types", "control_groups"},
+    "memory": {"types", "text", "control_groups"},
     "torch_files": {"types", "memory"},
     "binding": {"types"},
     "rewards": {"types", "binding"},
@@ -86,9 +88,7 @@ THIRD_PARTY_HOMES = {
     "typer": {"cli"},
     "rich": {
         "cli/console.py",
-        "cli/pipeline_display.py",
-        "cli/sweep_display.py",
-        "cli/tune_display.py",
+        "cli/progress.py",
         "runtime/progress.py",
     },
     "ray": {"experiment/ray_pool.py"},

@@ -58,6 +58,7 @@ class ProgressDisplay(ProgressListener):
         self.rows: dict[str, Task] = {}
         self.runs: dict[str, SeedProgress] = {}
         self.next_lines: dict[str, float] = {}
+        self.best = ""
         self.on_runs(0)
         self.on_fits(1)
 
@@ -88,8 +89,7 @@ class ProgressDisplay(ProgressListener):
         for name in [*self.rows]:
             self.bars.remove_task(self.rows.pop(name).id)
         self.runs, self.count, self.scores = {}, count, scores
-        self.work_before, self.best = 0.0, ""
-        self.best_score = -math.inf
+        self.work_before, self.best, self.best_score = 0.0, "", -math.inf
         if count > 1:
             self._row(RUNS, f"{count} waiting")
         for name in names:
