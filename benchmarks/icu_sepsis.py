@@ -19,8 +19,7 @@ import numpy as np
 
 from rl_training import estimate
 from rl_training.experiment.estimation import Estimates
-from rl_training.experiment.second_moments import second_moment_radius
-from rl_training.experiment.weights import diagnose, judge
+from rl_training.experiment.weights import diagnose, judge, second_moment_radius
 
 # The task is that of the tests.
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))

@@ -23,8 +23,7 @@ from stored_policies import DATA, Act, Array, read_policy
 from rl_training import SAC, TD3BC, select
 from rl_training.data import load_transition_dataset
 from rl_training.experiment.selecting import Selection
-from rl_training.experiment.selection import NormalSelection
-from rl_training.experiment.spending import Prior, prior_from_values
+from rl_training.experiment.spending import NormalSelection, Prior, prior_from_values
 from rl_training.runtime import load_policy
 from rl_training.runtime.evaluation_data import data_given
 from rl_training.runtime.policy_files import policy_files

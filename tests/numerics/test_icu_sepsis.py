@@ -10,9 +10,7 @@ import torch
 from numpy.typing import NDArray
 from sepsis import ACTIONS, RUNNING, SURVIVED, Floats, Log, Sepsis
 
-from rl_training.experiment.episode_estimates import EpisodeEstimate
 from rl_training.experiment.importance import (
-    cross_fit,
     doubly_robust,
     episode_folds,
     importance_sampling,
@@ -22,7 +20,7 @@ from rl_training.experiment.importance import (
     weighted_importance_sampling,
     weighted_per_decision,
 )
-from rl_training.experiment.intervals import t_interval
+from rl_training.experiment.intervals import EpisodeEstimate, episode_interval
 from rl_training.experiment.weights import WeightVerdict
 from rl_training.runtime.evaluation_data import Support, data_given
 
@@ -106,7 +104,9 @@ def test_doubly_robust_estimates_need_cross_fitting(sepsis: Sepsis) -> None:
         q = shares[:, :, SURVIVED] + 0.99 * shares[:, :, :RUNNING] @ v
         return pad_rows(q[log.states, log.actions], log.lengths), pad_rows(v[log.states], log.lengths)
 
-    same, crossed = fit(np.ones(len(log.lengths), dtype=bool)), cross_fit(fit, episode_folds(len(log.lengths), 2))
+    same, folds = fit(np.ones(len(log.lengths), dtype=bool)), episode_folds(len(log.lengths), 2)
+    unseen = [fit(folds != fold) for fold in range(2)]
+    crossed = [np.where(folds[:, None] == 0, *parts) for parts in zip(*unseen, strict=True)]
 
     assert same[1][:, 0].mean() == pytest.approx(0.40, abs=0.03)
     assert doubly_robust(trajectories, 0.99, *same).value == pytest.approx(same[1][:, 0].mean(), abs=0.01)
@@ -159,7 +159,8 @@ def test_importance_sampling_is_unbiased_and_its_intervals_hold_as_often_as_they
     policy = sepsis.tilted(10)
     truth = sepsis.value(policy, 1.0)
     estimates = [importance_sampling(sepsis.weighted(sepsis.sample(500, rng), policy), 1.0) for _ in range(200)]
-    covered = [low <= truth <= high for low, high, _ in map(t_interval, estimates)]
+    found = [episode_interval(estimate, seed=seed) for seed, estimate in enumerate(estimates)]
+    covered = [each is not None and each.low <= truth <= each.high for each in found]
 
     assert np.mean([estimate.value for estimate in estimates]) == pytest.approx(truth, abs=0.0047)
     assert 0.91 <= np.mean(covered) <= 0.98

@@ -31,8 +31,8 @@ from rl_training.types import LARGEST_SEED, ConfigError
 
 if TYPE_CHECKING:
     from rl_training.experiment.claiming import Claim
+    from rl_training.experiment.ranking import ShuffleControl
     from rl_training.experiment.selecting import Candidate, Checkpoints, Selection
-    from rl_training.experiment.shuffling import ShuffleControl
     from rl_training.runtime.evaluation_data import Split
 
 CHECKPOINTS_HELP = "Which policies of a run are candidates: the latest one, or that of every checkpoint."
@@ -181,7 +181,7 @@ def claim_text(claim: Claim) -> str:
 
 def shuffle_text(control: ShuffleControl | None) -> str:
     """What the shuffle control says about the ranking."""
-    from rl_training.experiment.shuffling import FEWEST_POLICIES
+    from rl_training.experiment.ranking import FEWEST_POLICIES
 
     if control is None:
         return f"Shuffle control: needs at least {FEWEST_POLICIES} policies that can be judged."

@@ -1,20 +1,15 @@
 """Values of a policy from logs of single decisions, such as which item was shown.
 
 Every row is an episode. `weights` are `pi(a | x) / b(a | x)`, `q` is a model's reward of the logged action and `v` the
-mean of that model over the policy's actions. A model must come from other rows than those that it corrects
-(`importance.cross_fit`).
+mean of that model over the policy's actions. A model must come from other rows than those that it corrects.
 
 | Estimator | Call |
 | --- | --- |
 | inverse propensity scores (IPS) | `ips(rewards, weights)` |
 | self-normalised IPS | `snips(rewards, weights)` |
-| direct method | `direct_method(v)` |
 | doubly robust (DR) | `dr(rewards, weights, q, v)` |
 | self-normalised DR | `sndr(rewards, weights, q, v)` |
 | clipped IPS | `ips(rewards, clipped(weights, cap))` |
-| SWITCH | `dr(rewards, switched(weights, threshold), q, v)` |
-| DR with optimistic shrinkage (DRos) | `dr(rewards, shrunk(weights, strength), q, v)` |
-| sub-Gaussian IPS | `ips(rewards, subgaussian(weights, mixing))` |
 | continuous actions | any of them, with `kernel_weights` |
 """
 
@@ -26,8 +21,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rl_training.experiment.distributions import student_quantile
-from rl_training.experiment.episode_estimates import EpisodeEstimate, Floats
+from rl_training.experiment.intervals import EpisodeEstimate, Floats
+from rl_training.experiment.statistics import student_quantile
 from rl_training.types import DatasetError
 
 
@@ -39,11 +34,6 @@ def ips(rewards: ArrayLike, weights: ArrayLike) -> EpisodeEstimate:
 def snips(rewards: ArrayLike, weights: ArrayLike) -> EpisodeEstimate:
     """IPS with weights divided by their sum; inside the range of rewards."""
     return EpisodeEstimate.of_weighted_mean(rewards, weights)
-
-
-def direct_method(v: ArrayLike) -> EpisodeEstimate:
-    """What the model says, without a correction."""
-    return EpisodeEstimate.of_mean(v)
 
 
 def dr(rewards: ArrayLike, weights: ArrayLike, q: ArrayLike, v: ArrayLike) -> EpisodeEstimate:
@@ -61,24 +51,6 @@ def sndr(rewards: ArrayLike, weights: ArrayLike, q: ArrayLike, v: ArrayLike) -> 
 def clipped(weights: ArrayLike, cap: float) -> Floats:
     """Weights of at most `cap`."""
     return np.minimum(_floats(weights), cap)
-
-
-def switched(weights: ArrayLike, threshold: float) -> Floats:
-    """Weights of zero above the threshold: there the model alone decides."""
-    array = _floats(weights)
-    return np.where(array <= threshold, array, 0.0)
-
-
-def shrunk(weights: ArrayLike, strength: float) -> Floats:
-    """`s w / (w^2 + s)`: large weights become small ones; an infinite strength changes nothing."""
-    array = _floats(weights)
-    return array / (array**2 / strength + 1)
-
-
-def subgaussian(weights: ArrayLike, mixing: float) -> Floats:
-    """`w / (1 - l + l w)`: weights of at most 1 / l."""
-    array = _floats(weights)
-    return array / (1 - mixing + mixing * array)
 
 
 def kernel_weights(

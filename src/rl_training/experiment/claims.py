@@ -14,8 +14,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_training.experiment.distributions import student_cdf, student_quantile
-from rl_training.experiment.statistics import holm
+from rl_training.experiment.statistics import holm, student_cdf, student_quantile
 
 Values: TypeAlias = NDArray[np.float64]
 Verdict = Literal["cannot be judged", "better than the data", "worse than the data", "not distinguishable"]

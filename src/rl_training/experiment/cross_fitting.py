@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.experiment.episode_estimates import Floats
 from rl_training.experiment.importance import episode_folds
+from rl_training.experiment.intervals import Floats
 from rl_training.runtime.fitting import EvaluationLog, FitOptions, ValueFitter
 from rl_training.runtime.likelihoods import Likelihood
 

@@ -18,14 +18,13 @@ policies do the same. Sums of weights therefore run over all episodes at every s
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rl_training.data import TransitionDataset
-from rl_training.experiment.episode_estimates import EpisodeEstimate, Floats
+from rl_training.experiment.intervals import EpisodeEstimate, Floats
 from rl_training.types import DatasetError
 
 LARGEST_LOG_WEIGHT = 700.0
@@ -164,21 +163,6 @@ def episode_folds(episodes: int, folds: int = 2, *, seed: int = 0) -> NDArray[np
     if not 2 <= folds <= episodes:
         raise DatasetError(f"cross-fitting needs 2 to {episodes} folds for {episodes} episodes, got {folds}")
     return np.random.default_rng(seed).permutation(np.arange(episodes) % folds)
-
-
-def cross_fit(
-    fit: Callable[[NDArray[np.bool_]], tuple[Floats, Floats]], folds: NDArray[np.int64]
-) -> tuple[Floats, Floats]:
-    """Q and V of every episode from models that have not seen it.
-
-    `fit` gets a mask of the episodes to learn from and returns q and v (episodes, steps) for all episodes. Without
-    this the residuals of DR vanish, and DR repeats the model, right or wrong.
-    """
-    parts = {fold: fit(folds != fold) for fold in np.unique(folds)}
-    q, v = (np.empty_like(array) for array in next(iter(parts.values())))
-    for fold, (fold_q, fold_v) in parts.items():
-        q[folds == fold], v[folds == fold] = fold_q[folds == fold], fold_v[folds == fold]
-    return q, v
 
 
 def _only_running(log: Trajectories, values: Floats) -> Floats:

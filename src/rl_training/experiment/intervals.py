@@ -1,4 +1,11 @@
-"""Confidence intervals over episodes, and bounds that assume no distribution.
+"""Estimates over episodes and their confidence intervals: means, importance-weighted means, and their differences.
+
+An estimate keeps what every episode adds to it, so that it can be computed again for resampled episodes::
+
+    value = sum_j ( sum_i numerators[i, j] / sum_i denominators[i, j] )
+
+A plain mean has one column and denominators of one. A self-normalised mean has its weights as denominators. An
+estimator that normalises at every step has one column per step.
 
 The unit is the episode, never the row. Resampling depends on the number of episodes and the seed only, so that
 estimates for several policies from one log are resampled together.
@@ -6,22 +13,103 @@ estimates for several policies from one log are resampled together.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from rl_training.experiment.distributions import NORMAL, student_quantile
-from rl_training.experiment.episode_estimates import EpisodeEstimate, Floats, Replicates
+from rl_training.experiment.statistics import NORMAL
 from rl_training.types import DatasetError
+
+Floats = NDArray[np.float64]
 
 RESAMPLES = 2000
 FEWEST_EPISODES = 10
 """With fewer episodes no interval keeps its promise."""
 CHUNK = 4_000_000
 """Numbers of resampled episodes that are in memory at once."""
+
+
+@dataclass(frozen=True, eq=False)
+class EpisodeEstimate:
+    """A sum of ratios of sums over independent episodes."""
+
+    numerators: Floats
+    """(episodes, columns)"""
+    denominators: Floats
+    """(episodes, columns)"""
+
+    @classmethod
+    def of_mean(cls, values: ArrayLike) -> EpisodeEstimate:
+        """The mean of one value per episode."""
+        column = np.asarray(values, dtype=np.float64).reshape(-1, 1)
+        return cls(column, np.ones_like(column))
+
+    @classmethod
+    def of_weighted_mean(cls, values: ArrayLike, weights: ArrayLike) -> EpisodeEstimate:
+        """The mean of values with weights that are divided by their sum."""
+        column = np.asarray(weights, dtype=np.float64).reshape(-1, 1)
+        return cls(column * np.asarray(values, dtype=np.float64).reshape(-1, 1), column)
+
+    def __post_init__(self) -> None:
+        if self.numerators.shape != self.denominators.shape or self.numerators.ndim != 2 or not len(self.numerators):
+            shapes = f"{self.numerators.shape} and {self.denominators.shape}"
+            raise DatasetError(f"an estimate needs two arrays (episodes, columns) of equal shape, got {shapes}")
+
+    def __sub__(self, other: EpisodeEstimate) -> EpisodeEstimate:
+        """The difference of two estimates from the same episodes: an episode is resampled for both at once."""
+        if len(self) != len(other):
+            raise DatasetError(f"a paired difference needs the same episodes, got {len(self)} and {len(other)}")
+        return EpisodeEstimate(
+            np.concatenate([self.numerators, -other.numerators], axis=1),
+            np.concatenate([self.denominators, other.denominators], axis=1),
+        )
+
+    def __len__(self) -> int:
+        return len(self.numerators)
+
+    @property
+    def value(self) -> float:
+        """The estimate from all episodes."""
+        return float(self.replicate(np.ones((1, len(self)))).values[0])
+
+    @property
+    def standard_error(self) -> float:
+        """Standard error of the value, by how much each episode moves it."""
+        return float(self.replicate(np.ones((1, len(self)))).errors[0])
+
+    @property
+    def degrees(self) -> int:
+        """What squared deviations are divided by: one less than the episodes for means, their number for ratios."""
+        return len(self) - int(bool(np.all(self.denominators == 1)))
+
+    def replicate(self, counts: ArrayLike) -> Replicates:
+        """The estimate and its standard error if episode i had been logged counts[b, i] times, for every b."""
+        repeats = np.asarray(counts, dtype=np.float64)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            scales = len(self) / (repeats @ self.denominators)
+            ratios = (repeats @ self.numerators) * scales / len(self)
+            influence = self.numerators @ scales.T - self.denominators @ (ratios * scales).T
+            errors = np.sqrt((repeats * influence.T**2).sum(axis=1) / (len(self) * self.degrees))
+        return Replicates(ratios.sum(axis=1), errors)
+
+    def leave_one_out(self) -> Floats:
+        """The estimates without each of the episodes: the jackknife."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            numerators = self.numerators.sum(axis=0) - self.numerators
+            ratios = numerators / (self.denominators.sum(axis=0) - self.denominators)
+        estimates: Floats = ratios.sum(axis=1)
+        return estimates
+
+
+@dataclass(frozen=True, eq=False)
+class Replicates:
+    """One estimate and its standard error per resample of the episodes."""
+
+    values: Floats
+    errors: Floats
 
 
 class Interval(NamedTuple):
@@ -41,30 +129,6 @@ def episode_interval(
     return studentised_interval(estimate, confidence=confidence, resamples=resamples, seed=seed)
 
 
-def t_interval(estimate: EpisodeEstimate, *, confidence: float = 0.95) -> Interval:
-    """Student's interval: exact for normal values, too high or too low for skewed ones."""
-    _check_episodes(estimate)
-    reach = student_quantile((1 + confidence) / 2, len(estimate) - 1) * estimate.standard_error
-    return Interval(estimate.value - reach, estimate.value + reach, "t")
-
-
-def percentile_interval(
-    estimate: EpisodeEstimate, *, confidence: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
-) -> Interval:
-    """Quantiles of the estimates from resampled episodes."""
-    values = _finite(bootstrap(estimate, resamples=resamples, seed=seed).values)
-    low, high = np.quantile(values, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return Interval(float(low), float(high), "percentile")
-
-
-def bca_interval(
-    estimate: EpisodeEstimate, *, confidence: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
-) -> Interval:
-    """Quantiles of resampled estimates at levels that are corrected for bias and skewness."""
-    values = _finite(bootstrap(estimate, resamples=resamples, seed=seed).values)
-    return _bca(estimate, values, confidence)
-
-
 def studentised_interval(
     estimate: EpisodeEstimate, *, confidence: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
 ) -> Interval:
@@ -82,23 +146,6 @@ def studentised_interval(
     return Interval(float(estimate.value - high * error), float(estimate.value - low * error), "studentised")
 
 
-def simultaneous_lower_bounds(
-    estimates: Sequence[EpisodeEstimate], *, confidence: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
-) -> list[float]:
-    """Lower bounds that hold for all estimates at once with the given confidence.
-
-    The estimates come from the same episodes, such as the differences of several policies from the logged one.
-    """
-    errors = np.array([estimate.standard_error for estimate in estimates])
-    values = np.array([estimate.value for estimate in estimates])
-    draws = np.stack([bootstrap(one, resamples=resamples, seed=seed).values for one in estimates], axis=1)
-    moves = draws - values
-    # An estimate without spread has a bound at its value; it must not decide about the others.
-    distances = np.divide(moves, errors, out=np.zeros_like(moves), where=errors > 0)
-    reach = np.quantile(_finite(distances.max(axis=1)), confidence)
-    return [float(bound) for bound in values - reach * errors]
-
-
 def bootstrap(estimate: EpisodeEstimate, *, resamples: int = RESAMPLES, seed: int = 0) -> Replicates:
     """The estimate and its standard error for resampled episodes; equal seeds draw equal episodes."""
     _check_episodes(estimate)
@@ -112,48 +159,6 @@ def acceleration(jackknife: ArrayLike) -> float:
     moves = values.mean() - values
     scale = float((moves**2).sum())
     return float((moves**3).sum()) / (6 * scale**1.5) if scale > 0 else 0.0
-
-
-def t_lower_bound(values: ArrayLike, *, delta: float = 0.05) -> float:
-    """One-sided Student bound: the mean is above it with probability 1 - delta if values are normal."""
-    return t_interval(EpisodeEstimate.of_mean(values), confidence=1 - 2 * delta).low
-
-
-def hoeffding_lower_bound(values: ArrayLike, *, low: float, high: float, delta: float = 0.05) -> float:
-    """The mean is above it with probability 1 - delta, for values in a range that is known beforehand."""
-    x = _in_range(values, low, high)
-    return float(x.mean()) - (high - low) * math.sqrt(math.log(1 / delta) / (2 * len(x)))
-
-
-def hoeffding_interval(values: ArrayLike, *, low: float, high: float, confidence: float = 0.95) -> Interval:
-    """Two-sided Hoeffding interval, for values in a range that is known beforehand."""
-    x = _in_range(values, low, high)
-    reach = (high - low) * math.sqrt(math.log(2 / (1 - confidence)) / (2 * len(x)))
-    return Interval(float(x.mean()) - reach, float(x.mean()) + reach, "Hoeffding")
-
-
-def bernstein_lower_bound(values: ArrayLike, *, low: float, high: float, delta: float = 0.05) -> float:
-    """Empirical Bernstein bound: tighter than Hoeffding's where the variance is small against the range."""
-    x = _in_range(values, low, high)
-    log = math.log(2 / delta)
-    return float(x.mean()) - math.sqrt(2 * x.var(ddof=1) * log / len(x)) - 7 * (high - low) * log / (3 * (len(x) - 1))
-
-
-def anderson_lower_bound(values: ArrayLike, *, low: float, high: float, delta: float = 0.05) -> float:
-    """The smallest mean of any distribution inside the Dvoretzky-Kiefer-Wolfowitz band around the values."""
-    x = _in_range(values, low, high)
-    n = len(x)
-    gaps = np.diff(np.concatenate([[low], np.sort(x), [high]]))
-    below = np.minimum(1, np.arange(n + 1) / n + math.sqrt(math.log(1 / delta) / (2 * n)))
-    return float(high - (gaps * below).sum())
-
-
-def clipped_lower_bound(values: ArrayLike, *, cap: float, delta: float = 0.05) -> float:
-    """Bound for values of at least 0 without a known maximum, such as weighted returns: clip them, then Bernstein.
-
-    It holds for every `cap` that was fixed without looking at these values.
-    """
-    return bernstein_lower_bound(np.minimum(_in_range(values, 0, math.inf), cap), low=0, high=cap, delta=delta)
 
 
 def _bca(estimate: EpisodeEstimate, values: Floats, confidence: float) -> Interval:
@@ -191,12 +196,3 @@ def _finite(values: Floats) -> Floats:
     if not len(finite):
         raise DatasetError("no interval can be computed: the weights of all resampled episodes are zero or infinite")
     return finite
-
-
-def _in_range(values: ArrayLike, low: float, high: float) -> Floats:
-    x = np.asarray(values, dtype=np.float64).ravel()
-    if len(x) < 2:
-        raise DatasetError(f"a bound needs at least 2 values, got {len(x)}")
-    if not (x.min() >= low and x.max() <= high):
-        raise DatasetError(f"the bound holds for values in [{low:g}, {high:g}], got [{x.min():g}, {x.max():g}]")
-    return x

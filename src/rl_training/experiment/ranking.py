@@ -1,23 +1,30 @@
-"""How good is a ranking of policies by estimates, and what does choosing the best of them cost?"""
+"""How good a ranking of policies by estimates is, what choosing its best costs, and the shuffle control of a ranking.
+
+With rewards shuffled between episodes, nothing of a ranking should be left. If much is left, the ranking does not come
+from the rewards. Lengths of episodes may make it, for example.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
 
-from rl_training.experiment.distributions import NORMAL
-from rl_training.experiment.episode_estimates import Floats
+from rl_training.experiment.estimation import Progress, part_of
+from rl_training.experiment.intervals import Floats
+from rl_training.experiment.statistics import rank_correlation
+from rl_training.runtime.evaluation_data import as_inputs
+from rl_training.runtime.fitting import EvaluationLog, FitOptions, ValueFitter
 from rl_training.types import DatasetError
 
-
-def average_ranks(values: ArrayLike) -> Floats:
-    """Ranks from 1 on; equal values share the mean of their ranks."""
-    _, inverse, counts = np.unique(np.asarray(values, dtype=np.float64), return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    ranks: Floats = (last - (counts - 1) / 2)[inverse]
-    return ranks
+FEWEST_POLICIES = 5
+"""Of four or fewer, chance alone gives the same ranks twice in more than 4 % of cases."""
+DRAWS = 10_000
 
 
 def spearman(truth: ArrayLike, estimates: ArrayLike) -> float:
@@ -25,11 +32,7 @@ def spearman(truth: ArrayLike, estimates: ArrayLike) -> float:
 
     With few policies it proves little: chance alone exceeds 0.64 in 5 % of cases with ten, and 0.9 with five.
     """
-    x, y = _pair(truth, estimates)
-    a, b = average_ranks(x), average_ranks(y)
-    a, b = a - a.mean(), b - b.mean()
-    scale = math.sqrt((a @ a) * (b @ b))
-    return float(a @ b) / scale if scale > 0 else math.nan
+    return rank_correlation(*_pair(truth, estimates))
 
 
 def regret_at_k(truth: ArrayLike, estimates: ArrayLike, k: int) -> float:
@@ -42,34 +45,57 @@ def regret_at_k(truth: ArrayLike, estimates: ArrayLike, k: int) -> float:
     return float((values.max() - values[chosen].max()) / spread) if spread > 0 else 0.0
 
 
-def winners_curse(candidates: int) -> float:
-    """By how many standard errors the highest of several equally good policies is over-estimated.
-
-    It is the expected maximum of `candidates` independent standard normal variables.
-    """
-    if candidates < 1:
-        raise DatasetError(f"the number of candidates must be at least 1, got {candidates}")
-    # Equal steps sum a smooth density that vanishes at both ends to many digits.
-    x = np.linspace(-12, 12, 2401)
-    below = np.array([NORMAL.cdf(value) for value in x])
-    density = np.array([NORMAL.pdf(value) for value in x])
-    return float((x * candidates * density * below ** (candidates - 1)).sum() * (x[1] - x[0]))
-
-
-def expected_online_performance(values: ArrayLike, budget: int) -> float:
-    """Mean of the best of `budget` candidates that are picked at random, with replacement, and tried once each.
-
-    Every way of choosing must beat it. `values` are the true means of all candidates.
-    """
-    if budget < 1:
-        raise DatasetError(f"the budget must be at least 1, got {budget}")
-    ordered = np.sort(np.asarray(values, dtype=np.float64))
-    chances = np.diff((np.arange(len(ordered) + 1) / len(ordered)) ** budget)
-    return float(ordered @ chances)
-
-
 def _pair(truth: ArrayLike, estimates: ArrayLike) -> tuple[Floats, Floats]:
     x, y = np.asarray(truth, dtype=np.float64), np.asarray(estimates, dtype=np.float64)
     if x.shape != y.shape or x.ndim != 1 or len(x) < 2:
         raise DatasetError(f"a ranking needs two values each of at least 2 policies, got {x.shape} and {y.shape}")
     return x, y
+
+
+@dataclass(frozen=True)
+class ShuffleControl:
+    """How much of a ranking is left if rewards are shuffled between episodes."""
+
+    correlation: float | None
+    """Rank correlation of the values with those by shuffled rewards; None if all of either are the same."""
+    limit: float
+    """What chance alone exceeds in 5 % of cases."""
+    values: dict[str, float]
+    """The values by shuffled rewards."""
+
+    @property
+    def passes(self) -> bool:
+        """Whether what is left of the ranking may be chance."""
+        return self.correlation is None or self.correlation <= self.limit
+
+
+def shuffle_control(
+    policies: Mapping[str, Any],
+    values: Mapping[str, float],
+    log: EvaluationLog,
+    options: FitOptions,
+    progress: Progress | None = None,
+) -> ShuffleControl | None:
+    """Fit these policies again to shuffled rewards, each once; None where there are too few for a ranking."""
+    if len(values) < FEWEST_POLICIES:
+        return None
+    fitter = ValueFitter(_shuffled(log, options.seed), replace(options, members=0))
+    shuffled = {}
+    for name in values:
+        told = part_of(progress, f"{name}, shuffled rewards")
+        shuffled[name] = float(fitter.fit_policy(as_inputs(policies[name], log, name), progress=told).values[0])
+    correlation = spearman(list(values.values()), list(shuffled.values()))
+    return ShuffleControl(None if math.isnan(correlation) else correlation, _limit(len(values)), shuffled)
+
+
+def _shuffled(log: EvaluationLog, seed: int) -> EvaluationLog:
+    """The log with every reward at the place of another."""
+    order = torch.from_numpy(np.random.default_rng([seed, len(log.dataset)]).permutation(len(log.dataset)))
+    return EvaluationLog(log.dataset.with_fields(rewards=log.dataset.rewards[order]), log.spaces)
+
+
+def _limit(policies: int) -> float:
+    """The rank correlation that 5 % of random rankings exceed."""
+    rng, ranks = np.random.default_rng(0), np.arange(policies) - (policies - 1) / 2
+    drawn = np.array([rng.permutation(policies) for _ in range(DRAWS)])
+    return float(np.quantile(drawn @ ranks / (ranks @ ranks), 0.95))

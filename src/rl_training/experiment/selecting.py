@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from rl_training.experiment.claiming import Claim, corrected_claim, held_out_claim
-from rl_training.experiment.claims import BETTER, CANNOT, Verdict
+from rl_training.experiment.claims import BETTER, CANNOT, LEAST_KAPPA, Verdict, refuse_unsupported
 from rl_training.experiment.estimation import (
     FEWEST_MEMBERS,
     Estimate,
@@ -19,10 +20,10 @@ from rl_training.experiment.estimation import (
     Progress,
     judge_policies,
     judged_data,
+    part_of,
 )
 from rl_training.experiment.named_policies import named_policies
-from rl_training.experiment.shortlist import Shortlist, make_shortlist
-from rl_training.experiment.shuffling import ShuffleControl, shuffle_control
+from rl_training.experiment.ranking import ShuffleControl, shuffle_control
 from rl_training.experiment.spending import (
     Prior,
     Pull,
@@ -33,10 +34,17 @@ from rl_training.experiment.spending import (
 )
 from rl_training.files import write_text
 from rl_training.runtime.artifacts import run_of
-from rl_training.runtime.evaluation_data import JudgedData, Split
+from rl_training.runtime.evaluation_data import JudgedData, Split, Support, as_inputs
 from rl_training.runtime.finding import find_checkpoints, find_runs, is_run
-from rl_training.runtime.fitting import EvaluationLog, FitOptions, default_gamma
-from rl_training.runtime.performance import configure_machine
+from rl_training.runtime.fitting import (
+    EARNED_AFTER,
+    EvaluationLog,
+    FitOptions,
+    ValueFitter,
+    default_gamma,
+    in_chunks,
+)
+from rl_training.runtime.performance import can_compile, configure_machine
 from rl_training.runtime.policy_files import policy_files, policy_step
 from rl_training.runtime.saved_policy import SavedPolicy
 from rl_training.types import ConfigError
@@ -46,6 +54,11 @@ FILE = "selection.json"
 ENOUGH_TO_SPLIT = 100
 """Episodes from which on the value of the choice comes from episodes that did not choose it."""
 NO_TIME = "there was no time left to fit its value"
+MANY = 8
+"""Policies above which not all of them get a good fit."""
+FEWEST = 5
+SHARE = 0.25
+"""The best of so many, and at least the fewest, are on the shortlist."""
 
 Checkpoints = Literal["latest", "all"]
 Named = dict[str, tuple[Any, str | None]]
@@ -74,6 +87,17 @@ class Candidate:
     believed: float | None = None
     """What its mean return is taken to be after the real episodes, not discounted."""
     believed_std: float | None = None
+
+
+@dataclass(frozen=True)
+class Shortlist:
+    """Policies that are worth a good fit, and what is known about the others."""
+
+    named: dict[str, tuple[Any, str | None]]
+    differences: dict[str, float] = field(default_factory=dict)
+    """Of policies outside the shortlist: the rough difference of their values from the behaviour's."""
+    refused: dict[str, list[str]] = field(default_factory=dict)
+    """Policies whose actions the log does not back, with the reasons."""
 
 
 @dataclass(frozen=True)
@@ -212,6 +236,44 @@ def choose(
         ranked = _with_episodes(ranked, prior, rule.counts, rule.means, rule.deviations)
     chosen = pulls[-1].best if pulls else preferred(found)
     return Selection(ranked, found.best, chosen, None, tuple(pulls), episodes, found)
+
+
+def make_shortlist(
+    named: Named,
+    data: JudgedData,
+    options: FitOptions,
+    *,
+    compiled: bool | None = None,
+    progress: Progress | None = None,
+) -> Shortlist:
+    """All policies, if they are few; else the best quarter, and at least five, by a fit with one member."""
+    if len(named) <= MANY:
+        return Shortlist(dict(named))
+    log = data.log
+    acting = {name: as_inputs(policy, log, name) for name, (policy, _) in named.items()}
+    support = Support(log, seed=options.seed)
+    shares = {name: support.novel_share(in_chunks(act, log.dataset.obs)) for name, act in acting.items()}
+    reasons = {name: refuse_unsupported(share, support.missing) for name, share in shares.items()}
+    backed = [name for name, why in reasons.items() if not why]
+    rough = replace(options, members=0, kappa=LEAST_KAPPA)
+    if compiled is None:
+        compiled = rough.num_updates * (len(backed) + 1) >= EARNED_AFTER
+    fitter = ValueFitter(log, rough, compiled=can_compile(compiled))
+    behavior = float(fitter.fit_behavior(progress=part_of(progress, "first look at the logged behaviour")).values[0])
+    differences = {
+        name: float(fitter.fit_policy(acting[name], progress=part_of(progress, f"first look at {name}")).values[0])
+        - behavior
+        for name in backed
+    }
+    ordered = sorted(backed, key=lambda name: -differences[name])
+    kept = ordered[: max(FEWEST, math.ceil(SHARE * len(named)))]
+    # With nothing to keep, the good fit says for itself why nothing can be judged.
+    names = kept or list(named)[:1]
+    return Shortlist(
+        {name: named[name] for name in names},
+        {name: differences[name] for name in ordered if name not in names},
+        {name: why for name, why in reasons.items() if why and name not in names},
+    )
 
 
 def preferred(found: Estimates) -> str | None:

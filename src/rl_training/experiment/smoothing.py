@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rl_training.experiment.bandits import ips, kernel_weights, slope
-from rl_training.experiment.episode_estimates import Floats
+from rl_training.experiment.intervals import Floats
 from rl_training.experiment.weights import effective_sample_size
 from rl_training.runtime.evaluation_data import as_inputs
 from rl_training.runtime.fitting import EvaluationLog, in_chunks

@@ -1,10 +1,15 @@
-"""Statistics over several seeds, and over several tasks with several seeds each, as rliable defines them."""
+"""Distributions, tests and bootstrap intervals, over seeds and over tasks with several seeds each.
+
+Interquartile means, profiles and probabilities of improvement are as rliable defines them. SciPy is imported inside
+functions, since it takes long to load.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from statistics import NormalDist
 from typing import TypeAlias
 
 import numpy as np
@@ -13,6 +18,43 @@ from numpy.typing import NDArray
 Numbers: TypeAlias = "NDArray[np.float64]"
 Scores: TypeAlias = "Sequence[float] | NDArray[np.float64]"
 """A score per run."""
+NORMAL = NormalDist()
+
+
+def student_cdf(x: float, df: float) -> float:
+    """Probability that a Student variable with `df` degrees of freedom is at most x."""
+    from scipy.special import stdtr
+
+    return float(stdtr(df, x))
+
+
+def student_quantile(p: float, df: float) -> float:
+    """The x below which a Student variable with `df` degrees of freedom falls with probability p."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(df, p))
+
+
+def rank_correlation(first: Scores, second: Scores) -> float:
+    """Spearman's correlation, where equal values share their mean rank; not a number if all values of one are equal."""
+    from scipy.stats import spearmanr
+
+    if not np.ptp(first) or not np.ptp(second):
+        return math.nan
+    return float(spearmanr(first, second).statistic)
+
+
+def winners_curse(candidates: int) -> float:
+    """By how many standard errors the highest of several equally good policies is over-estimated.
+
+    It is the expected maximum of `candidates` independent standard normal variables.
+    """
+    from scipy.special import ndtr
+
+    # Equal steps sum a smooth density that vanishes at both ends to many digits.
+    x = np.linspace(-12, 12, 2401)
+    density = candidates * np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi) * ndtr(x) ** (candidates - 1)
+    return float((x * density).sum() * (x[1] - x[0]))
 
 
 def interquartile_mean(values: Scores | Numbers) -> float:

@@ -12,10 +12,8 @@ from numpy.typing import NDArray
 
 from rl_training.experiment import bandits, importance
 from rl_training.experiment.cross_fitting import CrossFit
-from rl_training.experiment.episode_estimates import EpisodeEstimate, Floats
 from rl_training.experiment.importance import Trajectories
-from rl_training.experiment.intervals import episode_interval
-from rl_training.experiment.second_moments import number_states, second_moment_radius
+from rl_training.experiment.intervals import EpisodeEstimate, Floats, episode_interval
 from rl_training.experiment.smoothing import smoothed
 from rl_training.experiment.weights import (
     LEVELS,
@@ -26,6 +24,8 @@ from rl_training.experiment.weights import (
     diagnose,
     judge,
     judge_cuts,
+    number_states,
+    second_moment_radius,
 )
 from rl_training.runtime.fitting import EvaluationLog
 from rl_training.runtime.likelihoods import Likelihood, likelihood

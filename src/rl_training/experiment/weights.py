@@ -1,7 +1,13 @@
 """Can importance weights be trusted? What is printed about them, and when an estimate is refused.
 
 No check can see what a log does not contain. A variance that is infinite because of episodes that are too rare to be
-logged passes all of them.
+logged passes all of them. Where states repeat, a log can tell before such episodes come: the mean squared weight of
+episodes grows from step to step by the matrix
+
+    M[s, s'] = sum_a pi(a | s)^2 / b(a | s) * P(s' | s, a)
+
+If its spectral radius is 1 or more and episodes have no fixed length, the variance is infinite. It can be so through a
+chain of states of which no logged episode has seen enough to show it in its weight.
 """
 
 from __future__ import annotations
@@ -11,10 +17,10 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from rl_training.experiment.distributions import NORMAL
-from rl_training.experiment.episode_estimates import EpisodeEstimate, Floats
+from rl_training.experiment.intervals import EpisodeEstimate, Floats
+from rl_training.experiment.statistics import NORMAL
 
 Level = Literal["proceed", "warn", "refuse"]
 LEVELS: tuple[Level, ...] = ("proceed", "warn", "refuse")
@@ -23,6 +29,13 @@ ROUNDING = 1e-5
 """Weights that should be equal differ by rounding: logarithms of probabilities are stored in single precision."""
 ROUNDED = 1e-3
 """A mean weight this close to 1 is 1: logged probabilities have few digits."""
+
+Numbers = NDArray[np.int64]
+POOLED = 10.0
+"""As many rows of the state count for where a pair leads as the pair was logged itself: few rows cannot tell."""
+ROUNDS = 200
+LAST = 50
+"""Rounds over which growth is averaged, since it may alternate."""
 
 
 class WeightVerdict(NamedTuple):
@@ -121,12 +134,6 @@ def tail_index(weights: ArrayLike) -> float:
     return (len(tail) * _pareto_index(tail / tail[-1]) + 10 * 0.5) / (len(tail) + 10)
 
 
-def unsupported_mass(probabilities: ArrayLike, behavior: ArrayLike) -> float:
-    """Mean probability (rows, actions) that a policy gives to actions which the logged policy never takes."""
-    masses = np.where(np.asarray(behavior) > 0, 0.0, np.asarray(probabilities, dtype=np.float64))
-    return float(masses.sum(axis=-1).mean())
-
-
 def judge(diagnostics: WeightDiagnostics) -> WeightVerdict:
     """Proceed, warn or refuse: the worst level of all checks, and the reasons of those that do not proceed."""
     checks = [_effective, _share, _mean, _tail, _support]
@@ -220,3 +227,43 @@ def _pareto_index(tail: Floats) -> float:
     chances = np.exp(likelihoods - likelihoods.max())
     slope = (slopes * chances).sum() / chances.sum()
     return float(np.log1p(-slope * tail).mean())
+
+
+def number_states(obs: NDArray[np.float32], next_obs: NDArray[np.float32]) -> tuple[Numbers, Numbers]:
+    """Equal observations get equal numbers; -1 for next observations from which nothing was logged."""
+    distinct, numbers = np.unique(np.concatenate([obs, next_obs]), axis=0, return_inverse=True)
+    states, after = numbers.reshape(-1)[: len(obs)], numbers.reshape(-1)[len(obs) :]
+    is_logged = np.zeros(len(distinct), dtype=bool)
+    is_logged[states] = True
+    order = np.cumsum(is_logged) - 1
+    return order[states], np.where(is_logged[after], order[after], -1)
+
+
+def second_moment_radius(
+    states: Numbers, actions: Numbers, next_states: Numbers, probabilities: Floats, behavior: Floats
+) -> float:
+    """The spectral radius of M, by logged rows; `next_states` are -1 where the episode has ended.
+
+    `probabilities` and `behavior` are those of the logged actions. Actions that were never logged are left out, so that
+    the radius is rather too small.
+    """
+    width = int(actions.max()) + 1
+    found, pair = np.unique(states * width + actions, return_inverse=True)
+    pair = pair.reshape(-1)
+    owner, rows = found // width, np.bincount(pair)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        squares = np.where(probabilities > 0, probabilities**2 / behavior, 0.0)
+    squares = np.bincount(pair, squares) / rows
+    per_state = np.bincount(states)
+    vector: Floats = np.ones(len(per_state))
+    growths: list[float] = []
+    for _ in range(ROUNDS):
+        reached = np.where(next_states >= 0, vector[next_states], 0.0)
+        own, pooled = np.bincount(pair, reached), np.bincount(states, reached) / per_state
+        means = (own + POOLED * pooled[owner]) / (rows + POOLED)
+        vector = np.bincount(owner, squares * means).astype(np.float64)
+        growth = float(vector.max())
+        if not 0 < growth < np.inf:
+            return growth
+        vector, growths = vector / growth, [*growths, growth]
+    return float(np.exp(np.log(growths[-LAST:]).mean()))

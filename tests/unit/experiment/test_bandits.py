@@ -11,22 +11,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rl_training.experiment.bandits import (
-    clipped,
-    direct_method,
-    dr,
-    ips,
-    kernel_weights,
-    shrunk,
-    slope,
-    sndr,
-    snips,
-    subgaussian,
-    switched,
-)
-from rl_training.experiment.episode_estimates import EpisodeEstimate
-from rl_training.experiment.importance import cross_fit, episode_folds
-from rl_training.experiment.intervals import percentile_interval
+from rl_training.experiment.bandits import clipped, dr, ips, kernel_weights, slope, sndr, snips
+from rl_training.experiment.importance import episode_folds
+from rl_training.experiment.intervals import EpisodeEstimate, bootstrap
 from rl_training.experiment.weights import diagnose, effective_sample_size, judge
 from rl_training.types import DatasetError
 
@@ -43,13 +30,10 @@ V = np.full(4, 0.45)
     [
         (ips(R, W), 2.6),
         (snips(R, W), 0.838709677),
-        (direct_method(V), 0.45),
         (dr(R, W, Q, V), 1.69),
         (sndr(R, W, Q, V), 0.85),
         (ips(R, clipped(W, 2)), 1.1),
-        (dr(R, switched(W, 2), Q, V), 0.69),
-        (dr(R, shrunk(W, 4), Q, V), 0.647285068),
-        (ips(R, subgaussian(W, 0.5)), 0.920634921),
+        (ips(R, clipped(W, math.inf)), 2.6),
     ],
 )
 def test_four_rows_have_the_values_worked_out_by_hand(estimate: EpisodeEstimate, expected: float) -> None:
@@ -61,14 +45,6 @@ def test_the_standard_error_of_snips_is_that_of_its_residuals() -> None:
 
     assert snips(R, W).standard_error == pytest.approx(math.sqrt(((W * (R - value)) ** 2).sum()) / W.sum())
     assert effective_sample_size(W) == pytest.approx(2.130820399, abs=1e-9)
-
-
-def test_weights_are_left_alone_at_the_end_of_each_hyper_parameter() -> None:
-    assert clipped(W, math.inf) == pytest.approx(W)
-    assert switched(W, math.inf) == pytest.approx(W)
-    assert shrunk(W, math.inf) == pytest.approx(W)
-    assert subgaussian(W, 0.0) == pytest.approx(W)
-    assert switched(W, 0.0) == pytest.approx(0)
 
 
 def test_kernel_weights_are_those_worked_out_by_hand() -> None:
@@ -160,7 +136,7 @@ def test_the_uniform_policy_of_the_open_bandit_data_has_its_known_estimates(shar
     assert plain.standard_error == pytest.approx(0.000773935, abs=1e-9)
     assert normalised.value == pytest.approx(0.003189423, abs=1e-9)
     assert normalised.standard_error == pytest.approx(0.000827823, abs=1e-9)
-    low, high, _ = percentile_interval(normalised)
+    low, high = np.quantile(bootstrap(normalised).values, [0.025, 0.975])
     assert (low, high) == pytest.approx((0.0018, 0.0049), abs=1e-4)
     # 6.6 % of the rows: enough to warn, not to refuse.
     assert judge(found).level == "warn"
@@ -189,13 +165,14 @@ def test_clipping_moves_only_the_normalised_estimate_where_no_click_has_a_large_
 def test_cross_fitted_item_rates_bring_the_direct_method_down_to_the_weighted_estimates(shared_data: Path) -> None:
     items, clicks, propensities = read_log(shared_data / "obd" / "men_bts.csv.gz")
 
-    def fit(train: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+    def rates(train: NDArray[np.bool_]) -> Floats:
         shown = np.bincount(items[train], minlength=34)
-        rates = (np.bincount(items[train], clicks[train], minlength=34) + 50 * clicks[train].mean()) / (shown + 50)
-        return rates[items][:, None], np.full((len(items), 1), rates.mean())
+        found: Floats = np.bincount(items[train], clicks[train], minlength=34) + 50 * clicks[train].mean()
+        return found / (shown + 50)
 
-    q, v = cross_fit(fit, episode_folds(len(items), 2))
-    estimate = dr(clicks, (1 / 34) / propensities, q[:, 0], v[:, 0])
+    folds = episode_folds(len(items), 2)
+    crossed = np.stack([rates(folds != fold) for fold in range(2)])
+    estimate = dr(clicks, (1 / 34) / propensities, crossed[folds, items], crossed.mean(axis=1)[folds])
 
-    assert direct_method(fit(np.ones(len(items), dtype=bool))[1]).value == pytest.approx(0.0053, abs=5e-5)
+    assert rates(np.ones(len(items), dtype=bool)).mean() == pytest.approx(0.0053, abs=5e-5)
     assert estimate.value == pytest.approx(0.0032, abs=1e-4)

@@ -11,11 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from rl_training.data import TransitionDataset
-from rl_training.experiment.distributions import student_cdf
-from rl_training.experiment.episode_estimates import EpisodeEstimate
 from rl_training.experiment.importance import (
     Trajectories,
-    cross_fit,
     doubly_robust,
     episode_folds,
     importance_sampling,
@@ -25,7 +22,8 @@ from rl_training.experiment.importance import (
     weighted_importance_sampling,
     weighted_per_decision,
 )
-from rl_training.experiment.statistics import holm
+from rl_training.experiment.intervals import EpisodeEstimate
+from rl_training.experiment.statistics import holm, student_cdf
 from rl_training.experiment.weights import diagnose
 from rl_training.types import DatasetError
 
@@ -204,40 +202,6 @@ def test_folds_are_of_whole_episodes_and_nearly_equal() -> None:
     assert not (folds == episode_folds(11, 3, seed=2)).all()
     with pytest.raises(DatasetError, match="2 to 11 folds"):
         episode_folds(11, 1)
-
-
-def test_cross_fitting_takes_the_values_of_an_episode_from_the_others() -> None:
-    folds = np.array([0, 1, 0, 2])
-    returns = np.array([1.0, 10, 100, 1000])
-
-    def fit(train: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-        total = np.full((4, 1), returns[train].sum())
-        return total, -total
-
-    q, v = cross_fit(fit, folds)
-
-    assert q.ravel().tolist() == [1010, 1101, 1010, 111]
-    assert (v == -q).all()
-
-
-def test_q_from_the_same_episodes_makes_doubly_robust_repeat_the_model_and_cross_fitting_mends_it() -> None:
-    """A table of one entry per logged (observation, action) pair remembers rewards that are only noise."""
-    rng = np.random.default_rng(0)
-    n = 2000
-    actions = rng.integers(2, size=n)
-    rewards = rng.normal(loc=actions, size=n)
-    log = Trajectories.from_rows(rewards, np.log(np.where(actions == 1, 0.8, 0.2)), np.full(n, np.log(0.5)), [1] * n)
-
-    def fit(train: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-        # Every episode has its own observation: seen actions have their reward, all others are thought to be 0.
-        q = np.where(train, rewards, 0.0)
-        return q[:, None], (q * np.where(actions == 1, 0.8, 0.2))[:, None]
-
-    same = doubly_robust(log, 1.0, *fit(np.ones(n, dtype=bool)))
-    crossed = doubly_robust(log, 1.0, *cross_fit(fit, episode_folds(n, 2)))
-
-    assert same.value == pytest.approx(0.4, abs=0.05)
-    assert crossed.value == pytest.approx(0.8, abs=3 * crossed.standard_error)
 
 
 def test_a_dataset_becomes_episodes_with_the_probabilities_that_it_has() -> None:

@@ -16,12 +16,12 @@ from steering import QUICK, Array, away, rest, steering_log, towards
 import rl_training
 from rl_training.cli.select import shuffle_text
 from rl_training.data import TransitionDataset
-from rl_training.experiment import claiming, selecting, shortlist
+from rl_training.experiment import claiming, selecting
 from rl_training.experiment.claims import Verdict
-from rl_training.experiment.ranking import winners_curse
+from rl_training.experiment.ranking import _limit, shuffle_control
 from rl_training.experiment.selecting import NO_TIME, Selection, preferred, select
-from rl_training.experiment.shuffling import _limit, shuffle_control
 from rl_training.experiment.spending import Prior, Pull, prior_from_values, spend_episodes
+from rl_training.experiment.statistics import winners_curse
 from rl_training.runtime.evaluation_data import data_given
 from rl_training.runtime.fitting import EvaluationLog, FitOptions, OutOfTimeError
 from rl_training.spaces import BoxActions, SpaceSpec
@@ -159,7 +159,7 @@ def test_the_two_halves_share_no_episode() -> None:
 
 def test_of_many_policies_only_the_best_quarter_gets_a_fit_with_members() -> None:
     found = many_policies()
-    assert len(found.estimates.policies) == shortlist.FEWEST
+    assert len(found.estimates.policies) == selecting.FEWEST
     assert [each.rank for each in found.candidates] == list(range(1, 13))
     rough = [each for each in found.candidates if each.verdict is None]
     assert [each.name for each in rough[-3:]] == ["+0.0", "-0.1", "-0.2"]

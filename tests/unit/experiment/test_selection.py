@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from rl_training.experiment.selection import NormalSelection, sequential_halving
+from rl_training.experiment.spending import NormalSelection
 from rl_training.types import ConfigError
 
 
@@ -131,28 +131,6 @@ def test_impossible_returns_are_refused() -> None:
         selection.observe(2, 0.0)
     with pytest.raises(ConfigError, match="candidate 1 must be a finite number"):
         selection.observe(1, math.nan)
-
-
-def test_sequential_halving_spends_its_budget_on_the_better_half() -> None:
-    result = sequential_halving(float, 8, 48)
-
-    assert result.best == 7
-    # 2 episodes each, then 4 for the better four, then 8 for the better two.
-    assert [len(values) for values in result.returns] == [2, 2, 2, 2, 6, 6, 14, 14]
-
-
-def test_sequential_halving_keeps_the_larger_half_of_an_odd_number() -> None:
-    result = sequential_halving(lambda candidate: -float(candidate), 5, 15)
-
-    assert result.best == 0
-    # 1 episode each, then 1 for three, then 2 for two.
-    assert [len(values) for values in result.returns] == [4, 4, 2, 1, 1]
-
-
-def test_sequential_halving_needs_an_episode_per_candidate_and_round() -> None:
-    with pytest.raises(ConfigError, match="3 rounds and at least 24 episodes, got 23"):
-        sequential_halving(float, 8, 23)
-    assert sequential_halving(float, 1, 0).best == 0
 
 
 @pytest.mark.parametrize(("exploration", "least", "most"), [(3.0, 0.0, 0.5), (1.0, 1.5, math.inf)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -12,7 +14,31 @@ from rl_training.experiment.statistics import (
     interquartile_mean,
     probability_of_improvement,
     score_profile,
+    student_cdf,
+    student_quantile,
+    winners_curse,
 )
+
+
+@pytest.mark.parametrize(
+    ("p", "df", "expected"),
+    [(0.975, 9, 2.262157163), (0.95, 4, 2.131846786), (0.975, 1, 12.706204736), (0.05, 9, -1.833112933), (0.5, 3, 0.0)],
+)
+def test_quantiles_of_student_are_those_of_printed_tables(p: float, df: float, expected: float) -> None:
+    assert student_quantile(p, df) == pytest.approx(expected, abs=1e-9)
+    # With one and two degrees of freedom the distribution has a closed form.
+    assert student_cdf(expected, 1) == pytest.approx(0.5 + math.atan(expected) / math.pi, rel=1e-9)
+    assert student_cdf(expected, 2) == pytest.approx(0.5 + expected / (2 * math.sqrt(2 + expected**2)), rel=1e-9)
+
+
+@pytest.mark.parametrize(("candidates", "expected"), [(1, 0), (2, 0.57), (5, 1.16), (10, 1.54), (20, 1.87), (50, 2.25)])
+def test_the_best_of_equal_policies_is_overestimated(candidates: int, expected: float) -> None:
+    assert winners_curse(candidates) == pytest.approx(expected, abs=0.01)
+
+
+def test_the_largest_of_two_and_three_normal_values_has_a_closed_form() -> None:
+    assert winners_curse(2) == pytest.approx(1 / math.sqrt(math.pi), abs=1e-9)
+    assert winners_curse(3) == pytest.approx(1.5 / math.sqrt(math.pi), abs=1e-9)
 
 
 @pytest.mark.parametrize(

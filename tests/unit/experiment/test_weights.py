@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.stats import genpareto
 
 from rl_training.experiment.weights import (
     WeightDiagnostics,
@@ -17,7 +18,6 @@ from rl_training.experiment.weights import (
     judge_cuts,
     largest_share,
     tail_index,
-    unsupported_mass,
 )
 
 
@@ -103,11 +103,10 @@ def test_the_tail_index_of_pareto_weights_is_recovered(index: float) -> None:
 
 
 def test_the_tail_index_agrees_with_the_most_likely_one() -> None:
-    stats = pytest.importorskip("scipy.stats")
     weights = np.sort(np.random.default_rng(1).lognormal(sigma=2, size=5000))
     size = math.ceil(3 * math.sqrt(5000))
 
-    likely = stats.genpareto.fit(weights[-size:] - weights[-size - 1], floc=0)[0]
+    likely = genpareto.fit(weights[-size:] - weights[-size - 1], floc=0)[0]
 
     # Less the shrinkage towards a half by ten values.
     assert (tail_index(weights) * (size + 10) - 5) / size == pytest.approx(likely, abs=0.05)
@@ -125,13 +124,6 @@ def test_few_distinct_weights_have_a_tail_index_or_none(size: int) -> None:
     assert not tail_index(two) >= 0.5
     assert math.isnan(tail_index([*np.ones(size), 50.0, 60.0]))
     assert math.isnan(tail_index([1.0, 2, 3, 4]))
-
-
-def test_probability_of_actions_that_are_never_logged_is_averaged_over_rows() -> None:
-    behavior = np.array([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]])
-    policy = np.array([[0.2, 0.5, 0.3], [0.9, 0.1, 0.0]])
-
-    assert unsupported_mass(policy, behavior) == pytest.approx(0.2)
 
 
 def test_the_share_of_impossible_logged_actions_is_counted() -> None:
