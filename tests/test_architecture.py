@@ -93,6 +93,7 @@ THIRD_PARTY_HOMES = {
     },
     "ray": {"experiment/ray_pool.py"},
     "optuna": {"experiment/study.py"},
+    "scipy": {"experiment/statistics.py"},
 }
 """Third-party packages that are used in one place only."""
 

@@ -18,7 +18,7 @@ from rl_training.text import first_of, number_text, plural
 from rl_training.types import ConfigError
 
 if TYPE_CHECKING:
-    from rl_training.experiment.improvement import Improvement
+    from rl_training.experiment.compare import Improvement
     from rl_training.experiment.report import RunRecord
     from rl_training.experiment.sweep_report import Findings
 

@@ -1,4 +1,4 @@
-"""What may be said about policies from estimates of their values: words by rule, and reasons to say nothing.
+"""Turns value estimates into verdicts, or into reasons for having none.
 
 Values are arrays (members + 1,): the first member has every episode once, the others have resampled ones. All policies
 have the same members, so that differences are paired.
@@ -12,16 +12,17 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from rl_training.experiment.statistics import holm, student_cdf, student_quantile
 
 Values: TypeAlias = NDArray[np.float64]
 Verdict = Literal["cannot be judged", "better than the data", "worse than the data", "not distinguishable"]
 CANNOT, BETTER, WORSE, SAME = Verdict.__args__  # type: ignore[attr-defined]
+Outcome = Literal["better", "worse", "not distinguishable"]
 
 LEVEL = 0.05
-"""The largest probability of a claim that is wrong, for all policies together."""
+"""The largest probability that any of several claims of one kind, such as "better", is wrong."""
 LEAST_KAPPA = 3.0
 MOST_CLIPPED = 0.05
 FEWEST_EPISODES = 30
@@ -123,30 +124,43 @@ def movement(differences: Values) -> float:
     return float(np.abs(late - differences[-1]).max())
 
 
+def compare(not_better: ArrayLike, not_worse: ArrayLike) -> list[Outcome]:
+    """The outcome of each of several comparisons: the one rule by which anything is called better than something else.
+
+    It is better if its p-value of "it is not better", adjusted for the number of comparisons after Holm, is below
+    `LEVEL`, and worse likewise. Where either side may turn out to be the better one, p-values are those of a two-sided
+    test. A policy is held against the logged behaviour, which is given, by one-sided ones.
+    """
+    better, worse = holm(not_better) < LEVEL, holm(not_worse) < LEVEL
+    outcomes: list[Outcome] = np.where(better, "better", np.where(worse, "worse", SAME)).tolist()
+    return outcomes
+
+
+def outcome_text(outcome: Outcome, other: str) -> str:
+    """The outcome of a comparison as a reader sees it."""
+    return f"{outcome} from {other}" if outcome == SAME else f"{outcome} than {other}"
+
+
 def judge(differences: Mapping[str, Values], errors: Mapping[str, float]) -> dict[str, Verdict]:
-    """What may be said of each policy by its difference from the behaviour, with Holm's adjustment for their number.
+    """The verdict on each policy by its difference from the behaviour.
 
     `errors` are those of the fits, as far as they are known.
     """
     above = np.array([probability_above(each, error=errors[name]) for name, each in differences.items()])
-    better, worse = holm(1 - above) < LEVEL, holm(above) < LEVEL
-    words = np.where(better, BETTER, np.where(worse, WORSE, SAME))
-    return dict(zip(differences, words.tolist(), strict=True))
+    verdicts: dict[Outcome, Verdict] = {"better": BETTER, "worse": WORSE, "not distinguishable": SAME}
+    return {name: verdicts[outcome] for name, outcome in zip(differences, compare(1 - above, above), strict=True)}
 
 
 def among_the_best(values: Mapping[str, Values], errors: Mapping[str, float]) -> list[str]:
     """The policy with the highest value, first, and all that are not distinguishable from it."""
     if not values:
         return []
-    best = max(values, key=lambda name: float(values[name][0]))
-    others = [name for name in values if name != best]
+    best, *others = sorted(values, key=lambda name: -float(values[name][0]))
+    gaps = {name: (values[best] - values[name], math.hypot(errors[best], errors[name])) for name in others}
+    above = np.array([probability_above(gap, error=error) for gap, error in gaps.values()])
     # Two-sided: which policy is the best was decided by the same numbers.
-    above = [
-        probability_above(values[best] - values[name], error=math.hypot(errors[best], errors[name])) for name in others
-    ]
-    tests = [2 * min(p, 1 - p) for p in above]
-    same = [name for name, p in zip(others, holm(tests), strict=True) if p >= LEVEL]
-    return [best, *sorted(same, key=lambda name: -float(values[name][0]))]
+    outcomes = compare(2 * (1 - above), 2 * above)
+    return [best, *(name for name, outcome in zip(others, outcomes, strict=True) if outcome != "better")]
 
 
 def refuse_all(control: Control, *, kappa: float, episodes: int, is_held_out: bool) -> list[str]:
@@ -215,7 +229,7 @@ def refuse_unsupported(novel: float, missing: float | None = None) -> list[str]:
 
 def verdict_text(verdict: Verdict) -> str:
     """A verdict as a reader sees it."""
-    return "not distinguishable from the data" if verdict == SAME else verdict
+    return outcome_text(SAME, "the data") if verdict == SAME else verdict
 
 
 def probability_text(probability: float) -> str:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rl_training.experiment.compare import MOST_COMPARED, ScoreTable, make_profile, score_rows, score_tables
 from rl_training.experiment.pictures import check_picture, finish_picture, line_styles, save_picture
 from rl_training.experiment.plot import LEAST_WIDTH, MOST_COLUMNS, PANEL
 from rl_training.experiment.report import RunRecord, by_number, is_error
-from rl_training.experiment.scores import MOST_COMPARED, ScoreTable, make_profile, score_rows, score_tables
 from rl_training.experiment.statistics import Numbers
 from rl_training.types import ConfigError
 

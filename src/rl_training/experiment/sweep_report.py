@@ -7,11 +7,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rl_training.experiment.improvement import Improvement, compare_two
-from rl_training.experiment.improvement import compare as compare_named
+from rl_training.experiment.compare import (
+    Improvement,
+    compare_named,
+    compare_two,
+    put_together,
+    score_rows,
+    summary_over_tasks,
+)
 from rl_training.experiment.records import RunRecord, named_sweeps
 from rl_training.experiment.report import is_one_sweep
-from rl_training.experiment.scores import put_together, score_rows, summary_over_tasks
 from rl_training.experiment.sweep_folder import SweepFolder, undone_text
 
 

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rl_training.config import dump_yaml
+from rl_training.experiment.claims import Outcome, outcome_text
+from rl_training.experiment.compare import improvement
 from rl_training.experiment.jobs import ProgressListener
 from rl_training.experiment.lower_bound import LOWER_BOUND
 from rl_training.experiment.manager import ExperimentManager
-from rl_training.experiment.statistics import (
-    improvement_interval,
-    interquartile_mean,
-    probability_of_improvement,
-    rank_test,
-)
+from rl_training.experiment.statistics import interquartile_mean
 from rl_training.experiment.sweep_spec import write_over
 from rl_training.experiment.tune_spec import FEWEST_SEEDS, TuneSpec, trial_cell
 
 CHECKS = "checks"
-LEAST_SURE = 0.05
-"""The p-value below which options are said to differ. Intervals from a few runs alone promise too much."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +33,9 @@ class Check:
     interval: tuple[float, float] | None
     """95 % interval of that probability."""
     p_value: float | None = None
-    """Of the hypothesis that both score alike, by an exact test of ranks."""
+    """Of the hypothesis that both score alike, by a test of ranks."""
+    verdict: Outcome = "not distinguishable"
+    """What the best options are in comparison with the default ones."""
     failed: tuple[str, ...] = ()
     """Runs that have no score, and why."""
 
@@ -51,11 +48,9 @@ class Check:
         scores = f"{interquartile_mean(self.best):.4g} against {interquartile_mean(self.default):.4g}"
         seeds = f"on {len(self.best)} fresh seeds, {self.metric} is {scores} with the default options (IQM)"
         chance = f"a run with the best options scores higher with probability {self.probability:.2f}"
-        verdict = "they cannot be distinguished from the default options"
-        if self.p_value < LEAST_SURE and self.probability > 0.5:
-            verdict = "they are better than the default options"
-        elif self.p_value < LEAST_SURE:
-            verdict = "they are worse than the default options, and what the search found was chance"
+        verdict = f"they are {outcome_text(self.verdict, 'the default options')}"
+        if self.verdict == "worse":
+            verdict += ", and what the search found was chance"
         test = f"95 % interval [{low:.2f}, {high:.2f}], p = {self.p_value:.2g} by a test of ranks"
         return f"{seeds}; {chance}, {test}: {verdict}"
 
@@ -96,22 +91,17 @@ def check_best(
             scores[label].append(progress.metrics[metric])
         else:
             failed.append(f"{cell.name}: {progress.error or f'it has no {metric}'}")
-    return compare(metric, scores["best"], scores["default"], failed)
+    return compare_scores(metric, scores["best"], scores["default"], failed)
 
 
-def compare(metric: str, best: Sequence[float], default: Sequence[float], failed: Sequence[str] = ()) -> Check:
+def compare_scores(metric: str, best: Sequence[float], default: Sequence[float], failed: Sequence[str] = ()) -> Check:
     """What the scores say; nothing where there are too few."""
+    check = Check(metric, tuple(best), tuple(default), None, None, failed=tuple(failed))
     if min(len(best), len(default)) < FEWEST_SEEDS:
-        return Check(metric, tuple(best), tuple(default), None, None, failed=tuple(failed))
-    return Check(
-        metric,
-        tuple(best),
-        tuple(default),
-        probability_of_improvement(best, default),
-        improvement_interval(best, default),
-        rank_test(best, default),
-        tuple(failed),
-    )
+        return check
+    found = improvement(("best", "default"), metric, [""], [best], [default])
+    numbers = {name: getattr(found, name) for name in ("probability", "interval", "p_value", "verdict")}
+    return replace(check, **numbers)
 
 
 def best_config(spec: TuneSpec, params: Mapping[str, Any]) -> str:

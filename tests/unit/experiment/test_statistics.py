@@ -6,14 +6,16 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import mannwhitneyu
 
 from rl_training.experiment.statistics import (
     bootstrap_interval,
     holm,
-    improvement_interval,
+    improvement_over_tasks,
     interquartile_mean,
-    probability_of_improvement,
+    rank_test,
     score_profile,
+    stratified_improvement,
     student_cdf,
     student_quantile,
     winners_curse,
@@ -128,12 +130,39 @@ def test_a_profile_is_the_share_of_runs_above_each_threshold_and_equal_is_not_ab
 def test_the_probability_of_improvement_counts_pairs_and_equal_ones_half(
     first: list[float], second: list[float], expected: float
 ) -> None:
-    assert probability_of_improvement(first, second) == pytest.approx(expected)
-    assert probability_of_improvement(second, first) == pytest.approx(1 - expected)
+    assert improvement_over_tasks([first], [second]) == pytest.approx(expected)
+    assert improvement_over_tasks([second], [first]) == pytest.approx(1 - expected)
 
 
 def test_the_interval_of_an_improvement_is_made_of_resampled_runs_of_both() -> None:
     # A run is drawn from (0, 1) and from 1/2 alone: the share of 1 among two draws is 0, 1/2 or 1.
-    assert improvement_interval([0.0, 1.0], [0.5]) == (0.0, 1.0)
-    assert improvement_interval([0.0, 1.0], [0.5], confidence=0.4) == (0.5, 0.5)
-    assert improvement_interval([2.0, 3.0], [0.0, 1.0]) == (1.0, 1.0)
+    assert stratified_improvement([[0.0, 1.0]], [[0.5]]) == (0.0, 1.0)
+    assert stratified_improvement([[0.0, 1.0]], [[0.5]], confidence=0.4) == (0.5, 0.5)
+    assert stratified_improvement([[2.0, 3.0]], [[0.0, 1.0]]) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("scores", [([3.0, 4, 5, 6, 7], [1.0, 2, 2.5, 3.5, 4.5]), ([1.0, 2, 3, 4], [5.0, 6, 7, 8])])
+def test_the_test_of_ranks_is_exact(scores: tuple[list[float], list[float]]) -> None:
+    first, second = scores
+    not_better, not_worse = rank_test([first], [second])
+
+    assert min(not_better, not_worse) == pytest.approx(mannwhitneyu(*scores, method="exact").pvalue)
+    for alternative, found in (("greater", not_better), ("less", not_worse)):
+        expected = mannwhitneyu(*scores, method="exact", alternative=alternative).pvalue
+        assert found == pytest.approx(min(2 * expected, 1))
+
+
+def test_scores_of_several_tasks_are_dealt_out_task_by_task() -> None:
+    # One kind wins on both of two tasks: by chance that happens once in 20 times on each.
+    assert rank_test([[4.0, 5, 6], [4.0, 5, 6]], [[1.0, 2, 3], [1.0, 2, 3]]) == pytest.approx((2 / 400, 1.0))
+    assert rank_test([[4.0, 5, 6]], [[1.0, 2, 3]]) == pytest.approx((0.1, 1.0))
+    # What one task says, the other takes back.
+    assert rank_test([[4.0, 5], [1.0, 2]], [[1.0, 2], [4.0, 5]]) == (1.0, 1.0)
+
+
+def test_of_many_ways_to_deal_scores_out_some_are_drawn() -> None:
+    first, second = np.arange(12.0) + 12, np.arange(12.0)
+    not_better, not_worse = rank_test([first], [second])
+
+    assert 0 < not_better < 1e-4
+    assert not_worse == 1.0

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 from run_directories import make_run
 
-from rl_training.experiment.improvement import compare, compare_two
+from rl_training.experiment.compare import compare_named, compare_two, score_rows
 from rl_training.experiment.page import report_content
 from rl_training.experiment.page.render import render
 from rl_training.experiment.profile_plot import plot_profiles
 from rl_training.experiment.report import read_runs, summarize
-from rl_training.experiment.scores import score_rows
 from rl_training.experiment.statistics import stratified_interval
 from rl_training.experiment.sweep_folder import column_names, one_line, read_sweep_folder
 from rl_training.experiment.sweep_report import find_out
@@ -150,9 +149,9 @@ def test_combinations_are_named_by_their_options(tmp_path: Path, first: str, sec
         for algo in ("bc", "td3_bc")
         for size in (16, 64)
     ]
-    (found,) = compare(score_rows(read_runs(make_sweep(tmp_path, *cells))), first, second)
-    assert (found.probability, found.interval, found.verdict) == (0.0, (0.0, 0.0), "second is better")
-    assert found.meaning == f"the interval excludes 1/2: {second} is better"
+    (found,) = compare_named(score_rows(read_runs(make_sweep(tmp_path, *cells))), first, second)
+    assert (found.probability, found.interval, found.verdict) == (0.0, (0.0, 0.0), "worse")
+    assert found.meaning == f"p = 0.029 by a test of ranks: {first} is worse than {second}"
 
 
 @pytest.mark.parametrize(
@@ -168,7 +167,7 @@ def test_combinations_are_named_by_their_options(tmp_path: Path, first: str, sec
 def test_combinations_that_do_not_exist_are_refused(tmp_path: Path, texts: tuple[str, str], words: str) -> None:
     cells = [(batch(size, algo=algo), [1.0, 2.0]) for algo in ("bc", "td3_bc") for size in (16, 64)]
     with pytest.raises(ConfigError) as caught:
-        compare(score_rows(read_runs(make_sweep(tmp_path, *cells))), *texts)
+        compare_named(score_rows(read_runs(make_sweep(tmp_path, *cells))), *texts)
     assert words in str(caught.value)
 
 
@@ -176,9 +175,15 @@ def test_combinations_that_do_not_exist_are_refused(tmp_path: Path, texts: tuple
     ("first", "second", "words"),
     [
         ([1.0, 2.0], [3.0, 4.0], "2 and 2 runs are too few for an interval, for which 3 of each are needed"),
-        ([1.0, 2.0, 3.0], [4.0, 5.0, 6.0], "chance alone separates them completely in 10 % of cases"),
-        ([1.0, 2.0, 3.0, 4.0], [1.5, 2.5, 3.5, 4.5], "the interval includes 1/2: they cannot be distinguished"),
-        ([5.0, 6.0, 7.0, 8.0], [1.0, 2.0, 3.0, 4.0], "the interval excludes 1/2: batch_size=16 is better"),
+        ([1.0, 2.0, 3.0], [4.0, 5.0, 6.0], "p = 0.1 by a test of ranks"),
+        ([1.0, 2.0, 3.0, 4.0], [1.5, 2.5, 3.5, 4.5], "batch_size=16 is not distinguishable from batch_size=32"),
+        # The interval excludes 1/2, but promises too much for four runs.
+        ([4.5, 6.0, 7.0, 8.0], [1.0, 2.0, 3.0, 5.0], "p = 0.057 by a test of ranks"),
+        (
+            [5.0, 6.0, 7.0, 8.0],
+            [1.0, 2.0, 3.0, 4.0],
+            "p = 0.029 by a test of ranks: batch_size=16 is better than",
+        ),
     ],
 )
 def test_two_combinations_are_compared_without_being_asked(
@@ -189,7 +194,7 @@ def test_two_combinations_are_compared_without_being_asked(
     (each,) = found.improvements
     assert (each.first, each.second) == ("batch_size=16", "batch_size=32")
     assert words in each.meaning
-    assert (each.verdict == "cannot be distinguished") == ("is better" not in words)
+    assert (each.verdict == "not distinguishable") == ("is better" not in words)
 
 
 def test_less_of_an_error_is_an_improvement(tmp_path: Path) -> None:
@@ -198,7 +203,7 @@ def test_less_of_an_error_is_an_improvement(tmp_path: Path) -> None:
     # Held-out measures say what is broken, not what is better, unless one asks for them.
     assert compare_two(score_rows(records)) == []
     with pytest.raises(ConfigError, match="no score to compare by; name a metric with --metric"):
-        compare(score_rows(records), "batch_size=16", "batch_size=32")
+        compare_named(score_rows(records), "batch_size=16", "batch_size=32")
     assert compare_two(score_rows(records, ["td_error"]))[0].probability == 1.0
     with pytest.raises(ConfigError, match="--profiles shows scores of which more is better, and td_error is an error"):
         plot_profiles(records, tmp_path / "p.png", metrics=["td_error"])
@@ -246,7 +251,7 @@ def test_scores_that_are_not_normalised_stay_apart_and_it_is_said(tmp_path: Path
     with pytest.raises(
         ConfigError, match="have no task in common, and return_mean of different tasks cannot be compared"
     ):
-        compare(score_rows(read_runs(folder)), "bc, env_id=A-v0", "bc, env_id=B-v0")
+        compare_named(score_rows(read_runs(folder)), "bc, env_id=A-v0", "bc, env_id=B-v0")
 
 
 def test_a_combination_that_lacks_a_task_is_left_out_of_all_tasks(tmp_path: Path) -> None:
@@ -271,7 +276,7 @@ def test_datasets_of_one_environment_are_tasks_that_can_be_put_together(tmp_path
     assert found is not None
     assert [row["iqm"] for row in found.over_tasks] == [2.0, 12.0]
     # Complete separation on two tasks of three runs each is rarer than 5 %.
-    assert found.improvements[0].verdict == "second is better"
+    assert found.improvements[0].verdict == "worse"
 
 
 def test_names_on_the_page_are_what_varied(tmp_path: Path) -> None:

@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_training.experiment.compare import EVALUATIONS, ScoreTable, improvement, make_profile, score_rows, score_tables
 from rl_training.experiment.curves import Panel, make_panels
-from rl_training.experiment.improvement import improvement
 from rl_training.experiment.page.gather import RETURN, Material, Plain, pick, source_file
 from rl_training.experiment.plot import ENOUGH_FOR_INTERVAL
 from rl_training.experiment.report import RunRecord, is_one_sweep, options_that_differ, summarize
-from rl_training.experiment.scores import EVALUATIONS, ScoreTable, make_profile, score_rows, score_tables
 from rl_training.experiment.statistics import Numbers, bootstrap_band
 from rl_training.runtime.artifacts import describe_machine, read_json
 from rl_training.runtime.log_actions import compare_actions

@@ -1,25 +1,139 @@
-"""How probably a run of one group scores higher than one of another, and whether they can be told apart."""
+"""Last scores over seeds: of each task, of all tasks put together, their profiles, and which group scores higher."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from rl_training.experiment.report import FEWEST_RUNS, Group, is_error
-from rl_training.experiment.scores import NORMALIZED, ScoreRow, has_interval
-from rl_training.experiment.statistics import Scores, improvement_over_tasks, stratified_improvement
+from rl_training.experiment import claims
+from rl_training.experiment.claims import Outcome, outcome_text
+from rl_training.experiment.report import FEWEST_RUNS, PREFERRED, Group, RunRecord, choose_metrics, is_error
+from rl_training.experiment.statistics import (
+    Numbers,
+    Scores,
+    improvement_over_tasks,
+    interquartile_mean,
+    rank_test,
+    score_profile,
+    stratified_band,
+    stratified_improvement,
+    stratified_interval,
+)
 from rl_training.experiment.sweep_folder import ALGORITHM
 from rl_training.types import ConfigError, nearest
 
-EVEN = 0.5
-"""The probability of improvement where neither is better."""
-LEVEL = 0.05
-"""Differences that chance makes more often than this are not called differences."""
+NORMALIZED = "normalized_score"
+EVALUATIONS = (NORMALIZED, "return_mean")
+"""Metrics that are scores in an environment."""
+MOST_COMPARED = 6
+"""Groups whose profiles stand in one figure, those with the highest scores."""
+
+
+@dataclass(frozen=True)
+class ScoreRow:
+    """The last scores of the runs of a group."""
+
+    group: Group
+    metric: str
+    env_id: str | None
+    scores: list[float]
+
+
+@dataclass(frozen=True)
+class ScoreTable:
+    """Scores that may stand in one figure: those of one task, or of all tasks put together."""
+
+    task: str
+    metric: str
+    tasks: tuple[str, ...]
+    groups: dict[str, list[list[float]]]
+    """By name, the scores of each task."""
+
+    def best(self, most: int = MOST_COMPARED) -> list[str]:
+        """The names with the highest scores, highest first."""
+        means = {name: interquartile_mean(np.concatenate(tasks)) for name, tasks in self.groups.items()}
+        return sorted(means, key=lambda name: -means[name])[:most]
+
+
+def score_rows(records: Sequence[RunRecord], metrics: Sequence[str] = ()) -> list[ScoreRow]:
+    """The last scores of every group, by metrics that runs may be chosen by, or that are asked for."""
+    rows = []
+    for group, metric, members in choose_metrics(records, metrics):
+        scores = [curve[-1][1] for record in members if (curve := record.curve(metric))]
+        if scores and (metric in metrics or metric in PREFERRED):
+            rows.append(ScoreRow(group, metric, members[0].config.env_id, scores))
+    return rows
+
+
+def score_tables(rows: Sequence[ScoreRow]) -> list[ScoreTable]:
+    """The scores of each task and metric by themselves; before them, of all tasks that can be put together."""
+    tables: dict[tuple[str, str], ScoreTable] = {}
+    for row in rows:
+        task = row.group.task
+        table = tables.setdefault((task, row.metric), ScoreTable(task, row.metric, (task,), {}))
+        table.groups[row.group.name] = [row.scores]
+    together, _ = put_together(rows)
+    return [*([] if together is None else [together]), *tables.values()]
+
+
+def put_together(rows: Sequence[ScoreRow]) -> tuple[ScoreTable | None, str]:
+    """The scores of groups that have all tasks, as runs and tasks; without it, why not, if there are several tasks.
+
+    Scores must be normalised, or of one environment, or their mean would be that of the task with the largest numbers.
+    """
+    tasks = list(dict.fromkeys(row.group.task for row in rows))
+    if len(tasks) < 2:
+        return None, ""
+    apart, metrics = f"the {len(tasks)} tasks stand each for itself", sorted({row.metric for row in rows})
+    if len(metrics) > 1:
+        return None, f"{apart}: their runs report different metrics ({', '.join(metrics)})"
+    one_env = len({row.env_id for row in rows}) == 1 and metrics[0] in EVALUATIONS
+    if metrics[0] != NORMALIZED and not one_env:
+        return None, f"{apart}: {metrics[0]} of different tasks cannot be put together, and not all have {NORMALIZED}"
+    by_name: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        by_name.setdefault(row.group.name, {})[row.group.task] = row.scores
+    whole = {name: [found[task] for task in tasks] for name, found in by_name.items() if len(found) == len(tasks)}
+    if not whole:
+        return None, f"{apart}: no combination has runs on all of them"
+    left_out = [name for name in by_name if name not in whole]
+    return (
+        ScoreTable(f"all {len(tasks)} tasks", metrics[0], tuple(tasks), whole),
+        f"not on all tasks: {'; '.join(left_out)}" if left_out else "",
+    )
+
+
+def summary_over_tasks(table: ScoreTable) -> list[dict[str, Any]]:
+    """A row per group over all tasks: IQM of all runs, and its interval by runs resampled within their tasks."""
+    return [
+        {
+            "name": name,
+            "metric": table.metric,
+            "tasks": len(tasks),
+            "runs": sum(map(len, tasks)),
+            "iqm": interquartile_mean(np.concatenate(tasks)),
+            "interval": list(stratified_interval(tasks)) if has_interval(*tasks) else None,
+        }
+        for name, tasks in table.groups.items()
+    ]
+
+
+def has_interval(*samples: Scores) -> bool:
+    """Whether there are runs enough of each kind to say how much runs differ."""
+    return all(len(scores) >= FEWEST_RUNS for scores in samples)
+
+
+def make_profile(
+    tasks: Sequence[Sequence[float]], thresholds: Numbers
+) -> tuple[Numbers, Numbers | None, Numbers | None]:
+    """The share of runs above each threshold, and its band where there are runs enough."""
+    rows = [score_profile(scores, thresholds) for scores in tasks]
+    low, high = stratified_band(rows) if has_interval(*tasks) else (None, None)
+    return np.concatenate(rows).mean(axis=0), low, high
 
 
 @dataclass(frozen=True)
@@ -36,35 +150,20 @@ class Improvement:
     interval: tuple[float, float] | None
     by_task: tuple[float, ...]
     """The probability on each task, whose mean it is."""
-
-    @property
-    def verdict(self) -> str:
-        """Which is better: first, second, or neither that one could tell."""
-        if self.interval is None or self.by_chance > LEVEL or self.interval[0] <= EVEN <= self.interval[1]:
-            return "cannot be distinguished"
-        return "first is better" if self.probability > EVEN else "second is better"
-
-    @property
-    def by_chance(self) -> float:
-        """How often chance alone would put all runs of one above all of the other, on all tasks."""
-        return 2 * math.prod(1 / math.comb(sum(counts), counts[0]) for counts in self.runs)
+    p_value: float | None = None
+    """Of the hypothesis that both score alike, by a test of ranks; None where runs are too few for an interval."""
+    verdict: Outcome = "not distinguishable"
+    """Whether the first is better or worse than the second, or neither that one could tell."""
 
     @property
     def meaning(self) -> str:
         """What follows from the numbers, in words."""
-        counts = " and ".join(map(str, min(self.runs, key=min)))
-        if self.interval is None:
-            few = f"{counts} runs are too few for an interval, for which {FEWEST_RUNS} of each are needed"
-            return f"{few}: they cannot be distinguished"
-        if self.interval[0] <= EVEN <= self.interval[1]:
-            return "the interval includes 1/2: they cannot be distinguished"
-        if self.by_chance > LEVEL:
-            return (
-                f"the interval excludes 1/2, but with {counts} runs chance alone separates them completely in "
-                f"{100 * self.by_chance:.0f} % of cases: they cannot be distinguished by so few"
-            )
-        better = self.first if self.probability > EVEN else self.second
-        return f"the interval excludes 1/2: {better} is better"
+        if self.p_value is None:
+            counts = " and ".join(map(str, min(self.runs, key=min)))
+            test = f"{counts} runs are too few for an interval, for which {FEWEST_RUNS} of each are needed"
+        else:
+            test = f"p = {self.p_value:.2g} by a test of ranks"
+        return f"{test}: {self.first} is {outcome_text(self.verdict, self.second)}"
 
     def to_plain(self) -> dict[str, Any]:
         """Plain values."""
@@ -74,6 +173,7 @@ class Improvement:
             "metric": self.metric,
             "probability": self.probability,
             "interval": None if self.interval is None else list(self.interval),
+            "p_value": self.p_value,
             "verdict": self.verdict,
             "meaning": self.meaning,
             "tasks": [
@@ -89,15 +189,21 @@ def improvement(
     """The probability of improvement by the scores of both on each task."""
     sign = -1.0 if is_error(metric) else 1.0
     ours, theirs = ([sign * np.asarray(scores, dtype=np.float64) for scores in each] for each in (first, second))
-    return Improvement(
+    found = Improvement(
         *names,
         metric=metric,
         tasks=tuple(tasks),
         runs=tuple((len(a), len(b)) for a, b in zip(ours, theirs, strict=True)),
         probability=improvement_over_tasks(ours, theirs),
-        interval=stratified_improvement(ours, theirs) if has_interval(*ours, *theirs) else None,
+        interval=None,
         by_task=tuple(improvement_over_tasks([a], [b]) for a, b in zip(ours, theirs, strict=True)),
     )
+    if not has_interval(*ours, *theirs):
+        return found
+    not_better, not_worse = rank_test(ours, theirs)
+    (verdict,) = claims.compare([not_better], [not_worse])
+    interval = stratified_improvement(ours, theirs)
+    return replace(found, interval=interval, p_value=min(not_better, not_worse), verdict=verdict)
 
 
 def _of_rows(names: tuple[str, str], first: Sequence[ScoreRow], second: Sequence[ScoreRow]) -> Improvement:
@@ -105,7 +211,7 @@ def _of_rows(names: tuple[str, str], first: Sequence[ScoreRow], second: Sequence
     return improvement(names, first[0].metric, [row.group.task for row in first], *scores)
 
 
-def compare(rows: Sequence[ScoreRow], first: str, second: str) -> list[Improvement]:
+def compare_named(rows: Sequence[ScoreRow], first: str, second: str) -> list[Improvement]:
     """The groups that two texts stand for, compared by each metric; a text is such as `algo=bc, batch_size=16`.
 
     Where a text leaves out the task, tasks that both have are compared one by one, and the mean counts.
