@@ -105,7 +105,7 @@ def test_an_environment_tells_the_bounds(command: Command, tmp_path: Path) -> No
     assert (finding["verdict"], finding["rows"]) == ("fail", [7])
     answer = command("data", "audit", tmp_path / "log.npz", "--env", "CartPole-v1")
     assert answer.code == 2
-    assert "the dataset has 1 columns of actions, CartPole-v1 has" in answer.err
+    assert "the dataset has continuous actions, CartPole-v1 has 2 choices" in answer.err
 
 
 def test_values_that_are_not_finite_are_a_finding(command: Command, tmp_path: Path) -> None:

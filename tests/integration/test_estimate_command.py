@@ -118,7 +118,7 @@ def test_a_policy_that_sees_normalised_observations_is_the_same_as_a_function_of
         (("runs", "--hidden-sizes", "wide"), "--hidden-sizes 'wide': expected whole numbers"),
         (("runs", "--gamma", "1"), "gamma must be < 1"),
         (("runs", "--data", "log.npy"), "log.npy"),
-        (("runs", "--data", "other.npz"), "the data has 3 observations per row, the policy takes 1"),
+        (("runs", "--data", "other.npz"), "the dataset has obs_dim 3, the policy has 1"),
         (("runs", "--data", "log.npz", "--split", "held-out"), "a log named by --data is taken as a whole"),
     ],
 )

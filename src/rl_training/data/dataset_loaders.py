@@ -38,6 +38,8 @@ ENDINGS: dict[str, Kind] = {
     ".h5": "hdf5",
     ".rlt": "mapped",
 }
+LOGGED_REWARDS = "logged_rewards"
+"""The field of rewards as they were logged, in a dataset that keeps them beside transformed ones."""
 _NEEDS = {
     "dataset_path": ("npz", "pt", "hdf5", "mapped", "csv", "parquet"),
     "dataset_id": ("minari",),
@@ -164,6 +166,7 @@ def load_transition_dataset(
     dataset: TransitionDataset | None = None,
     inspect: Callable[[TransitionDataset], None] | None = None,
     first_choice: int | None = None,
+    keep_rewards: bool = False,
     **values: Any,
 ) -> TransitionDataset:
     """The dataset that options describe: read, checked, filtered, its rewards transformed, split.
@@ -175,7 +178,8 @@ def load_transition_dataset(
     dataset has returns-to-go of the transformed rewards, computed before any row is mixed away. A `dataset` that is
     given takes the place of one that options name. `inspect` is called with each part as it was
     read, before anything is changed. Logged choices are compared with masks if `first_choice` is given, the number of
-    the first choice, or if those that are excluded are to be dropped.
+    the first choice, or if those that are excluded are to be dropped. With `keep_rewards`, the dataset has the rewards
+    as they were logged in one field more.
     """
     if isinstance(source, DataOptions):
         if values:
@@ -185,13 +189,9 @@ def load_transition_dataset(
         path = {} if source is None else {"dataset_path": source}
         options = bind({**path, **values}, DataOptions)[0]
     parts = [_filter(part, options, inspect, first_choice) for part in _parts(options, env, dataset)]
-    if env_rewards is not None:
-        parts = [part.with_reward_transform(**env_rewards.resolve()) for part in parts]
-    # One normalisation for all parts: with one of its own, bad data would be rewarded as well as good data.
-    normalizer = _reward_normalizer(parts, options.reward_normalize)
-    for transform in (normalizer, options.reward_transform()):
-        if transform != RewardTransformConfig():
-            parts = [part.with_reward_transform(**transform.resolve()) for part in parts]
+    if keep_rewards:
+        parts = [part.with_fields(**{LOGGED_REWARDS: part.rewards}) for part in parts]
+    parts = _with_transforms(parts, options, env_rewards)
     if returns is not None:
         if not all(part.has_episodes for part in parts):
             raise DatasetError("returns-to-go need whole episodes, and the rows seem shuffled")
@@ -208,6 +208,20 @@ def load_transition_dataset(
     if options.clip_actions and options.action_low is not None and options.action_high is not None:
         dataset = dataset.with_clipped_actions(options.action_low, options.action_high)
     return dataset.with_obs_statistics() if options.normalize_obs else dataset
+
+
+def _with_transforms(
+    parts: list[TransitionDataset], options: DataOptions, env_rewards: RewardTransformConfig | None
+) -> list[TransitionDataset]:
+    """The parts with the rewards that training sees."""
+    if env_rewards is not None:
+        parts = [part.with_reward_transform(**env_rewards.resolve()) for part in parts]
+    # One normalisation for all parts: with one of its own, bad data would be rewarded as well as good data.
+    normalizer = _reward_normalizer(parts, options.reward_normalize)
+    for transform in (normalizer, options.reward_transform()):
+        if transform != RewardTransformConfig():
+            parts = [part.with_reward_transform(**transform.resolve()) for part in parts]
+    return parts
 
 
 def as_dataset(data: Any) -> TransitionDataset:

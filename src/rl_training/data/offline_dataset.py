@@ -16,7 +16,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from rl_training.config import RewardTransformConfig
-from rl_training.data.choices import one_hot_width
+from rl_training.data.choices import is_one_hot, one_hot_width
 from rl_training.data.columns import AnyColumns, ColumnsConfig, RewardOf
 from rl_training.data.episodes import SHUFFLED, SHUFFLED_HINT, Episode
 from rl_training.data.fields import as_numpy, read_transitions, rename
@@ -26,7 +26,7 @@ from rl_training.data.rows import Rows
 from rl_training.data.sampling import BlockSampler, sample_trajectory_windows
 from rl_training.data.trajectories import join_episodes
 from rl_training.returns import episode_bounds, returns_to_go
-from rl_training.spaces import BoxActions
+from rl_training.spaces import ActionSpace, BoxActions, DiscreteActions
 from rl_training.types import Batch, DatasetError
 
 __all__ = ["Episode", "TransitionDataset", "sample_trajectory_windows"]
@@ -254,6 +254,32 @@ class TransitionDataset:
             return self
         held_out = None if self.validation is None else self.validation.map_actions(function)
         return replace(self.with_fields(**mapped), validation=held_out)
+
+    def has_actions_of(self, space: ActionSpace) -> bool:
+        """Whether the actions are of the kind and the size of a space; their values are not looked at."""
+        if isinstance(space, DiscreteActions) or self.is_discrete:
+            return self.is_discrete and isinstance(space, DiscreteActions)
+        return self.action_dim == space.size
+
+    def with_actions_of(self, space: ActionSpace, origin: str) -> Self:
+        """The dataset with actions of a space's kind; refused if they cannot be, with `origin` as the space's name.
+
+        One-hot rows and whole numbers become choices, and choices a column of numbers.
+        """
+        found, actions = self, self.fields["actions"]
+        if isinstance(space, BoxActions) and self.is_discrete:
+            found = self.map_actions(lambda values: values[:, None].float())
+        elif isinstance(space, DiscreteActions) and not self.is_discrete:
+            if self.action_dim == space.count > 1 and is_one_hot(actions.numpy(force=True)):
+                found = self.map_actions(lambda values: values.argmax(1) + space.start)
+                found = found.with_notes("actions are one-hot rows")
+            elif self.action_dim == 1 and bool((actions == actions.round()).all()):
+                found = self.map_actions(lambda values: values[:, 0].long())
+        if found.has_actions_of(space):
+            return found
+        if isinstance(space, DiscreteActions):
+            raise DatasetError(f"the dataset has continuous actions, {origin} has {space}")
+        raise DatasetError(f"the dataset has action_dim {found.action_dim}, {origin} has {space.size}")
 
     def with_action_bounds(self, low: ArrayLike, high: ArrayLike) -> Self:
         """Actions in native units mapped so that [low, high] becomes [-1, 1]."""

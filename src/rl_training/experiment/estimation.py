@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -149,6 +149,8 @@ def estimate(
     checkpoint: str = "latest.pt",
     seed: int = 0,
     columns: Mapping[str, Any] | None = None,
+    action_low: Sequence[float] | None = None,
+    action_high: Sequence[float] | None = None,
     weights: bool = True,
     compiled: bool | None = None,
     threads: int | None = None,
@@ -162,11 +164,13 @@ def estimate(
     judged on `dataset` (a path or an object), else on the data of their runs: on held-out episodes if there are at
     least ten, unless `split` says otherwise. Of a `dataset`, `held-out` says that no policy was trained on it. `gamma`
     is by default 1 - 1 / (median length of an episode), and at most 0.995. `columns` say what the columns of a table
-    are, as `dataset_columns` does. Where the log says how probable its actions were, policies are judged by `weights`
-    too. `fit` are further options of the fit, such as `hidden_sizes`.
+    are, as `dataset_columns` does. `action_low` and `action_high` are the bounds of continuous actions in a `dataset` that
+    functions are judged on; by default they follow from the logged actions, as in training. Where the log says how
+    probable its actions were, policies are judged by `weights` too. `fit` are further options of the fit, such as
+    `hidden_sizes`.
     """
     named = named_policies(policies, checkpoint)
-    data = judged_data(named, dataset, split, columns)
+    data = judged_data(named, dataset, split, columns, action_low=action_low, action_high=action_high)
     log = data.log
     if gamma is None:
         gamma = default_gamma(log.bounds)
@@ -183,12 +187,18 @@ def estimate(
 
 
 def judged_data(
-    named: Mapping[str, tuple[Any, str | None]], dataset: Any, split: Split, columns: Mapping[str, Any] | None
+    named: Mapping[str, tuple[Any, str | None]],
+    dataset: Any,
+    split: Split,
+    columns: Mapping[str, Any] | None,
+    **bounds: Sequence[float] | None,
 ) -> JudgedData:
     """The episodes to judge policies by: those of a dataset that is given, else those of their runs."""
     saved = [each for each, _ in named.values() if isinstance(each, SavedPolicy)]
+    if saved and any(bound is not None for bound in bounds.values()):
+        raise ConfigError("action_low and action_high come from the runs: leave them out")
     if dataset is not None:
-        return data_given(dataset, saved, columns, is_held_out=split == "held-out")
+        return data_given(dataset, saved, columns, is_held_out=split == "held-out", **bounds)
     if len(saved) < len(named):
         raise ConfigError("a function does not say which data it is to be judged on: pass dataset=")
     return data_of_runs(saved, split)

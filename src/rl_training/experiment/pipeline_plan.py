@@ -10,7 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from rl_training.config import TrainConfig
+from rl_training.data import load_transition_dataset
 from rl_training.experiment.candidates import CLONES, Candidate, is_clone
 from rl_training.experiment.claims import LEAST_KAPPA
 from rl_training.experiment.pipeline_clock import Clock
@@ -241,7 +244,11 @@ def between(updates: float, config: PipelineConfig, gamma: float) -> int:
 
 def fit_speed(path: Path, gamma: float, members: int) -> float:
     """Updates per second of a fit, as fast as this machine is at the moment."""
-    log, moments = data_given(path, []).log, list[tuple[float, int]]()
+    dataset, moments = load_transition_dataset(path), list[tuple[float, int]]()
+    if not dataset.is_discrete:
+        # The speed is the same for any actions, and the log alone may not tell their bounds.
+        dataset = dataset.map_actions(torch.zeros_like)
+    log = data_given(dataset, []).log
 
     def note(done: int, _: int) -> None:
         moments.append((time.monotonic(), done))

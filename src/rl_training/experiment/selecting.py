@@ -160,6 +160,8 @@ def select(
     split: Split = "auto",
     seed: int = 0,
     columns: Mapping[str, Any] | None = None,
+    action_low: Sequence[float] | None = None,
+    action_high: Sequence[float] | None = None,
     compiled: bool | None = None,
     threads: int | None = None,
     shuffle: bool = False,
@@ -169,8 +171,8 @@ def select(
 ) -> Selection:
     """Rank policies by logged data, choose one, and say what may be said about the choice.
 
-    `runs`, `dataset`, `gamma`, `members`, `split`, `columns` and `fit` are as in `estimate`. Of each run, the latest
-    checkpoint is a candidate, or with `checkpoints="all"` every policy file but that of timestep 0. Up to `episodes`
+    `runs`, `dataset`, `gamma`, `members`, `split`, `columns`, bounds and `fit` are as in `estimate`. Of each run, the
+    latest checkpoint is a candidate, or with `checkpoints="all"` every policy file but that of timestep 0. Up to `episodes`
     real episodes are spent in the environment of the runs, or in `env`; `tell` is called after each. With `shuffle`,
     the policies are ranked by shuffled rewards too, as a control of the ranking.
     """
@@ -179,7 +181,7 @@ def select(
     named = candidates_in(runs, checkpoints)
     # Before anything is fitted, so that a mistake costs no time.
     runnable = check_can_run({name: policy for name, (policy, _) in named.items()}, env) if episodes else {}
-    data = judged_data(named, dataset, split, columns)
+    data = judged_data(named, dataset, split, columns, action_low=action_low, action_high=action_high)
     if gamma is None:
         gamma = default_gamma(data.log.bounds)
     options = FitOptions(gamma=gamma, members=members, seed=seed, **fit)

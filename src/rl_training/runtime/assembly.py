@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial, reduce
 from typing import Any
 
@@ -32,7 +33,7 @@ from rl_training.runtime.collecting import Collector, LocalCollector, Stepper
 from rl_training.runtime.datasets import Data, find_task, load_data, with_columns
 from rl_training.runtime.diagnostics import diagnose
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
-from rl_training.runtime.evaluation_data import data_of_run
+from rl_training.runtime.evaluation_data import log_of_run
 from rl_training.runtime.fine_tuning import FineTuning, begin_with_checkpoint
 from rl_training.runtime.guards import Guards
 from rl_training.runtime.introduction import introduce
@@ -69,7 +70,8 @@ def open_session(
     device, resources = default_device(config.device), ExitStack()
     check_precision(options.hyper.precision, device)
     task = find_task(config)
-    data = None if options.mode == "online" else load_data(config, options, task, dataset)
+    has_value = options.controls.eval_fqe
+    data = None if options.mode == "online" else load_data(config, options, task, dataset, keep_rewards=has_value)
     fingerprint = "" if data is None else data.fingerprint
     saved = fingerprint if tree is None else tree["trainer"]["fingerprint"]
     if saved != fingerprint and (data is None or not data.has_fingerprint(saved)):
@@ -91,7 +93,10 @@ def open_session(
     notes = () if drawn is None else drawn.notes
     compiling_from = _compiling_from(options, plan, tree)
     held_out = None if data is None else data.dataset.validation
-    value = PolicyValue(data_of_run(config, dataset=dataset).log) if options.controls.eval_fqe else None
+    value = None
+    if data is not None and data.logged is not None:
+        value = PolicyValue(log_of_run(data.logged, spaces)[0])
+        data = replace(data, logged=None)
     if options.controls.early_stopping is not None:
         _check_metric(options.controls.early_stopping.metric, algorithm, config, held_out, has_value=value is not None)
         callbacks = [EarlyStoppingCallback(options.controls.early_stopping), *callbacks]

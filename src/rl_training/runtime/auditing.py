@@ -57,7 +57,7 @@ def audit_data(
     """
     space = None if env_id is None else try_out(env_id, {}).spaces.action
     if isinstance(source, TransitionDataset):
-        return _audit("the dataset", View(source, _fitting(source, space, env_id)))
+        return _audit("the dataset", source, space, env_id)
     is_path = Path(source).exists() or Path(source).suffix != "" or isinstance(source, Path)
     named = {"dataset_path" if is_path or columns is not None else "dataset_id": str(source)}
     options: DataOptions = bind({**named, "dataset_columns": columns}, DataOptions)[0]
@@ -73,27 +73,14 @@ def audit_data(
             inner = error.__context__
             return Audit(str(source), None, None, (not_finite(str(inner), inner.rows, inner.count),))
         raise
-    return _audit(str(source), View(dataset, _fitting(dataset, space, env_id)))
+    return _audit(str(source), dataset, space, env_id)
 
 
-def _audit(source: str, view: View) -> Audit:
+def _audit(source: str, dataset: TransitionDataset, space: ActionSpace | None, env_id: str | None) -> Audit:
+    view = View(dataset if space is None else dataset.with_actions_of(space, str(env_id)), space)
     episodes = len(view.lengths) if view.dataset.has_episodes else None
     first_row = 0 if view.dataset.origin.row_numbers is None else 1
     return Audit(source, view.rows, episodes, tuple(check_data(view, CHECKS)), first_row)
-
-
-def _fitting(dataset: TransitionDataset, space: ActionSpace | None, env_id: str | None) -> ActionSpace | None:
-    """The action space, which must be one for actions of the dataset's kind."""
-    if space is not None and not _fits(dataset, space):
-        kind = "choices" if dataset.is_discrete else f"{dataset.action_dim} columns of actions"
-        raise DatasetError(f"the dataset has {kind}, {env_id} has {space.describe()}")
-    return space
-
-
-def _fits(dataset: TransitionDataset, space: ActionSpace) -> bool:
-    return dataset.is_discrete == (space.kind == "discrete") and (
-        dataset.is_discrete or dataset.action_dim == space.size
-    )
 
 
 class TrainingAudit:
@@ -105,7 +92,7 @@ class TrainingAudit:
 
     def inspect(self, part: TransitionDataset) -> None:
         """Check one part."""
-        space = self.space if self.space is not None and _fits(part, self.space) else None
+        space = self.space if self.space is not None and part.has_actions_of(self.space) else None
         self.findings += check_data(View(part, space), CHEAP)
 
     def summary(self, *, accepted: bool) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rl_training.config import TrainConfig
 from rl_training.data import DataOptions, TransitionDataset, load_transition_dataset
-from rl_training.data.choices import is_one_hot
+from rl_training.data.dataset_loaders import LOGGED_REWARDS
 from rl_training.data.fields import REWARDS_HINT
 from rl_training.data.masks import with_all_possible, with_masks_first
 from rl_training.data.timing import StepTimes, step_times
@@ -41,6 +41,8 @@ class Data:
     """What the cheap part of the audit found."""
     step_times: StepTimes | None = None
     """How long its steps take, where it has timestamps."""
+    logged: TransitionDataset | None = None
+    """The dataset with rewards as they were logged, where that was asked for."""
 
     @property
     def mean_return(self) -> float | None:
@@ -76,9 +78,17 @@ def find_task(config: TrainConfig) -> Task | None:
 
 
 def load_data(
-    config: TrainConfig, options: RunOptions, task: Task | None, given: TransitionDataset | None = None
+    config: TrainConfig,
+    options: RunOptions,
+    task: Task | None,
+    given: TransitionDataset | None = None,
+    *,
+    keep_rewards: bool = False,
 ) -> Data:
-    """The dataset with actions as networks see them, checked against the environment it is said to come from."""
+    """The dataset with actions as networks see them, checked against the environment it is said to come from.
+
+    With `keep_rewards`, the result has the rewards as they were logged beside those that training sees.
+    """
     env_id, data_options = config.env_id, options.data
     spaces = None if task is None else task.spaces
     env = None if env_id is None else partial(make_native_env, env_id, config.env_kwargs, raw_rewards=True)
@@ -102,9 +112,10 @@ def load_data(
         dataset=given,
         inspect=inspect,
         first_choice=first,
+        keep_rewards=keep_rewards,
     )
     summary = audit.summary(accepted=data_options.accept_audit)
-    times, dataset = step_times(dataset), _without_timestamps(dataset)
+    times, dataset = step_times(dataset), _without(dataset, "timestamps")
     _check_columns(dataset, options, env_id)
     says = "as the data has them"
     if spaces is None:
@@ -114,7 +125,7 @@ def load_data(
     else:
         origin = str(env_id)
         _refuse_stated_spaces(data_options)
-        dataset = _with_masks(_fitted(dataset, spaces, origin), spaces, origin)
+        dataset = _with_masks(fit_spaces(dataset, spaces, origin), spaces, origin)
     if data_options.clip_actions and isinstance(spaces.action, BoxActions):
         dataset = dataset.with_clipped_actions(spaces.action.low, spaces.action.high)
     _check_actions(dataset, spaces, origin)
@@ -122,7 +133,9 @@ def load_data(
     if "valid_actions" in dataset.fields:
         encoded, spaces = fit_masks(encoded, spaces)
         says += "; valid_actions say which are possible"
-    return Data(encoded, spaces, _fingerprint(encoded), says, summary, times)
+    logged = _as_logged(encoded) if keep_rewards else None
+    encoded = _without(encoded, LOGGED_REWARDS)
+    return Data(encoded, spaces, _fingerprint(encoded), says, summary, times, logged)
 
 
 def _fingerprint(dataset: TransitionDataset, *, older: bool = False) -> str:
@@ -131,11 +144,20 @@ def _fingerprint(dataset: TransitionDataset, *, older: bool = False) -> str:
     return dataset.fingerprint(older=older) + held_out
 
 
-def _without_timestamps(dataset: TransitionDataset) -> TransitionDataset:
-    """The dataset as training needs it: only the audit looks at timestamps, and not every device knows float64."""
-    held_out = None if dataset.validation is None else _without_timestamps(dataset.validation)
-    kept = {name: value for name, value in dataset.fields.items() if name != "timestamps"}
+def _without(dataset: TransitionDataset, name: str) -> TransitionDataset:
+    """The dataset without a field that training does not read; not every device knows the float64 of timestamps."""
+    if name not in dataset.fields:
+        return dataset
+    held_out = None if dataset.validation is None else _without(dataset.validation, name)
+    kept = {other: value for other, value in dataset.fields.items() if other != name}
     return replace(dataset, fields=kept, validation=held_out)
+
+
+def _as_logged(dataset: TransitionDataset) -> TransitionDataset:
+    """The dataset with the rewards that were kept in place of the transformed ones."""
+    held_out = None if dataset.validation is None else _as_logged(dataset.validation)
+    plain = dataset.with_fields(rewards=dataset.fields[LOGGED_REWARDS])
+    return replace(_without(plain, LOGGED_REWARDS), validation=held_out, reward_transforms=())
 
 
 def _check_columns(dataset: TransitionDataset, options: RunOptions, env_id: str | None) -> None:
@@ -196,25 +218,11 @@ def _refuse_stated_spaces(options: DataOptions) -> None:
         raise ConfigError("num_actions comes from the environment; leave it out or set env_id: null")
 
 
-def _fitted(dataset: TransitionDataset, spaces: SpaceSpec, env_id: str) -> TransitionDataset:
-    """The dataset with actions of the environment's kind; one that does not fit the environment is refused."""
+def fit_spaces(dataset: TransitionDataset, spaces: SpaceSpec, origin: str) -> TransitionDataset:
+    """The dataset with actions of the spaces' kind; one that does not fit them is refused."""
     if dataset.obs_dim != spaces.feature_dim:
-        raise DatasetError(f"the dataset has obs_dim {dataset.obs_dim}, {env_id} has {spaces.feature_dim}")
-    if isinstance(spaces.action, DiscreteActions):
-        actions = dataset.actions
-        if dataset.is_discrete:
-            return dataset
-        if dataset.action_dim == spaces.action_dim > 1 and is_one_hot(actions.numpy(force=True)):
-            start = spaces.action.start
-            return dataset.map_actions(lambda values: values.argmax(1) + start).with_notes("actions are one-hot rows")
-        if dataset.action_dim > 1 or not bool((actions == actions.round()).all()):
-            raise DatasetError(f"the dataset has continuous actions, {env_id} has {spaces.action}")
-        return dataset.map_actions(lambda values: values[:, 0].long())
-    if dataset.is_discrete:
-        dataset = dataset.map_actions(lambda values: values[:, None].float())
-    if dataset.action_dim != spaces.action_dim:
-        raise DatasetError(f"the dataset has action_dim {dataset.action_dim}, {env_id} has {spaces.action_dim}")
-    return dataset
+        raise DatasetError(f"the dataset has obs_dim {dataset.obs_dim}, {origin} has {spaces.feature_dim}")
+    return dataset.with_actions_of(spaces.action, origin)
 
 
 def _with_masks(dataset: TransitionDataset, spaces: SpaceSpec, env_id: str) -> TransitionDataset:

@@ -21,7 +21,7 @@ from rl_training.data.offline_mixers import concatenate_datasets
 from rl_training.data.table_files import TableFiles
 from rl_training.data.tables import table_kind
 from rl_training.models.novelty import Novelty, fit_novelty, hold_out
-from rl_training.runtime.datasets import choices_of_data, find_task, fit_masks, load_data
+from rl_training.runtime.datasets import find_task, fit_masks, fit_spaces, load_data, with_spaces_of_data
 from rl_training.runtime.fitting import EvaluationLog
 from rl_training.runtime.options import RunOptions, bind_options
 from rl_training.runtime.saved_policy import SavedPolicy
@@ -68,22 +68,19 @@ def data_of_runs(policies: Sequence[SavedPolicy], split: Split = "auto") -> Judg
         names = sorted({name for each in different for name in each if each[name] != descriptions[0].get(name)})
         hint = "judge them on one log, with --data or dataset="
         raise ConfigError(f"the runs were trained on different data ({', '.join(names)}): {hint}")
-    return data_of_run(policies[0].config, split)
+    config, options = _raw_options(policies[0].config)
+    data = load_data(config, options, find_task(config))
+    log, is_held_out = log_of_run(data.dataset, data.spaces, split)
+    relation = HELD_OUT if is_held_out else "the policies were trained on them, which favours the policies a little"
+    return JudgedData(log, options.data.name(), is_held_out, relation)
 
 
-def data_of_run(config: TrainConfig, split: Split = "auto", dataset: TransitionDataset | None = None) -> JudgedData:
-    """The episodes that a config names, or those of the dataset that a run was given as an object."""
-    config, options = _raw_options(config)
-    data = load_data(config, options, find_task(config), dataset)
-    held_out = data.dataset.validation
+def log_of_run(dataset: TransitionDataset, spaces: SpaceSpec, split: Split = "auto") -> tuple[EvaluationLog, bool]:
+    """The episodes of a run's dataset to judge policies by, and whether these are held-out ones."""
+    held_out = dataset.validation
     is_held_out = _chooses_held_out(held_out, split)
-    if is_held_out and held_out is not None:
-        chosen, relation = held_out, HELD_OUT
-    else:
-        parts = [replace(data.dataset, validation=None), *([] if held_out is None else [held_out])]
-        chosen = parts[0] if len(parts) == 1 else concatenate_datasets(parts)
-        relation = "the policies were trained on them, which favours the policies a little"
-    return JudgedData(EvaluationLog(chosen, data.spaces), options.data.name(), is_held_out, relation)
+    parts = [*([] if is_held_out else [replace(dataset, validation=None)]), *([] if held_out is None else [held_out])]
+    return EvaluationLog(parts[0] if len(parts) == 1 else concatenate_datasets(parts), spaces), is_held_out
 
 
 def _description(saved: SavedPolicy) -> dict[str, Any]:
@@ -122,16 +119,17 @@ def data_given(
     columns: Mapping[str, Any] | None = None,
     *,
     is_held_out: bool = False,
+    **bounds: Sequence[float] | None,
 ) -> JudgedData:
     """Episodes from a file or an object; policies tell what its actions are, else the data itself does.
 
     What the columns of a table are is said by `columns`, or else by the runs of the policies. Only who made the split
-    knows that episodes are held out.
+    knows that episodes are held out. `bounds` are `action_low` and `action_high`, for policies that do not tell them.
     """
     if isinstance(data, (str, Path)):
         said = next((bind_options(each.config).data.dataset_columns for each in policies), None)
-        stated = _asked(data, said) if columns is None else _stated(columns, said)
-        options: DataOptions = bind({"dataset_path": str(data), "dataset_columns": stated}, DataOptions)[0]
+        known = _asked(data, said) if columns is None else _stated(columns, said)
+        options: DataOptions = bind({"dataset_path": str(data), "dataset_columns": known}, DataOptions)[0]
         dataset = load_transition_dataset(options)
         source = str(data)
     elif columns is not None:
@@ -139,9 +137,16 @@ def data_given(
     else:
         dataset = as_dataset(data)
         source = "the given dataset"
-    spaces = policies[0].spaces if policies else _spaces_of(dataset)
+    if policies:
+        spaces = policies[0].spaces
+        dataset = fit_spaces(dataset, spaces, "the policy")
+    else:
+        stated: DataOptions = bind(bounds, DataOptions)[0]
+        dataset, spaces, _ = with_spaces_of_data(dataset, stated)
+    if isinstance(spaces.action, DiscreteActions):
+        spaces.action.check(dataset.actions, name="actions", origin="the policy")
     drops = any(bind_options(each.config).data.invalid_actions == "drop" for each in policies)
-    dataset = check_logged(_fitting(dataset, spaces), first=getattr(spaces.action, "start", 0), drop=drops)
+    dataset = check_logged(dataset, first=getattr(spaces.action, "start", 0), drop=drops)
     dataset = dataset.map_actions(spaces.action.encode)
     if spaces.is_masked and "valid_actions" not in dataset.fields:
         raise DatasetError("the policy chooses among valid_actions, which the data does not have")
@@ -162,34 +167,6 @@ def _stated(columns: Mapping[str, Any], said: ColumnsConfig | None) -> dict[str,
     """What columns are, with the names of choices and categories that the policies know."""
     known = {} if said is None else {"choices": said.choices, "one_hot": said.one_hot}
     return {**{name: value for name, value in known.items() if value}, **columns}
-
-
-def _spaces_of(dataset: TransitionDataset) -> SpaceSpec:
-    """Spaces by what was logged."""
-    actions = dataset.actions
-    if dataset.is_discrete:
-        count, _ = choices_of_data(dataset, DataOptions())
-        return SpaceSpec.vector(dataset.obs_dim, DiscreteActions(count))
-    low, high = actions.amin(0), actions.amax(0)
-    if bool((low >= -1).all()) and bool((high <= 1).all()):
-        low, high = torch.full_like(low, -1), torch.ones_like(high)
-    # An action that never changes has no range; any will do, since it says nothing.
-    return SpaceSpec.vector(dataset.obs_dim, BoxActions.between(low, torch.where(high > low, high, low + 1), len(low)))
-
-
-def _fitting(dataset: TransitionDataset, spaces: SpaceSpec) -> TransitionDataset:
-    """The dataset, if a policy with these spaces could have made it."""
-    if dataset.obs_dim != spaces.feature_dim:
-        found = f"{dataset.obs_dim} observations per row, the policy takes {spaces.feature_dim}"
-        raise DatasetError(f"the data has {found}")
-    if dataset.is_discrete != isinstance(spaces.action, DiscreteActions) or (
-        not dataset.is_discrete and dataset.action_dim != spaces.action_dim
-    ):
-        found = "choices" if dataset.is_discrete else f"{dataset.action_dim} numbers"
-        raise DatasetError(f"actions of the data are {found}, the policy has {spaces.action.describe()}")
-    if dataset.is_discrete:
-        spaces.action.check(dataset.actions, name="actions", origin="the policy")
-    return dataset
 
 
 def as_inputs(policy: Any, log: EvaluationLog, name: str) -> Callable[[Tensor], Tensor]:
@@ -229,6 +206,13 @@ def _checked(actions: NDArray[Any], rows: int, space: BoxActions | DiscreteActio
     return numbers
 
 
+def novelty_of_log(log: EvaluationLog, *, seed: int = 0) -> tuple[Novelty, NDArray[np.int64]]:
+    """The distance from a log, and the numbers of the episodes that were held out to calibrate it."""
+    data, held_out = log.dataset, hold_out(log.episodes, seed=seed)
+    choices = log.spaces.action_dim if data.is_discrete else 0
+    return fit_novelty(data.obs, data.actions, log.episodes, held_out=held_out, choices=choices, seed=seed), held_out
+
+
 class Support:
     """How much of what a policy does is backed by the log.
 
@@ -247,9 +231,7 @@ class Support:
             if len(states) <= REPEATED * len(data):
                 self._count_pairs(numbers.reshape(-1), len(states))
         if self.missing is None and len(log.bounds) > 1:
-            episodes, choices = log.episodes, log.spaces.action_dim if data.is_discrete else 0
-            kept = hold_out(episodes, seed=seed)
-            self.novelty = fit_novelty(data.obs, data.actions, episodes, held_out=kept, choices=choices, seed=seed)
+            self.novelty, _ = novelty_of_log(log, seed=seed)
 
     def _count_pairs(self, numbers: NDArray[np.int64], states: int) -> None:
         """Which actions were logged in which state.

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rl_training.models.novelty import fit_novelty, hold_out
-from rl_training.runtime.evaluation_data import JudgedData
+from rl_training.runtime.evaluation_data import JudgedData, novelty_of_log
 from rl_training.runtime.saved_policy import SavedPolicy
 from rl_training.runtime.table_prediction import find_columns, observation_names
 from rl_training.spaces import BoxActions, DiscreteActions
@@ -147,13 +146,11 @@ def _novelty(saved: SavedPolicy, data: JudgedData, seed: int) -> dict[str, Any] 
     log, space = data.log, saved.spaces.action
     if len(log.bounds) < FEWEST_EPISODES:
         return None
-    episodes, choices = log.episodes.numpy(), space.count if isinstance(space, DiscreteActions) else 0
-    held_out, dataset = hold_out(episodes, seed=seed), log.dataset
-    novelty = fit_novelty(dataset.obs, dataset.actions, episodes, held_out=held_out, choices=choices, seed=seed)
-    rows = torch.from_numpy(np.flatnonzero(np.isin(episodes, held_out))[:MOST_ROWS])
-    obs = dataset.obs[rows].cpu()
+    novelty, held_out = novelty_of_log(log, seed=seed)
+    rows = torch.from_numpy(np.flatnonzero(np.isin(log.episodes.numpy(), held_out))[:MOST_ROWS])
+    obs, logged = log.dataset.obs[rows].cpu(), log.dataset.actions[rows].cpu()
     acted = space.clip(space.encode(torch.from_numpy(np.asarray(saved.predict(obs.numpy())))))
-    scores = {"logged": novelty(obs.float(), dataset.actions[rows].cpu()), "chosen": novelty(obs.float(), acted)}
+    scores = {"logged": novelty(obs.float(), logged), "chosen": novelty(obs.float(), acted)}
     most = max(2.0, float(torch.quantile(torch.cat(list(scores.values())), 0.999)))
     edges = np.linspace(0, min(most, 5.0), BINS + 1)
     plain: dict[str, Any] = {"rows": len(rows), "episodes": len(held_out), "edges": edges.tolist()}
