@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +26,14 @@ torch.set_num_threads(1)
 os.environ["PYTHONPATH"] = str(Path(rl_training.__file__).parents[1])
 # Runs that tests make do not belong into the index of the user's own runs.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="rl-training-tests-")
+
+# Started with `nohup` or in the background of a script, the tests ignore some signals, and so would the processes that
+# they start and send these signals to. A handler is not inherited, in contrast to ignoring: this process survives a
+# closed terminal, and those that it starts have the system's defaults.
+for _name, _handler in (("SIGINT", signal.default_int_handler), ("SIGHUP", lambda *_: None)):
+    _number = getattr(signal, _name, None)
+    if _number is not None and signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _handler)
 
 DATA_FOLDER = Path(os.environ.get("RL_TRAINING_DATA", Path(__file__).parents[2] / "shared" / "data"))
 """Real datasets to test on; not part of the project."""

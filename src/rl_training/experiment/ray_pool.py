@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -146,6 +148,7 @@ def _train(job: Job, folder: str, mailbox: Any) -> SeedProgress:
     """The body of a task, in the working folder of whoever started the sweep."""
     import ray
 
+    _let_ray_interrupt()
     try:
         os.chdir(folder)
     except OSError as error:
@@ -156,6 +159,12 @@ def _train(job: Job, folder: str, mailbox: Any) -> SeedProgress:
     is_again = ray.get(mailbox.begin.remote(job.key))
     job = replace(job, resume=job.resume or is_again)
     return perform(job, lambda progress: _post(mailbox, progress))
+
+
+def _let_ray_interrupt() -> None:
+    """Answer SIGINT, by which Ray cancels a task, also on a cluster that was started with the signal ignored."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _post(mailbox: Any, progress: SeedProgress) -> None:
