@@ -18,9 +18,11 @@ from rl_training.algorithms import ALGORITHMS
 from rl_training.binding import bind
 from rl_training.cli import main
 from rl_training.config import TrainConfig, parse_yaml
+from rl_training.experiment import estimation, selecting
 from rl_training.experiment.pipeline_config import read_pipeline
 from rl_training.experiment.sweep_spec import make_cells, read_sweep
 from rl_training.experiment.tune_spec import read_tune
+from rl_training.runtime.fitting import FitOptions
 from rl_training.runtime.options import bind_options
 
 ROOT = Path(__file__).parents[2]
@@ -32,6 +34,8 @@ TINY = [*SHORT, "--set", "algo_kwargs.hidden_sizes=[8]"]
 """Added to `train` commands."""
 QUICK_FITS = ["--set", "fit_updates=50", "--set", "algo_kwargs.hidden_sizes=[8]"]
 """Added to `pipeline` commands that have minutes, with so few updates that nothing can be judged."""
+QUICK_ESTIMATE = {"updates": 100, "tau": 0.3, "learning_rate": 1e-2, "hidden_sizes": (16,)}
+"""Options of fits in `estimate` and `select` that converge in a moment: there are still verdicts to show."""
 
 
 def _blocks(page: Path, language: str) -> list[str]:
@@ -42,10 +46,30 @@ def _ids(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if _blocks(page, "python") or _blocks(page, "sh")], ids=_ids)
+EXAMPLES = [page for page in PAGES if _blocks(page, "python") or _blocks(page, "sh")]
+ESTIMATING = re.compile(r"^rl-training (estimate|select) |= (estimate|select)\(", flags=re.MULTILINE)
+WITH_ESTIMATES = [page for page in EXAMPLES if ESTIMATING.search("".join(_blocks(page, "(?:python|sh)")))]
+
+
+@pytest.mark.parametrize("page", EXAMPLES, ids=_ids)
 def test_examples_run_in_the_order_in_which_they_are_read(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for module in (estimation, selecting):
+        monkeypatch.setattr(module, "FitOptions", lambda **given: FitOptions(**{**given, **QUICK_ESTIMATE}))
+    _read(page, tmp_path, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", WITH_ESTIMATES, ids=_ids)
+def test_estimates_of_examples_run_at_their_full_length(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _read(page, tmp_path, monkeypatch)
+
+
+def _read(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do what a page says, from its first block to its last."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)  # Python finds what lies in its working folder
     monkeypatch.setattr(importing, "IMPORTED", [])
@@ -135,6 +159,7 @@ def test_generated_tables_are_up_to_date() -> None:
     assert result.returncode == 0, f"run make docs; stale: {result.stdout}{result.stderr}"
 
 
+@pytest.mark.slow
 def test_the_site_builds_without_a_warning_and_fetches_nothing(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
     result = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=False)
