@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from families import cases
 from torch import Tensor, nn
 
 from rl_training.algorithms import ALGORITHMS, Algorithm
@@ -151,19 +152,19 @@ def _assert_values(found: Sequence[Tensor], expected: dict[int, float]) -> None:
         assert learned == {state: pytest.approx(value, rel=0.03, abs=0.05) for state, value in expected.items()}
 
 
-@pytest.mark.parametrize("name", WITH_VALUES)
+@pytest.mark.parametrize("name", cases(WITH_VALUES))
 def test_the_reward_before_termination_is_the_value_of_its_state(name: str) -> None:
     _assert_values(_probe(name), {0: 1.0, 1: -1.0})
 
 
-@pytest.mark.parametrize("name", WITH_VALUES)
+@pytest.mark.parametrize("name", cases(WITH_VALUES))
 def test_a_reward_one_step_away_is_discounted_once(name: str) -> None:
     # State 2 leads to state 3 without reward; there the reward is 1 and the task ends.
     _assert_values(_probe(name), {2: GAMMA, 3: 1.0})
 
 
 @pytest.mark.parametrize(("states", "expected"), [((4, 5), (2.8, 2.0)), ((6, 7), (19.0, 20.0))])
-@pytest.mark.parametrize("name", WITH_VALUES)
+@pytest.mark.parametrize("name", cases(WITH_VALUES))
 def test_a_time_limit_bootstraps_and_a_termination_does_not(
     name: str, states: tuple[int, int], expected: tuple[float, float]
 ) -> None:
@@ -173,7 +174,7 @@ def test_a_time_limit_bootstraps_and_a_termination_does_not(
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in ("iql", "td3_bc") else pytest.mark.slow) for name in WITH_VALUES]
+    "name", [pytest.param(name, marks=[] if name == "iql" else pytest.mark.slow) for name in WITH_VALUES]
 )
 def test_values_are_the_same_with_products_in_bfloat16(name: str) -> None:
     # A number in bfloat16 has 8 bits, and is off by up to 0.4 %. The tolerances are those of float32 all the same.
@@ -181,6 +182,7 @@ def test_values_are_the_same_with_products_in_bfloat16(name: str) -> None:
     _assert_values(_probe(name, precision="bfloat16"), known)
 
 
+@pytest.mark.slow
 def test_rebrac_subtracts_the_distance_to_the_next_action_where_it_bootstraps() -> None:
     # The actor clones, so it takes 0 where 0.5 or -0.5 was logged: 0.4 * 0.5^2 = 0.1 is taken off each next value.
     # 0.9 * (1 - 0.1) = 0.81; 1 + 0.9 * (2 - 0.1) = 2.71; V = 2 + 0.9 * (V - 0.1) gives 19.1, before it 1 + 0.9 * 19 =
@@ -239,7 +241,12 @@ def _q_values(algorithm: Algorithm, low: float, high: float) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("expectile", "beta", "expected"), [(0.5, 1.0, -0.583333), (0.7, 3.0, -0.380192), (0.9, 10.0, -0.179098)]
+    ("expectile", "beta", "expected"),
+    [
+        pytest.param(0.5, 1.0, -0.583333, marks=pytest.mark.slow),
+        pytest.param(0.7, 3.0, -0.380192, marks=pytest.mark.slow),
+        (0.9, 10.0, -0.179098),
+    ],
 )
 def test_iqls_value_is_the_expectile_of_the_rewards(expectile: float, beta: float, expected: float) -> None:
     # The root of expectile * E max(r - v, 0) = (1 - expectile) * E max(v - r, 0); 0.5 gives the mean, -7 / 12.
@@ -247,7 +254,10 @@ def test_iqls_value_is_the_expectile_of_the_rewards(expectile: float, beta: floa
     assert value == pytest.approx(expected, abs=0.01)
 
 
-@pytest.mark.parametrize(("expectile", "beta", "expected"), [(0.7, 3.0, 3.1286), (0.9, 10.0, 5.9953)])
+@pytest.mark.parametrize(
+    ("expectile", "beta", "expected"),
+    [pytest.param(0.7, 3.0, 3.1286, marks=pytest.mark.slow), (0.9, 10.0, 5.9953)],
+)
 def test_iqls_largest_weight_is_that_of_the_best_action(expectile: float, beta: float, expected: float) -> None:
     # exp(beta * (0 - v)) with the value above: exp(3 * 0.380192) and exp(10 * 0.179098); far from the bound of 100.
     algorithm, data = _bandit_policy("iql", expectile=expectile, beta=beta), _bandit()
@@ -256,6 +266,7 @@ def test_iqls_largest_weight_is_that_of_the_best_action(expectile: float, beta: 
     assert float(metrics["weight_clip_fraction"]) == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loss_temperature", "beta", "expected"), [(0.1, 10.0, -0.128483), (1.0, 1.0, -0.417434), (5.0, 3.0, -0.543007)]
 )
@@ -271,29 +282,31 @@ REWARD_STD = 0.649786
 
 @pytest.mark.parametrize(
     ("name", "inverse", "hyper"),
-    [
-        ("iql", 1, {"expectile": 0.5, "beta": 1.0}),
-        ("iql", 3, {"expectile": 0.7, "beta": 3.0}),
-        ("iql", 10, {"expectile": 0.9, "beta": 10.0}),
-        ("xql", 1, {"loss_temperature": 1.0, "beta": 1.0}),
-        ("xql", 3, {"loss_temperature": 5.0, "beta": 3.0}),
-        ("xql", 10, {"loss_temperature": 0.1, "beta": 10.0}),
-        ("awac", 1, {"awac_lambda": 1.0}),
-        ("awac", 3, {"awac_lambda": 1 / 3, "baseline": "mean"}),
-        ("awac", 3, {"awac_lambda": 1 / 3, "baseline": "mean", "weights": "softmax"}),
-        ("awac", 10, {"awac_lambda": 0.1, "baseline": "mean"}),
-        # A baseline that is sampled may be far below the best; a bound would then cut the weights.
-        ("crr", 1, {"beta": 1.0, "max_weight": 1e4}),
-        ("crr", 3, {"beta": 1 / 3, "max_weight": 1e4}),
-        ("crr", 10, {"beta": 0.1, "max_weight": 1e4}),
-        # Advantages are divided by the deviation of the rewards, over the data or as the running scale has it.
-        ("awr", 1, {"temperature": 1 / REWARD_STD}),
-        ("awr", 3, {"temperature": 1 / (3 * REWARD_STD)}),
-        ("awr", 10, {"temperature": 1 / (10 * REWARD_STD), "max_weight": 1e4}),
-        ("marwil", 1, {"beta": REWARD_STD, "scale_rate": 0.1}),
-        ("marwil", 3, {"beta": 3 * REWARD_STD, "scale_rate": 0.1}),
-        ("marwil", 10, {"beta": 10 * REWARD_STD, "scale_rate": 0.1, "max_weight": 1e4}),
-    ],
+    cases(
+        [
+            ("iql", 1, {"expectile": 0.5, "beta": 1.0}),
+            ("iql", 3, {"expectile": 0.7, "beta": 3.0}),
+            ("iql", 10, {"expectile": 0.9, "beta": 10.0}),
+            ("xql", 1, {"loss_temperature": 1.0, "beta": 1.0}),
+            ("xql", 3, {"loss_temperature": 5.0, "beta": 3.0}),
+            ("xql", 10, {"loss_temperature": 0.1, "beta": 10.0}),
+            ("awac", 1, {"awac_lambda": 1.0}),
+            ("awac", 3, {"awac_lambda": 1 / 3, "baseline": "mean"}),
+            ("awac", 3, {"awac_lambda": 1 / 3, "baseline": "mean", "weights": "softmax"}),
+            ("awac", 10, {"awac_lambda": 0.1, "baseline": "mean"}),
+            # A baseline that is sampled may be far below the best; a bound would then cut the weights.
+            ("crr", 1, {"beta": 1.0, "max_weight": 1e4}),
+            ("crr", 3, {"beta": 1 / 3, "max_weight": 1e4}),
+            ("crr", 10, {"beta": 0.1, "max_weight": 1e4}),
+            # Advantages are divided by the deviation of the rewards, over the data or as the running scale has it.
+            ("awr", 1, {"temperature": 1 / REWARD_STD}),
+            ("awr", 3, {"temperature": 1 / (3 * REWARD_STD)}),
+            ("awr", 10, {"temperature": 1 / (10 * REWARD_STD), "max_weight": 1e4}),
+            ("marwil", 1, {"beta": REWARD_STD, "scale_rate": 0.1}),
+            ("marwil", 3, {"beta": 3 * REWARD_STD, "scale_rate": 0.1}),
+            ("marwil", 10, {"beta": 10 * REWARD_STD, "scale_rate": 0.1, "max_weight": 1e4}),
+        ]
+    ),
 )
 def test_a_policy_weighted_by_exponentials_has_the_weighted_mean(
     name: str, inverse: int, hyper: dict[str, Any]
@@ -303,7 +316,7 @@ def test_a_policy_weighted_by_exponentials_has_the_weighted_mean(
     assert _action(_bandit_policy(name, **hyper)) == pytest.approx(expected, abs=0.02)
 
 
-@pytest.mark.parametrize("name", ["awr", "marwil"])
+@pytest.mark.parametrize("name", cases(["awr", "marwil"]))
 def test_the_value_that_returns_are_compared_with_is_the_mean_reward(name: str) -> None:
     algorithm = _bandit_policy(name, updates=200)
     assert _bandit_value(algorithm) == pytest.approx(-0.583333, abs=0.01)
@@ -311,14 +324,16 @@ def test_the_value_that_returns_are_compared_with_is_the_mean_reward(name: str) 
 
 @pytest.mark.parametrize(
     ("name", "hyper"),
-    [
-        ("bc", {}),
-        ("bc", {"policy": "stochastic"}),
-        ("crr", {"weights": "constant"}),
-        ("iql", {"beta": 0.0}),
-        ("marwil", {"beta": 0.0}),
-        ("awr", {"temperature": 1e9}),
-    ],
+    cases(
+        [
+            ("bc", {}),
+            ("bc", {"policy": "stochastic"}),
+            ("crr", {"weights": "constant"}),
+            ("iql", {"beta": 0.0}),
+            ("marwil", {"beta": 0.0}),
+            ("awr", {"temperature": 1e9}),
+        ]
+    ),
 )
 def test_cloning_uniform_actions_gives_their_mean(name: str, hyper: dict[str, Any]) -> None:
     assert _action(_bandit_policy(name, updates=200, **hyper)) == pytest.approx(0.0, abs=0.02)
@@ -369,7 +384,7 @@ def test_with_one_dimension_and_inverse_weights_rebrac_and_td3_bc_have_the_same_
 
 @pytest.mark.parametrize(
     ("name", "hyper", "expected"),
-    [("td3_bc", {"bc_alpha": 2.5}, 0.359178), ("rebrac", {"actor_bc_weight": 0.1}, 0.454631)],
+    cases([("td3_bc", {"bc_alpha": 2.5}, 0.359178), ("rebrac", {"actor_bc_weight": 0.1}, 0.454631)]),
 )
 def test_value_is_weighed_against_cloning_with_critics_that_are_learned(
     name: str, hyper: dict[str, Any], expected: float
@@ -379,6 +394,7 @@ def test_value_is_weighed_against_cloning_with_critics_that_are_learned(
     assert _action(algorithm) == pytest.approx(expected, abs=0.06)
 
 
+@pytest.mark.slow
 def test_td3_bc_learns_an_action_that_depends_on_the_observation() -> None:
     actions = np.concatenate([_grid(-1, 1, 64)] * 2)
     obs = np.repeat([[-1.0], [1.0]], 64, axis=0)
@@ -405,17 +421,18 @@ BEAR: dict[str, Any] = {"mmd_warmup_updates": 125, "lagrange_learning_rate": 5e-
 
 
 # Latents are clipped, so that BCQ's model decodes only the middle of uniform actions; a wider perturbation helps it.
-@pytest.mark.parametrize(("name", "hyper"), [("bcq", {"phi": 0.1}), ("bear", BEAR)])
+@pytest.mark.parametrize(("name", "hyper"), cases([("bcq", {"phi": 0.1}), ("bear", BEAR)]))
 def test_the_best_sample_of_the_behaviour_is_near_the_best_action(name: str, hyper: dict[str, Any]) -> None:
     assert 0.35 <= _action(_bandit_policy(name, **SUPPORT, **hyper)) <= 0.65
 
 
-@pytest.mark.parametrize(("name", "hyper"), [("bcq", {"phi": 0.05}), ("bear", BEAR)])
+@pytest.mark.parametrize(("name", "hyper"), cases([("bcq", {"phi": 0.05}), ("bear", BEAR)]))
 def test_the_policy_does_not_leave_the_support_of_the_data(name: str, hyper: dict[str, Any]) -> None:
     # Data from [-1, 0] only, where more is better: the policy goes up from the middle, but not beyond.
     assert -0.45 <= _action(_bandit_policy(name, high=0.0, **SUPPORT, **hyper)) <= 0.05
 
 
+@pytest.mark.slow
 def test_without_a_constraint_the_policy_leaves_the_support_of_the_data() -> None:
     # What the two tests before this one rule out.
     assert _action(_bandit_policy("td3_bc", high=0.0, bc_alpha=1e4)) > 0.3
@@ -423,10 +440,12 @@ def test_without_a_constraint_the_policy_leaves_the_support_of_the_data() -> Non
 
 @pytest.mark.parametrize(
     ("name", "hyper"),
-    [
-        ("cql", {"conservative_weight": 1.0, "num_action_samples": 4}),
-        ("cal_ql", {"num_action_samples": 4}),
-    ],
+    cases(
+        [
+            ("cql", {"conservative_weight": 1.0, "num_action_samples": 4}),
+            ("cal_ql", {"num_action_samples": 4}),
+        ]
+    ),
 )
 def test_conservative_critics_value_actions_without_data_less(name: str, hyper: dict[str, Any]) -> None:
     # Data from [-1, 0] only, where more is better: without the penalty the critics go on upwards beyond it.
@@ -434,12 +453,13 @@ def test_conservative_critics_value_actions_without_data_less(name: str, hyper: 
     assert _q_values(algorithm, 0.5, 1.0).mean() < _q_values(algorithm, -1.0, 0.0).mean()
 
 
+@pytest.mark.slow
 def test_without_the_penalty_critics_extrapolate_upwards() -> None:
     algorithm = _bandit_policy("cql", high=0.0, learning_rate=5e-3, conservative_weight=0.0, num_action_samples=4)
     assert _q_values(algorithm, 0.5, 1.0).mean() > _q_values(algorithm, -1.0, 0.0).mean()
 
 
-@pytest.mark.parametrize("name", ["sac_n", "edac"])
+@pytest.mark.parametrize("name", cases(["sac_n", "edac"]))
 def test_critics_disagree_more_where_there_is_no_data(name: str) -> None:
     algorithm = _bandit_policy(name, high=0.0, learning_rate=5e-3, num_critics=5, alpha=0.01)
     known, unknown = (_q_values(algorithm, *bounds).std(0).mean() for bounds in ((-1.0, 0.0), (0.5, 1.0)))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from families import cases
 from torch import Tensor
 
 from rl_training.algorithms import ALGORITHMS, Algorithm
@@ -50,11 +51,13 @@ def _bandit() -> Batch:
 # it must not run into the bounds, where its tanh has no slope left, before the critic has a peak.
 @pytest.mark.parametrize(
     ("name", "hyper"),
-    [
-        ("ddpg", {"hidden_sizes": (128, 128), "actor_learning_rate": 5e-4}),
-        ("td3", {"hidden_sizes": (128, 128), "actor_learning_rate": 5e-4}),
-        ("sac", {"alpha": 0.01}),
-    ],
+    cases(
+        [
+            ("ddpg", {"hidden_sizes": (128, 128), "actor_learning_rate": 5e-4}),
+            ("td3", {"hidden_sizes": (128, 128), "actor_learning_rate": 5e-4}),
+            ("sac", {"alpha": 0.01}),
+        ]
+    ),
 )
 def test_the_best_action_of_a_bandit_is_found(name: str, hyper: dict[str, Any]) -> None:
     # With a temperature of 0.01 the best squashed Gaussian has its middle at 0.3016.
@@ -122,7 +125,7 @@ def _critic_values(algorithm: Algorithm, obs: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("steps", [1, 2])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", cases(NAMES))
 def test_a_reward_is_discounted_once_per_step_to_it_however_many_a_sample_has(name: str, steps: int) -> None:
     expected = torch.tensor(VALUES[:3]).expand(3, 3)
     for values in _values(name, steps):
@@ -130,7 +133,7 @@ def test_a_reward_is_discounted_once_per_step_to_it_however_many_a_sample_has(na
 
 
 @pytest.mark.parametrize("steps", [1, 2])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", cases(NAMES))
 def test_a_step_that_is_cut_bootstraps_and_one_that_terminates_does_not(name: str, steps: int) -> None:
     # Both pay 1. V = 1 + 0.9 V gives 10; without the bootstrap it is 1.
     expected = torch.tensor(VALUES[3:]).expand(3, 2)
@@ -149,7 +152,7 @@ def test_sacs_values_have_the_entropy_of_later_states_in_them() -> None:
         torch.testing.assert_close(values, expected, rtol=0.03, atol=0.03)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", cases(NAMES))
 def test_critics_learn_a_few_terminal_transitions_by_heart(name: str) -> None:
     generator = torch.Generator().manual_seed(0)
 

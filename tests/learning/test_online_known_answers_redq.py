@@ -14,6 +14,8 @@ from rl_training.algorithms import ALGORITHMS, Algorithm
 from rl_training.spaces import BoxActions, SpaceSpec
 from rl_training.types import Batch
 
+pytestmark = pytest.mark.slow
+
 GAMMA = 0.9
 FEW: dict[str, Any] = {"num_critics": 4, "policy_delay": 2}
 DROQ: dict[str, Any] = {

@@ -12,6 +12,8 @@ from rl_training.algorithms import ALGORITHMS, Algorithm
 from rl_training.spaces import BoxActions, SpaceSpec
 from rl_training.types import Batch
 
+pytestmark = pytest.mark.slow
+
 GAMMA = 0.9
 HYPER: dict[str, dict[str, Any]] = {
     "tqc": {"hidden_sizes": (64, 64), "num_quantiles": 5, "dropped_quantiles": 1, "tau": 0.2},
