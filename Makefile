@@ -1,24 +1,27 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Neighbouring tests share what is made for them: each process gets one half of the list, and helps out at the end.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .PHONY: demo test check slow extras fuzz fuzz-guided torture faults soak lines bench bench-jax bench-learning bench-online docs docs-site clean
 
 demo: $(VENV)/.installed ## Train TD3+BC on random Pendulum data, and compare it with the data
 	$(BIN)/rl-training train --config td3_bc/pendulum
 
-test: $(VENV)/.installed-dev ## All tests but those marked slow, in two processes
-	$(BIN)/python -m pytest -n 2 --durations 20
+test: $(VENV)/.installed-dev ## All tests but those marked slow, in two processes: at most eight minutes on two idle cores
+	@began=$$(date +%s); $(PYTEST) --durations 20; status=$$?; \
+	seconds=$$(($$(date +%s) - began)); echo "$$((seconds / 60)) min $$((seconds % 60)) s"; exit $$status
 
 check: $(VENV)/.installed-dev ## For daily work: format, lint, types, spelling, fast tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/codespell
-	$(BIN)/python -m pytest -n 2 tests/unit tests/numerics tests/property tests/test_architecture.py
+	$(PYTEST) tests/unit tests/numerics tests/property tests/test_architecture.py
 
 slow: $(VENV)/.installed-dev ## Tests that take minutes: learning, kills
-	$(BIN)/python -m pytest -n 2 -m slow
+	$(PYTEST) -m slow
 
 extras: $(VENV)/.installed-dev .venv-mlflow/.installed ## Tests that need programs beside Python: Node with packages from npm, Chromium, a server of MLflow
 	command -v chromium || apt-get install --yes chromium

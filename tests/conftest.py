@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from numpy.typing import NDArray
 import rl_training
 from rl_training.algorithms import ALGORITHMS
 from rl_training.config import TrainConfig, load_config
+from rl_training.experiment import local_pool
 from rl_training.reading import Rollout
 
 # Tests train tiny networks, in this process and in others: more threads would only get in each other's way.
@@ -37,6 +40,20 @@ for _name, _handler in (("SIGINT", signal.default_int_handler), ("SIGHUP", lambd
 
 DATA_FOLDER = Path(os.environ.get("RL_TRAINING_DATA", Path(__file__).parents[2] / "shared" / "data"))
 """Real datasets to test on; not part of the project."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _prepared_workers() -> Iterator[None]:
+    """Workers of sweeps are copies of one process that has imported the package, instead of importing it one by one.
+
+    As workers do, they know nothing of this process. Commands in processes of their own start theirs as users do.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["pytest", "rl_training.experiment.local_pool", "rl_training.runtime.trainer"])
+    calls = SimpleNamespace(get_context=lambda _: context, current_process=multiprocessing.current_process)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local_pool, "mp", calls)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +15,8 @@ import pytest
 from command_line import Answer, Command, call_main
 
 import rl_training
+from rl_training import importing
+from rl_training.algorithms import ALGORITHMS
 
 OWN = '''
 """Nearby: TD3+BC with another distance to the data."""
@@ -90,51 +94,71 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def run(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
+    """A command in the folder that knows nothing of the algorithm, whatever commands before it have imported."""
+    monkeypatch.chdir(folder)
+    known = dict(ALGORITHMS)
+
+    def forget() -> None:
+        ALGORITHMS.clear()
+        ALGORITHMS.update(known)
+
+    def run(*arguments: str) -> Answer:
+        forget()
+        monkeypatch.setattr(importing, "IMPORTED", [])
+        monkeypatch.setattr(importing, "FILES", {})
+        return call_main(monkeypatch, capsys, *arguments)
+
+    yield run
+    forget()
+
+
 def _python(folder: Path, *arguments: str) -> Answer:
     done = subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True, text=True, check=False)
     return Answer(done.returncode, done.stdout, done.stderr)
 
 
 def _run(folder: Path, *arguments: str) -> Answer:
-    """A command in a process of its own, which knows nothing of the algorithm."""
+    """A command in a process of its own."""
     return _python(folder, "-P" if sys.version_info >= (3, 11) else "-B", "-m", "rl_training", *arguments)
 
 
-def test_an_algorithm_of_ones_own_goes_through_all_commands(folder: Path) -> None:
+def test_an_algorithm_of_ones_own_goes_through_all_commands(folder: Path, run: Command) -> None:
     own = ("--import", "nearby.py")
-    trained = _run(folder, "train", "-c", "nearby.yaml", "--json", *own)
+    trained = run("train", "-c", "nearby.yaml", "--json", *own)
     assert trained.code == 0, trained.err
-    run = json.loads(trained.out)["run_dir"]
+    path = json.loads(trained.out)["run_dir"]
     assert json.loads(trained.out)["metrics"]["update_count"] == 10
 
-    again = _run(folder, "resume", run, "--set", "total_timesteps=12", "--quiet", *own)
-    assert again.out.endswith(f"Next: rl-training eval {run} --episodes 100 --import {folder / 'nearby.py'}\n")
-    resumed = _run(folder, "resume", run, "--set", "total_timesteps=15", "--json", *own)
+    again = run("resume", path, "--set", "total_timesteps=12", "--quiet", *own)
+    assert again.out.endswith(f"Next: rl-training eval {path} --episodes 100 --import {folder / 'nearby.py'}\n")
+    resumed = run("resume", path, "--set", "total_timesteps=15", "--json", *own)
     assert json.loads(resumed.out)["metrics"]["update_count"] == 15
-    predicted = _run(folder, "predict", run, "--obs", "obs.npy", "--json", *own)
+    predicted = run("predict", path, "--obs", "obs.npy", "--json", *own)
     assert np.shape(json.loads(predicted.out)) == (2, 1)
-    evaluated = _run(folder, "eval", run, "--json", *own)
+    evaluated = run("eval", path, "--json", *own)
     assert len(json.loads(evaluated.out)["returns"]) == 1
-    collected = _run(folder, "data", "collect", "--checkpoint", run, "--steps", "5", "--out", "rows.npz", *own)
+    collected = run("data", "collect", "--checkpoint", path, "--steps", "5", "--out", "rows.npz", *own)
     assert collected.code == 0, collected.err
 
-    unknown = _run(folder, "predict", run, "--obs", "obs.npy")
+    unknown = run("predict", path, "--obs", "obs.npy")
     assert unknown.code == 2
     assert unknown.err.endswith("is of 'nearby', which is not registered: import its module, or use --import\n")
 
 
-def test_its_options_are_explained_and_checked(folder: Path) -> None:
+def test_its_options_are_explained_and_checked(folder: Path, run: Command) -> None:
     own = ("--import", str(folder / "nearby.py"))
-    explained = _run(folder, "config", "explain", "nearby", "--json", *own)
+    explained = run("config", "explain", "nearby", "--json", *own)
     rows = {row["name"]: row for row in json.loads(explained.out)["NearbyHyper"]}
     assert rows["distance_power"]["meaning"] == "power of the distance to logged actions"
 
-    wrong = _run(folder, "config", "validate", "nearby.yaml", "--set", "algo_kwargs.distance_power=0", *own)
+    wrong = run("config", "validate", "nearby.yaml", "--set", "algo_kwargs.distance_power=0", *own)
     assert wrong.code == 2
     assert "distance_power must be >= 1" in wrong.err
-    shown = _run(folder, "config", "show", "nearby.yaml", *own)
+    shown = run("config", "show", "nearby.yaml", *own)
     assert "distance_power: 2.0" in shown.out
-    listed = _run(folder, "list", "--json", *own)
+    listed = run("list", "--json", *own)
     idea = {row["name"]: row["idea"] for row in json.loads(listed.out)}["nearby"]
     assert idea == "TD3+BC with another distance to the data."
 
@@ -190,8 +214,30 @@ ORDERS = {
 }
 
 
-@pytest.mark.parametrize("order", ORDERS)
-def test_nothing_depends_on_what_is_imported_first(order: str, folder: Path) -> None:
+TRY_ORDERS = """
+import json, os, sys, traceback
+import gymnasium, numpy, pydantic, torch, yaml
+
+failed = []
+for name, order in json.loads(sys.argv[1]).items():
+    # A copy of this process, which has not imported the package.
+    child = os.fork()
+    if child == 0:
+        try:
+            exec(order, {})
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    if os.waitpid(child, 0)[1]:
+        failed.append(name)
+assert "rl_training" not in sys.modules
+sys.exit(f"failed: {failed}" if failed else 0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="it forks")
+def test_nothing_depends_on_what_is_imported_first(folder: Path) -> None:
     check = """
 import rl_training
 from rl_training.algorithms import ALGORITHMS, TD3BC, TD3BCAlgorithm, Nearby, td3_bc_loss
@@ -200,7 +246,9 @@ assert rl_training.TD3BC.algo == "td3_bc" and rl_training.Nearby.algo == "nearby
 assert Nearby is nearby.Nearby
 from rl_training.runtime import train_nearby, train_td3_bc
 """
-    answer = _python(folder, "-c", f"{ORDERS[order]}\nimport nearby\n{check}")
+    programs = {name: f"{order}\nimport nearby\n{check}" for name, order in ORDERS.items()}
+
+    answer = _python(folder, "-c", TRY_ORDERS, json.dumps(programs))
 
     assert answer.code == 0, answer.err
 

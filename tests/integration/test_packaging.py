@@ -14,6 +14,7 @@ import pytest
 
 CHECKOUT = Path(__file__).parents[2]
 SOURCES = CHECKOUT / "src" / "rl_training"
+slow = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
