@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,7 +21,6 @@ from rl_training.cli.options import (
     worker_count,
 )
 from rl_training.seeds import parse_seeds
-from rl_training.signals import INTERRUPTED
 from rl_training.text import number_text
 from rl_training.types import ConfigError
 
@@ -66,6 +64,9 @@ def pipeline(
     """From a log to an exported policy and a statement about it, in one command that can be stopped at any point."""
     # What is imported from here on takes seconds, and they are the user's.
     began = time.monotonic()
+    from rl_training.cli.progress import shown
+    from rl_training.experiment.pipeline import run_pipeline
+
     named: dict[str, Any] = {
         "data": data,
         "env_id": env,
@@ -80,7 +81,9 @@ def pipeline(
     options = _options(config, named, set_ or [])
     if out is None:
         raise ConfigError("--out is required: the folder for everything that the pipeline makes")
-    result = _run(options, out, workers, ray, began=began, quiet=quiet, as_json=as_json)
+    count = worker_count(workers)
+    with shown(quiet=quiet, as_json=as_json, rest="where it was stopped") as display:
+        result = run_pipeline(options, out, workers=count, ray=ray, watcher=display, began=began)
     if as_json:
         print_json({"out": str(out), **result.to_plain(), "seconds": result.seconds})
     else:
@@ -107,21 +110,6 @@ def _options(config: str | None, named: dict[str, Any], overrides: list[str]) ->
     if "data" not in values:
         raise ConfigError("no data is named: rl-training pipeline DATA --out FOLDER, or data: in the file of --config")
     return with_overrides(values, overrides)
-
-
-def _run(
-    options: dict[str, Any], out: str, workers: str, ray: str | None, *, began: float, quiet: bool, as_json: bool
-) -> PipelineResult:
-    from rl_training.cli.progress import ProgressDisplay
-    from rl_training.experiment.pipeline import run_pipeline
-
-    count = worker_count(workers)
-    try:
-        with ProgressDisplay(quiet=quiet, to_stderr=as_json) as display:
-            return run_pipeline(options, out, workers=count, ray=ray, watcher=display, began=began)
-    except KeyboardInterrupt:
-        print("interrupted; the same command goes on where it was stopped", file=sys.stderr)
-        raise typer.Exit(INTERRUPTED) from None
 
 
 def print_result(result: PipelineResult, out: str) -> None:

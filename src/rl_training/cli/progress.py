@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NoReturn
 
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, Task, TextColumn
 from rich.table import Column
 
 from rl_training.cli.console import score_text
 from rl_training.experiment.jobs import ProgressListener, SeedProgress
+from rl_training.signals import INTERRUPTED
 from rl_training.text import clock_text, number_text
 
 if TYPE_CHECKING:
@@ -166,6 +170,22 @@ class ProgressDisplay(ProgressListener):
         if not self.console.is_terminal and (is_news or now >= self.next_lines.get(name, 0.0)):
             self.next_lines[name] = now + LINE_SECONDS
             self.on_news([f"{name}  {shown}"])
+
+
+@contextmanager
+def shown(*, quiet: bool, as_json: bool, rest: str) -> Iterator[ProgressDisplay]:
+    """A display while something works; one that is interrupted says that the same command does the rest."""
+    try:
+        with ProgressDisplay(quiet=quiet, to_stderr=as_json) as display:
+            yield display
+    except KeyboardInterrupt:
+        tell_interrupt(rest)
+
+
+def tell_interrupt(rest: str) -> NoReturn:
+    """Say that the same command does the rest, and end as an interrupted command does."""
+    print(f"interrupted; the same command goes on {rest}", file=sys.stderr)
+    raise typer.Exit(INTERRUPTED) from None
 
 
 def _share(progress: SeedProgress) -> float:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rl_training.cli.console import print_json, print_table
 from rl_training.cli.options import ImportOption, JsonOption, QuietOption, RayOption, WorkersOption, worker_count
 from rl_training.importing import command_text
-from rl_training.signals import INTERRUPTED
 from rl_training.text import duration_text, number_text, plural
 from rl_training.types import UserError
 
@@ -23,8 +21,10 @@ if TYPE_CHECKING:
     from rl_training.experiment.tuning import TuneResult
 
 OUT_HELP = "Folder of the sweep; the same command does what is missing there. Default sweeps/<name of the file>."
+SEARCH_OUT_HELP = "Folder of the search; the same command goes on with it. Default tuning/<name of the file>."
 DRY_HELP = "Show the runs and what they would cost, by measured speed; train nothing."
 SHOWN_ERRORS = 10
+MISSING = "with what is missing"
 
 
 def sweep(
@@ -38,8 +38,9 @@ def sweep(
     as_json: JsonOption = False,
 ) -> None:
     """Train every combination of options in a file; given again, those that are missing."""
+    from rl_training.cli.progress import shown
     from rl_training.experiment.sweep_spec import make_cells, read_sweep
-    from rl_training.experiment.sweeping import find_cells
+    from rl_training.experiment.sweeping import find_cells, run_sweep
 
     if not Path(file).is_file():
         raise UserError(f"{file!r} does not exist: expected a YAML file that says what varies")
@@ -48,28 +49,15 @@ def sweep(
     if dry_run:
         _show_cost(spec, find_cells(make_cells(spec, folder), folder), count, ray, quiet=quiet, as_json=as_json)
         return
-    results = _run(spec, folder, count, ray, quiet=quiet, as_json=as_json)
+    with shown(quiet=quiet, as_json=as_json, rest=MISSING) as display:
+        results = run_sweep(spec, folder, workers=count, ray=ray, watcher=display)
     _report(results, folder, quiet=quiet, as_json=as_json)
-
-
-def _run(spec: SweepSpec, out: Path, workers: int, ray: str | None, *, quiet: bool, as_json: bool) -> list[CellResult]:
-    from rl_training.cli.progress import ProgressDisplay
-    from rl_training.experiment.sweeping import run_sweep
-
-    try:
-        with ProgressDisplay(quiet=quiet, to_stderr=as_json) as display:
-            return run_sweep(spec, out, workers=workers, ray=ray, watcher=display)
-    except KeyboardInterrupt:
-        _tell_interrupt()
-
-
-def _tell_interrupt() -> NoReturn:
-    print("interrupted; the same command goes on with what is missing", file=sys.stderr)
-    raise typer.Exit(INTERRUPTED) from None
 
 
 def _report(results: Sequence[CellResult], out: Path, *, quiet: bool, as_json: bool) -> None:
     """What came of the runs: where the report is, or what failed."""
+    from rl_training.cli.progress import tell_interrupt
+
     failed = [each for each in results if each.progress.status == "failed"]
     if as_json:
         print_json([each.to_plain() for each in results])
@@ -83,7 +71,7 @@ def _report(results: Sequence[CellResult], out: Path, *, quiet: bool, as_json: b
         more = [f"and {len(failed) - SHOWN_ERRORS} more: see {out / 'sweep.json'}"] * (len(failed) > SHOWN_ERRORS)
         raise UserError("\n".join([f"{len(failed)} of {len(results)} runs failed", *shown, *more]))
     if any(each.progress.status == "interrupted" for each in results):
-        _tell_interrupt()
+        tell_interrupt(MISSING)
 
 
 def _show_cost(
@@ -111,9 +99,6 @@ def _cost_row(cost: Cost) -> tuple[str, ...]:
     return cost.cell.name, cost.status, str(cost.steps), speed, f"{cost.seconds / 60:.1f}"
 
 
-SEARCH_OUT_HELP = "Folder of the search; the same command goes on with it. Default tuning/<name of the file>."
-
-
 def tune(
     file: Annotated[str, typer.Argument(metavar="TUNE.YAML", help="What to search: see docs/tuning.md.")],
     out: Annotated[str | None, typer.Option(help=SEARCH_OUT_HELP)] = None,
@@ -124,28 +109,20 @@ def tune(
     as_json: JsonOption = False,
 ) -> None:
     """Search for good options, and say how sure it is that they are better than the default ones."""
+    from rl_training.cli.progress import shown
     from rl_training.experiment.tune_spec import read_tune
+    from rl_training.experiment.tuning import run_tuning
 
     if not Path(file).is_file():
         raise UserError(f"{file!r} does not exist: expected a YAML file that says what to search")
     spec, folder = read_tune(file), Path(out or Path("tuning", Path(file).stem))
-    result = _search(spec, folder, worker_count(workers, threads=spec.threads), ray, quiet=quiet, as_json=as_json)
+    count = worker_count(workers, threads=spec.threads)
+    with shown(quiet=quiet, as_json=as_json, rest="where it was stopped") as display:
+        result = run_tuning(spec, folder, workers=count, ray=ray, watcher=display)
     if as_json:
         print_json({"out": str(folder), **result.to_plain()})
     else:
         print_search(result)
-
-
-def _search(spec: Any, out: Path, workers: int, ray: str | None, *, quiet: bool, as_json: bool) -> TuneResult:
-    from rl_training.cli.progress import ProgressDisplay
-    from rl_training.experiment.tuning import run_tuning
-
-    try:
-        with ProgressDisplay(quiet=quiet, to_stderr=as_json) as display:
-            return run_tuning(spec, out, workers=workers, ray=ray, watcher=display)
-    except KeyboardInterrupt:
-        print("interrupted; the same command goes on where it was stopped", file=sys.stderr)
-        raise typer.Exit(INTERRUPTED) from None
 
 
 def print_search(result: TuneResult) -> None:

@@ -46,12 +46,7 @@ class CellResult:
         return {
             "name": self.cell.name,
             "values": dict(self.cell.values),
-            "seed": found.seed,
-            "status": found.status,
-            "global_step": found.global_step,
-            "metrics": None if found.metrics is None else dict(found.metrics),
-            "run_dir": found.run_dir,
-            "error": found.error,
+            **{name: getattr(found, name) for name in ("seed", "status", "global_step", "metrics", "run_dir", "error")},
         }
 
 
