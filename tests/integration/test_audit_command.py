@@ -103,6 +103,7 @@ def test_an_environment_tells_the_bounds(command: Command, tmp_path: Path) -> No
     report = json.loads(command("data", "audit", tmp_path / "log.npz", "--env", "Pendulum-v1", "--json").out)
     (finding,) = [each for each in report["findings"] if each["check"] == "action bounds"]
     assert (finding["verdict"], finding["rows"]) == ("fail", [7])
+    np.savez(tmp_path / "log.npz", **{**arrays, "actions": actions + 0.5})
     answer = command("data", "audit", tmp_path / "log.npz", "--env", "CartPole-v1")
     assert answer.code == 2
     assert "the dataset has continuous actions, CartPole-v1 has 2 choices" in answer.err

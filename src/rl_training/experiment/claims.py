@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from rl_training.experiment.statistics import holm, student_cdf, student_quantile
+from rl_training.experiment.statistics import Scores, holm, student_cdf, student_quantile
 
 Values: TypeAlias = NDArray[np.float64]
 Verdict = Literal["cannot be judged", "better than the data", "worse than the data", "not distinguishable"]
@@ -124,7 +124,7 @@ def movement(differences: Values) -> float:
     return float(np.abs(late - differences[-1]).max())
 
 
-def compare(not_better: ArrayLike, not_worse: ArrayLike) -> list[Outcome]:
+def compare(not_better: Scores, not_worse: Scores) -> list[Outcome]:
     """The outcome of each of several comparisons: the one rule by which anything is called better than something else.
 
     It is better if its p-value of "it is not better", adjusted for the number of comparisons after Holm, is below

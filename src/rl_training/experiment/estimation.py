@@ -164,9 +164,9 @@ def estimate(
     judged on `dataset` (a path or an object), else on the data of their runs: on held-out episodes if there are at
     least ten, unless `split` says otherwise. Of a `dataset`, `held-out` says that no policy was trained on it. `gamma`
     is by default 1 - 1 / (median length of an episode), and at most 0.995. `columns` say what the columns of a table
-    are, as `dataset_columns` does. `action_low` and `action_high` are the bounds of continuous actions in a `dataset` that
-    functions are judged on; by default they follow from the logged actions, as in training. Where the log says how
-    probable its actions were, policies are judged by `weights` too. `fit` are further options of the fit, such as
+    are, as `dataset_columns` does. `action_low` and `action_high` are the bounds of continuous actions in a `dataset`
+    that functions are judged on; by default they follow from the logged actions, as in training. Where the log says
+    how probable its actions were, policies are judged by `weights` too. `fit` are further options of the fit, such as
     `hidden_sizes`.
     """
     named = named_policies(policies, checkpoint)

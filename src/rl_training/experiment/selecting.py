@@ -172,9 +172,9 @@ def select(
     """Rank policies by logged data, choose one, and say what may be said about the choice.
 
     `runs`, `dataset`, `gamma`, `members`, `split`, `columns`, bounds and `fit` are as in `estimate`. Of each run, the
-    latest checkpoint is a candidate, or with `checkpoints="all"` every policy file but that of timestep 0. Up to `episodes`
-    real episodes are spent in the environment of the runs, or in `env`; `tell` is called after each. With `shuffle`,
-    the policies are ranked by shuffled rewards too, as a control of the ranking.
+    latest checkpoint is a candidate, or with `checkpoints="all"` every policy file but that of timestep 0. Up to
+    `episodes` real episodes are spent in the environment of the runs, or in `env`; `tell` is called after each. With
+    `shuffle`, the policies are ranked by shuffled rewards too, as a control of the ranking.
     """
     if episodes < 0:
         raise ConfigError(f"episodes must be at least 0, got {episodes}")

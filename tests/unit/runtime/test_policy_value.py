@@ -11,10 +11,12 @@ import torch
 from small_runs import differences
 from steering import away, steering_log, towards, true_value
 
-from rl_training.runtime import TrainResult, resume, train
+from rl_training.data import TransitionDataset, load_transition_dataset
+from rl_training.runtime import TrainResult, assembly, datasets, load_policy, resume, train
 from rl_training.runtime.artifacts import read_metrics
 from rl_training.runtime.checkpointing import load_checkpoint
-from rl_training.runtime.evaluation_data import data_given
+from rl_training.runtime.evaluation_data import data_given, data_of_runs
+from rl_training.runtime.fitting import EvaluationLog
 from rl_training.runtime.policy_value import PolicyValue
 from rl_training.types import ConfigError
 
@@ -80,3 +82,35 @@ def test_training_can_stop_by_it_if_it_is_reported(tmp_path: Path) -> None:
     found = _run(tmp_path, "stopped", early_stopping=rule, eval_fqe=True)
     assert found.stop_reason is not None
     assert len(_values(found.run_dir)) == 1
+
+
+@pytest.mark.parametrize("episodes", [40, 140], ids=["few held out", "enough held out"])
+def test_the_data_of_a_run_is_loaded_once_and_judged_with_rewards_as_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, episodes: int
+) -> None:
+    np.savez(tmp_path / "log.npz", **steering_log(episodes))
+    loads: list[Any] = []
+    logs: list[EvaluationLog] = []
+
+    def counted(*arguments: Any, **options: Any) -> TransitionDataset:
+        loads.append(arguments)
+        return load_transition_dataset(*arguments, **options)
+
+    def noted(log: EvaluationLog) -> PolicyValue:
+        logs.append(log)
+        return PolicyValue(log)
+
+    monkeypatch.setattr(datasets, "load_transition_dataset", counted)
+    monkeypatch.setattr(assembly, "PolicyValue", noted)
+    kwargs = {"dataset_path": str(tmp_path / "log.npz"), "hidden_sizes": [8], "eval_interval": 10, "eval_fqe": True}
+    transforms = {"reward_scale": 2.0, "reward_clip_max": -0.1, "normalize_obs": True}
+    config = {"algo": "td3_bc", "total_timesteps": 10, "output_dir": str(tmp_path)}
+    found = train({**config, "algo_kwargs": {**kwargs, **transforms}})
+    assert len(loads) == 1
+    # What `estimate` reads for the run anew.
+    again = data_of_runs([load_policy(found.checkpoint_path)]).log
+    (log,) = logs
+    assert log.spaces == again.spaces
+    for name in ("obs", "actions", "rewards", "next_obs", "dones"):
+        assert torch.equal(log.dataset.fields[name], again.dataset.fields[name]), name
+    assert not log.dataset.reward_transforms
