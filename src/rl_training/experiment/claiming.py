@@ -10,10 +10,9 @@ import numpy as np
 
 from rl_training.experiment import claims
 from rl_training.experiment.claims import BETTER, CANNOT, Verdict
-from rl_training.experiment.cross_fitting import CrossFit
 from rl_training.experiment.estimation import Estimate, Estimates, Progress, judge_policies
 from rl_training.experiment.statistics import winners_curse
-from rl_training.experiment.weighting import WeightedEstimate, compared, weigh_policies
+from rl_training.experiment.weighting import CrossFit, WeightedEstimate, compared, weigh_policies
 from rl_training.runtime.evaluation_data import JudgedData, Support
 from rl_training.runtime.fitting import FitOptions, OutOfTimeError
 

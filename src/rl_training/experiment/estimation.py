@@ -12,9 +12,8 @@ from typing import Any
 
 from rl_training.experiment import claims
 from rl_training.experiment.claims import CANNOT, Control, Verdict
-from rl_training.experiment.cross_fitting import CrossFit
 from rl_training.experiment.named_policies import named_policies
-from rl_training.experiment.weighting import NO_PROBABILITIES, WeightedEstimate, compared, weigh_policies
+from rl_training.experiment.weighting import NO_PROBABILITIES, CrossFit, WeightedEstimate, compared, weigh_policies
 from rl_training.files import write_text
 from rl_training.runtime.artifacts import run_of
 from rl_training.runtime.evaluation_data import JudgedData, Split, Support, as_inputs, data_given, data_of_runs

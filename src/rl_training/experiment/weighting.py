@@ -1,4 +1,8 @@
-"""Policies judged by weights, beside the fit, where the log says how probable its actions were."""
+"""Policies judged by weights, beside the fit, where the log says how probable its actions were.
+
+Doubly robust estimates take the values of each episode from a member that has not learned from it. A deterministic
+policy with continuous actions is smoothed by a little noise, so that it has a density.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from rl_training.experiment import bandits, importance
-from rl_training.experiment.cross_fitting import CrossFit
 from rl_training.experiment.importance import Trajectories
 from rl_training.experiment.intervals import EpisodeEstimate, Floats, episode_interval
-from rl_training.experiment.smoothing import smoothed
 from rl_training.experiment.weights import (
     LEVELS,
     Finding,
@@ -22,12 +26,14 @@ from rl_training.experiment.weights import (
     WeightDiagnostics,
     WeightVerdict,
     diagnose,
+    effective_sample_size,
     judge,
     judge_cuts,
     number_states,
     second_moment_radius,
 )
-from rl_training.runtime.fitting import EvaluationLog
+from rl_training.runtime.evaluation_data import as_inputs
+from rl_training.runtime.fitting import EvaluationLog, FitOptions, ValueFitter, in_chunks
 from rl_training.runtime.likelihoods import Likelihood, likelihood
 
 NO_PROBABILITIES = (
@@ -40,6 +46,12 @@ NO_DENSITY = (
 CAPS = (2.0, 5.0, 10.0, 20.0, 50.0, 100.0, math.inf)
 """The largest weights among which SLOPE chooses for clipped IPS."""
 BINS = 20
+FOLDS = 5
+"""Parts of the episodes; each has values from a member that has learned from the others."""
+BANDWIDTHS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.8)
+"""Half widths of the noise, with actions in [-1, 1], among which SLOPE chooses."""
+FEWEST_EFFECTIVE = 30
+"""A bandwidth whose weights are worth fewer rows is no candidate."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +103,47 @@ class WeightedEstimate:
     def headline(self) -> WeightedValue | None:
         """What the recommended estimator says; None if refused."""
         return None if self.recommended is None else self[self.recommended]
+
+
+class CrossFit:
+    """One member per fold of episodes, fitted to all other folds, for one policy after the other."""
+
+    def __init__(self, log: EvaluationLog, options: FitOptions, *, compiled: bool = False) -> None:
+        count = min(FOLDS, len(log.bounds))
+        folds = importance.episode_folds(len(log.bounds), count, seed=options.seed)
+        learns = torch.from_numpy(folds[None, :] != np.arange(count)[:, None]).long()
+        self.log = log
+        self.member = folds[log.episodes.numpy()]
+        self.fitter = ValueFitter(log, replace(options, members=count - 1), weights=learns, compiled=compiled)
+
+    def values(
+        self, policy: Likelihood, progress: Callable[[int, int], None] | None = None
+    ) -> tuple[Floats, Floats, Floats]:
+        """Per row: the value of the logged action, that of the policy's own, and what follows the cut of an episode."""
+        self.fitter.fit_policy(policy.inputs, progress=progress)
+        data = self.log.dataset
+        rows = torch.arange(len(data))
+        q = self._by_member(data.obs, self.log.logged_actions(), rows)
+        v = self._of_policy(data.obs, rows, policy)
+        last = torch.from_numpy(self.log.bounds[:, 1] - 1)
+        cut = last[~data.dones[last].bool()]
+        tails = np.zeros(len(data))
+        if len(cut):
+            tails[cut.numpy()] = self._of_policy(data.next_obs[cut], cut, policy)
+        return q, v, tails
+
+    def _of_policy(self, obs: Tensor, rows: Tensor, policy: Likelihood) -> Floats:
+        """Means over the policy's actions; drawn ones are asked for together, so that they differ."""
+        repeated, owners = obs.repeat(policy.draws, 1), rows.repeat(policy.draws)
+        with torch.no_grad():
+            actions = policy.inputs(repeated)
+        means: Floats = self._by_member(repeated, actions, owners).reshape(policy.draws, -1).mean(axis=0)
+        return means
+
+    def _by_member(self, obs: Tensor, actions: Tensor, rows: Tensor) -> Floats:
+        values = self.fitter.q_values(obs, actions)
+        own: Floats = values[self.member[rows.numpy()], np.arange(len(obs))]
+        return own
 
 
 def weigh_policies(
@@ -195,6 +248,41 @@ class Weighing:
             difference_interval=None if difference is None else _interval(difference),
             cap=cap,
         )
+
+
+def smoothed(policy: Any, log: EvaluationLog, behavior: Floats, name: str) -> tuple[Likelihood, float]:
+    """A deterministic policy for single decisions, as one with noise around its action, and the bandwidth of the noise.
+
+    The noise has the shape of the Epanechnikov kernel and stays inside the bounds of actions. More of it uses more
+    rows and judges a policy that is farther from the one in question. SLOPE takes the widest that agrees with all
+    narrower ones.
+    """
+    act = as_inputs(policy, log, name)
+    chosen = in_chunks(act, log.dataset.obs).double().numpy(force=True)
+    taken = log.dataset.actions.double().numpy(force=True)
+    rewards = log.dataset.rewards.double().numpy(force=True)
+    candidates = {width: kernel_densities(chosen, taken, width) for width in BANDWIDTHS}
+    weights = {width: each / np.exp(behavior) for width, each in candidates.items()}
+    widths = [each for each in BANDWIDTHS if effective_sample_size(weights[each]) >= FEWEST_EFFECTIVE]
+    estimates = [bandits.ips(rewards, weights[each]) for each in widths]
+    width = widths[bandits.slope(estimates)] if widths else BANDWIDTHS[-1]
+    with np.errstate(divide="ignore"):
+        log_probs = np.log(candidates[width])
+    return Likelihood(log_probs, act, draws=1, is_drawn=False), width
+
+
+def kernel_densities(chosen: Floats, taken: Floats, bandwidth: float) -> Floats:
+    """Densities of actions (rows, dimensions) under noise around a policy's own that is kept inside [-1, 1]."""
+    inside = _below((1 - chosen) / bandwidth) - _below((-1 - chosen) / bandwidth)
+    densities: Floats = bandits.kernel_weights(chosen, taken, np.ones(len(taken)), bandwidth) / inside.prod(axis=1)
+    return densities
+
+
+def _below(distance: Floats) -> Floats:
+    """The share of the kernel below a distance from its centre, in bandwidths."""
+    u = np.clip(distance, -1, 1)
+    share: Floats = (2 + 3 * u - u**3) / 4
+    return share
 
 
 def compared(found: WeightedEstimate, interval: tuple[float, float] | None) -> WeightedEstimate:

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from rl_training import estimate
 from rl_training.cli.estimate import print_weighted
 from rl_training.experiment.estimation import Estimates
-from rl_training.experiment.smoothing import kernel_densities
-from rl_training.experiment.weighting import WeightedEstimate, WeightedValue, compared
+from rl_training.experiment.weighting import WeightedEstimate, WeightedValue, compared, kernel_densities
 from rl_training.experiment.weights import number_states, second_moment_radius
 from rl_training.runtime.fitting import FitOptions
 from rl_training.types import ConfigError
