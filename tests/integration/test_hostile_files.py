@@ -28,7 +28,7 @@ HUGE = 10**12
 """Elements that a header claims."""
 MORE_MEMORY = 1 << 30
 """Bytes of address space that a command may take beside what this process has."""
-PATIENCE = 30
+PATIENCE = 300
 """Seconds after which a command hangs."""
 COLUMNS = ("--obs-columns", "x_*", "--action-columns", "a", "--reward-column", "r", "--episode-column", "run")
 

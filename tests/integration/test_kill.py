@@ -140,7 +140,8 @@ def test_a_run_killed_before_its_first_checkpoint_starts_over(tmp_path: Path) ->
     finished = load_checkpoint(run / "checkpoints" / "latest.pt")
     for checkpoint in (run / "checkpoints").iterdir():
         checkpoint.unlink()
-    resume(run)
+    with pytest.warns(UserWarning, match="is empty: the run starts over"):
+        resume(run)
     again = load_checkpoint(run / "checkpoints" / "latest.pt")
     assert again["trainer"]["state"] == finished["trainer"]["state"]
     assert torch.equal(again["random"]["torch"], finished["random"]["torch"])

@@ -25,7 +25,7 @@ from rl_training.types import ConfigError
 
 HOLD = (
     "import sys, time; from pathlib import Path; from rl_training.runtime.locking import RunLock; "
-    "lock = RunLock(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
+    "lock = RunLock(Path(sys.argv[1])); print('held', flush=True); time.sleep(3600)"
 )
 MakeConfig = Callable[..., TrainConfig]
 

@@ -130,7 +130,7 @@ def test_a_server_that_goes_away_costs_a_warning_and_a_moment(
         result = train(config, callbacks=[Strikes()])
 
     assert len(found) == 1
-    assert time.perf_counter() - started < 30
+    assert time.perf_counter() - started < 300
     assert [step for step, _ in curves_of_run(result.run_dir)["train/critic_loss"]] == list(range(10, 101, 10))
     assert result.stop_reason is None
     assert (result.run_dir / "result.json").exists()

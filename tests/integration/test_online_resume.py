@@ -516,7 +516,7 @@ def test_an_interrupt_from_the_terminal_reaches_the_run_and_not_its_environments
         while process.poll() is None and _logged(tmp_path) < 40:
             time.sleep(0.005)
         os.killpg(process.pid, signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=300)
     (run,) = tmp_path.glob("*__*")
 
     assert process.returncode == 130

@@ -1,7 +1,8 @@
-"""What is in the wheel."""
+"""What is in the wheel. `make slow` builds it; `make test` reads what decides on it."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shutil
@@ -14,7 +15,6 @@ import pytest
 
 CHECKOUT = Path(__file__).parents[2]
 SOURCES = CHECKOUT / "src" / "rl_training"
-slow = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +39,17 @@ def _text(wheel: zipfile.ZipFile, ending: str) -> str:
     return wheel.read(name).decode()
 
 
+def test_files_beside_the_modules_are_named_as_data_and_the_command_is_there() -> None:
+    project = pytest.importorskip("tomllib").loads((CHECKOUT / "pyproject.toml").read_text())
+    patterns = project["tool"]["setuptools"]["package-data"]["rl_training"]
+    others = {path for path in SOURCES.rglob("*.*") if path.is_file() and path.suffix not in (".py", ".pyc", ".so")}
+    assert others == {path for pattern in patterns for path in SOURCES.glob(pattern)} - {*SOURCES.rglob("*.py")}
+    module, function = project["project"]["scripts"]["rl-training"].split(":")
+    assert callable(getattr(importlib.import_module(module), function))
+    assert project["project"]["license"] == "MIT"
+
+
+@pytest.mark.slow
 def test_the_wheel_holds_every_module_the_configs_and_the_marker_of_types(wheel: zipfile.ZipFile) -> None:
     kinds = ("*.py", "*.pyi", "*.h", "*.yaml", "*.json", "py.typed")
     expected = {path.relative_to(SOURCES.parent).as_posix() for kind in kinds for path in SOURCES.rglob(kind)}
@@ -49,12 +60,14 @@ def test_the_wheel_holds_every_module_the_configs_and_the_marker_of_types(wheel:
     assert {"rl_training/py.typed", "rl_training/assets/configs/td3_bc/pendulum.yaml"} <= found
 
 
+@pytest.mark.slow
 def test_the_wheel_installs_the_command_and_carries_its_licence(wheel: zipfile.ZipFile) -> None:
     assert "rl-training = rl_training.cli:main" in _text(wheel, "entry_points.txt")
     assert "License-Expression: MIT" in _text(wheel, "METADATA")
     assert _text(wheel, "licenses/LICENSE") == (CHECKOUT / "LICENSE").read_text()
 
 
+@pytest.mark.slow
 def test_the_package_in_the_wheel_finds_its_configs(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
     wheel.extractall(tmp_path)
     script = (

@@ -241,7 +241,7 @@ def test_an_interrupted_sweep_goes_on_bit_for_bit(tmp_path: Path) -> None:
         time.sleep(0.05)
         assert process.poll() is None
     process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == 143
     assert b"the same command goes on with what is missing" in err
     assert b"Traceback" not in err
