@@ -35,8 +35,8 @@ def start(name: str, seed: int) -> dict[str, float]:
     from torch._dynamo.utils import counters
 
     from rl_training.algorithms import ALGORITHMS
+    from rl_training.compilation.performance import can_compile, configure_machine
     from rl_training.data import TransitionDataset, source_for
-    from rl_training.runtime.performance import can_compile, configure_machine
 
     configure_machine(1)
     cls = ALGORITHMS[name]

@@ -31,10 +31,10 @@ from typing import Any
 import gymnasium as gym
 
 from rl_training import run_sweep
+from rl_training.acting.evaluation import EVAL_SEED
 from rl_training.config import read_config
 from rl_training.data import load_transition_dataset
 from rl_training.runtime import collect, load_policy, train
-from rl_training.runtime.evaluation import EVAL_SEED
 
 # The cases and their bars are those of the tests.
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))

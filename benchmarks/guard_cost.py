@@ -13,10 +13,10 @@ import statistics
 import time
 from tempfile import mkdtemp
 
+from rl_training.compilation.performance import configure_machine
 from rl_training.config import load_config
 from rl_training.runtime.assembly import open_session
-from rl_training.runtime.options import read_options
-from rl_training.runtime.performance import configure_machine
+from rl_training.runtime.run_options import read_options
 from rl_training.runtime.trainer import Session
 
 CONFIGS = (

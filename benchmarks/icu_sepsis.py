@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from rl_training import estimate
-from rl_training.experiment.estimation import Estimates
-from rl_training.experiment.weights import diagnose, judge, second_moment_radius
+from rl_training.ope.weights import diagnose, judge, second_moment_radius
+from rl_training.selection.estimate import Estimates
 
 # The task is that of the tests.
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))

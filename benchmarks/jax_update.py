@@ -47,8 +47,8 @@ from interleaving import (
 from torch import Tensor
 
 from rl_training.algorithms.td3_bc import TD3BC
+from rl_training.compilation.performance import configure_machine
 from rl_training.data import TransitionDataset, source_for
-from rl_training.runtime.performance import configure_machine
 
 BATCH, WIDTH, CHECKED = 256, 256, 4
 """Rows of a batch, width of hidden layers, and updates that are compared."""

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 from halfcheetah import ACTION_DIM, EPISODE, OBS_DIM
 
+from rl_training.core.batches import TRANSITION
 from rl_training.data import TransitionDataset, load_transition_dataset
-from rl_training.data.mapped import mapped_writer
-from rl_training.reading import TRANSITION
+from rl_training.data.files.mapped import mapped_writer
 
 PIECE = 100_000
 

@@ -19,8 +19,8 @@ from typing import Any
 from interleaving import Report, Variant, Work, make_parser, measure, table
 from quiet_runs import go_on, quiet_run
 
-from rl_training.runtime.collecting import LocalCollector
-from rl_training.runtime.performance import configure_machine
+from rl_training.acting.collecting import LocalCollector
+from rl_training.compilation.performance import configure_machine
 
 PARTS = ("acting", "environment", "insertion", "sampling", "update", "rest")
 WARM_UP = 600

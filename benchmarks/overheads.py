@@ -33,14 +33,14 @@ from halfcheetah import ACTION_DIM, SPACES, make_arrays
 from interleaving import Ratio, Report, Variant, Work, make_parser, measure, rates, table
 from quiet_runs import go_on, quiet_run
 
+from rl_training.acting.evaluation import EVAL_SEED, evaluate_policy
+from rl_training.acting.policy import Policy
 from rl_training.algorithms.td3_bc import TD3BC
+from rl_training.compilation.performance import configure_machine
 from rl_training.config import TrainConfig
 from rl_training.data import TransitionDataset
-from rl_training.runtime.checkpointing import save_latest
-from rl_training.runtime.evaluation import EVAL_SEED, evaluate_policy
 from rl_training.runtime.loop import log
-from rl_training.runtime.performance import configure_machine
-from rl_training.runtime.policy import Policy
+from rl_training.runtime.saving import save_latest
 from rl_training.runtime.trainer import Session
 
 ENV_ID, ENVS = "HalfCheetah-v4", 10

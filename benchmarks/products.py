@@ -21,8 +21,8 @@ import torch
 from interleaving import Report, make_parser, table
 from torch import Tensor
 
-from rl_training.algorithms.compilation import CompiledGradient
-from rl_training.algorithms.loops import are_faster
+from rl_training.compilation.graphs import CompiledGradient
+from rl_training.compilation.kernels.passes import are_faster
 
 SIZES = (
     (1, 256, 256),

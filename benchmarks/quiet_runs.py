@@ -8,7 +8,7 @@ from typing import Any
 from rl_training.data import TransitionDataset
 from rl_training.runtime.assembly import open_session
 from rl_training.runtime.loop import after_block
-from rl_training.runtime.options import read_options
+from rl_training.runtime.run_options import read_options
 from rl_training.runtime.trainer import Session
 
 NEVER = 10**9

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from stub import stub
 
-from rl_training.binding import describe
 from rl_training.config import TrainConfig
+from rl_training.core.options import describe
 from rl_training.data import DataOptions
 from rl_training.experiment import list_algorithms
-from rl_training.experiment.pipeline_config import PipelineConfig
 from rl_training.experiment.registry import build_index
-from rl_training.runtime.option_groups import ControlOptions, GuardOptions, LoopOptions, OnlineOptions
-from rl_training.runtime.options import mode_defaults
+from rl_training.pipeline.config import PipelineConfig
+from rl_training.runtime.controls import ControlOptions, GuardOptions, LoopOptions, OnlineOptions
+from rl_training.runtime.run_options import mode_defaults
 
 ROOT = Path(__file__).parents[1]
 

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 import rl_training
 from rl_training.algorithms import ALGORITHMS
 from rl_training.config import TrainConfig, load_config
+from rl_training.core.batches import Rollout
 from rl_training.experiment import local_pool
-from rl_training.reading import Rollout
 
 # Tests train tiny networks, in this process and in others: more threads would only get in each other's way.
 os.environ["OMP_NUM_THREADS"] = "1"

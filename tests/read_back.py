@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rl_training.runtime.artifacts import read_metrics
-from rl_training.runtime.sinks import numbers
+from rl_training.storage.run_directory import read_metrics
+from rl_training.storage.sinks import numbers
 
 Curves = dict[str, list[tuple[int, float]]]
 """By name, timesteps and values."""

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rl_training.experiment.importance import Trajectories
-from rl_training.experiment.weights import WeightVerdict, diagnose, judge
+from rl_training.ope.importance import Trajectories
+from rl_training.ope.weights import WeightVerdict, diagnose, judge
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -7,7 +7,7 @@ import uuid
 from pathlib import Path
 
 from rl_training.runtime import fetch_run
-from rl_training.runtime.upload import Pointer, Pusher, Remote
+from rl_training.storage.upload import Pointer, Pusher, Remote
 
 Files = dict[str, bytes]
 FIRST: Files = {

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rl_training.config import TrainConfig
-    from rl_training.experiment.estimation import estimate
-    from rl_training.experiment.pipeline import run_pipeline
-    from rl_training.experiment.selecting import select
-    from rl_training.experiment.sweeping import run_sweep
-    from rl_training.experiment.tuning import run_tuning
+    from rl_training.experiment.sweep import run_sweep
+    from rl_training.experiment.tune import run_tuning
+    from rl_training.pipeline.run import run_pipeline
     from rl_training.runtime import evaluate, fetch_run, predict, resume, train
+    from rl_training.selection.estimate import estimate
+    from rl_training.selection.select import select
 
     __version__: str
     __all__ = [
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
 # Loaded when asked for: importing torch takes over a second, and `rl-training --help` needs none of it.
 _HOMES = {
     "TrainConfig": "rl_training.config",
-    "estimate": "rl_training.experiment.estimation",
+    "estimate": "rl_training.selection.estimate",
     "evaluate": "rl_training.runtime",
     "fetch_run": "rl_training.runtime",
     "predict": "rl_training.runtime",
     "resume": "rl_training.runtime",
-    "run_pipeline": "rl_training.experiment.pipeline",
-    "run_sweep": "rl_training.experiment.sweeping",
-    "run_tuning": "rl_training.experiment.tuning",
-    "select": "rl_training.experiment.selecting",
+    "run_pipeline": "rl_training.pipeline.run",
+    "run_sweep": "rl_training.experiment.sweep",
+    "run_tuning": "rl_training.experiment.tune",
+    "select": "rl_training.selection.select",
     "train": "rl_training.runtime",
 }
 
@@ -67,7 +67,7 @@ def __getattr__(name: str) -> Any:
         return managed[name]
     if name in _trainers():
         return getattr(import_module("rl_training.runtime"), name)
-    nearest = import_module("rl_training.types").nearest
+    nearest = import_module("rl_training.core.errors").nearest
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{nearest(name, __dir__())}")
 
 

@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal, TypeVar
 import yaml
 from pydantic import BeforeValidator, Field
 
-from rl_training.binding import bind, option, options
-from rl_training.rewards import RewardPreset, RewardTransformConfig
-from rl_training.types import LARGEST_SEED, ConfigError, nearest
+from rl_training.core.errors import LARGEST_SEED, ConfigError, nearest
+from rl_training.core.options import bind, option, options
+from rl_training.core.rewards import RewardPreset, RewardTransformConfig
 
 __all__ = ["RewardPreset", "RewardTransformConfig", "TrainConfig", "load_config", "packaged_configs"]
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import pytest
 
 from rl_training.algorithms import ALGORITHMS
-from rl_training.types import ConfigError
+from rl_training.core.errors import ConfigError
 
 SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 

@@ -37,10 +37,10 @@ from kills import Kill, Operations, moments_of
 from small_runs import differences
 
 from rl_training.experiment import ExperimentManager
-from rl_training.runtime.artifacts import OLD_DRAFT, read_metrics
-from rl_training.runtime.checkpointing import load_checkpoint
-from rl_training.runtime.finding import is_finished
 from rl_training.runtime.named_runs import train_or_resume
+from rl_training.storage.checkpoint import load_checkpoint
+from rl_training.storage.find import is_finished
+from rl_training.storage.run_directory import OLD_DRAFT, read_metrics
 
 SPEEDS = ("updates_per_second", "steps_per_second")
 OUTPUT = "output.txt"

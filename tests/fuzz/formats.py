@@ -16,14 +16,14 @@ from rl_training import estimate, select
 from rl_training.config import load_config
 from rl_training.data import TransitionDataset
 from rl_training.data.conversion import convert, load_any
-from rl_training.data.writers import write_dataset
-from rl_training.experiment.page import write_report
-from rl_training.experiment.report import read_runs, summarize
+from rl_training.data.files.formats import write_dataset
+from rl_training.policies.tables import predict_table
+from rl_training.reports.page.write import write_report
+from rl_training.reports.table import read_runs, summarize
 from rl_training.runtime import load_policy, resume, train
-from rl_training.runtime.artifacts import read_json
-from rl_training.runtime.finding import is_finished
-from rl_training.runtime.table_prediction import predict_table
-from rl_training.runtime.trust import INDEX, is_own_run
+from rl_training.storage.find import is_finished
+from rl_training.storage.run_directory import read_json
+from rl_training.storage.trust import INDEX, is_own_run
 
 OBS = [[0.5, -0.5, 1.0]]
 COLUMNS = {"obs": ["x_*"], "actions": ["a"], "reward": "r", "episode": "run"}

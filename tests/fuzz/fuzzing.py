@@ -33,8 +33,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import mutations
 from formats import FORMATS, Format, make_files
 
-from rl_training.runtime import checkpointing
-from rl_training.types import UserError
+from rl_training.core.errors import UserError
+from rl_training.storage import checkpoint as checkpointing
 
 MORE_MEMORY = 1 << 30
 """Bytes of address space that reading may take beside what the process has."""

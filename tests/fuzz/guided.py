@@ -17,14 +17,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from rl_training.types import ConfigError, DatasetError, UserError, import_extra
+from rl_training.core.errors import ConfigError, DatasetError, UserError, import_extra
 
 PLACE = Path(tempfile.mkdtemp(prefix="fuzz-guided-"))
 
 
 def read_pt(content: bytes) -> None:
     """A file of torch.save with this program; its checksums are right, since guessing them would take for ever."""
-    from rl_training.torch_files import read_tree
+    from rl_training.core.torch_files import read_tree
 
     with zipfile.ZipFile(PLACE / "log.pt", "w") as archive:
         archive.writestr("archive/data.pkl", content)
@@ -47,7 +47,7 @@ def read_yaml(content: bytes) -> None:
     parse_yaml(content.decode("utf-8", "replace"), where="text")
 
 
-MODULES = ("zipfile", "pickletools", "rl_training.torch_files", "rl_training.data.readers", "rl_training.config")
+MODULES = ("zipfile", "pickletools", "rl_training.core.torch_files", "rl_training.data.readers", "rl_training.config")
 READERS: dict[str, Callable[[bytes], None]] = {"pt": read_pt, "npz": read_npz, "yaml": read_yaml}
 
 

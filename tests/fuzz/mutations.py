@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from rl_training.torch_files import read_tree
-from rl_training.types import DatasetError
+from rl_training.core.errors import DatasetError
+from rl_training.core.torch_files import read_tree
 
 NUMBERS = (0, 1, -1, 2**31 - 1, 2**31, 2**63 - 1, 2**64, 10**12, -(10**12), 0.5, float("nan"), float("inf"), 1e308)
 VALUES: tuple[Any, ...] = (*NUMBERS, None, True, "", "text", "²", "\x00", [], {}, [[]], {"a": 1}, "a:b", "x" * 10_000)

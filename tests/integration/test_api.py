@@ -20,10 +20,10 @@ from rl_training import api, experiment, runtime
 from rl_training.algorithms import ALGORITHMS
 from rl_training.api import MANAGED, ManagedAlgorithm
 from rl_training.config import TrainConfig
+from rl_training.core.errors import ConfigError, UserError
 from rl_training.experiment import ExperimentManager, SeedProgress, get_algorithm_spec
 from rl_training.runtime import Callback, TrainerState
-from rl_training.runtime.artifacts import read_metrics
-from rl_training.types import ConfigError, UserError
+from rl_training.storage.run_directory import read_metrics
 
 MakeConfig = Callable[..., TrainConfig]
 CLASSES = sorted(MANAGED)

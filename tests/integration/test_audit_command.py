@@ -13,9 +13,9 @@ from command_line import Command, call_main
 
 from rl_training.cli.audit import summary
 from rl_training.data import TransitionDataset, load_transition_dataset
-from rl_training.data.audit import View
 from rl_training.data.audit.borders import likely_borders
-from rl_training.runtime.auditing import audit_data
+from rl_training.data.audit.checks import View
+from rl_training.data.audit_data import audit_data
 
 REAL_WARNINGS: dict[str, set[str]] = {
     "pendulum/pendulum_medium_sac.npz": set(),

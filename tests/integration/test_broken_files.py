@@ -19,15 +19,15 @@ from command_line import Command, call_main
 from conftest import transitions
 
 from rl_training.config import TrainConfig
+from rl_training.core.errors import CheckpointError, ConfigError, DatasetError
+from rl_training.core.torch_files import read_tree
 from rl_training.data import TransitionDataset
 from rl_training.data.conversion import convert, load_any
+from rl_training.data.files.formats import write_dataset
 from rl_training.data.readers import read_pt
-from rl_training.data.writers import write_dataset
-from rl_training.experiment.report import read_runs
+from rl_training.reports.table import read_runs
 from rl_training.runtime import resume
-from rl_training.runtime.artifacts import read_metrics
-from rl_training.torch_files import read_tree
-from rl_training.types import CheckpointError, ConfigError, DatasetError
+from rl_training.storage.run_directory import read_metrics
 
 RUN = Path(__file__).parents[1] / "fixtures" / "format_2"
 TENSORS = {name: torch.from_numpy(array) for name, array in transitions().items()}
@@ -241,7 +241,7 @@ def test_torchs_advice_to_unpickle_does_not_reach_the_user(tmp_path: Path) -> No
 
 
 def test_a_list_of_own_runs_that_is_broken_trusts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rl_training.runtime.trust import is_own_run
+    from rl_training.storage.trust import is_own_run
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     (tmp_path / "rl-training").mkdir()

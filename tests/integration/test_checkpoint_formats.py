@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from rl_training import api
+from rl_training.core.errors import CheckpointError
 from rl_training.runtime import evaluate, load_policy, predict, resume
-from rl_training.runtime.checkpointing import FORMAT, load_checkpoint, save_checkpoint
 from rl_training.runtime.fine_tuning import fine_tuning_config
-from rl_training.types import CheckpointError
+from rl_training.storage.checkpoint import FORMAT, load_checkpoint, save_checkpoint
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 FORMAT_1 = FIXTURES / "format_1" / "td3_bc.pt"

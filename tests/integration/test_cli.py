@@ -22,14 +22,13 @@ from rl_training import cli
 from rl_training.algorithms import ALGORITHMS
 from rl_training.cli import config as index
 from rl_training.config import TrainConfig, load_config
+from rl_training.core.errors import ConfigError
+from rl_training.core.seeds import parse_seeds
+from rl_training.core.user_code import IMPORTED
 from rl_training.experiment import list_algorithms
 from rl_training.experiment.registry import describe_options
-from rl_training.importing import IMPORTED
-from rl_training.runtime import loop, predict, resume, train
-from rl_training.runtime import options as run_options
-from rl_training.runtime.artifacts import read_metrics
-from rl_training.seeds import parse_seeds
-from rl_training.types import ConfigError
+from rl_training.runtime import loop, predict, resume, run_options, train
+from rl_training.storage.run_directory import read_metrics
 
 CHECKOUT = Path(__file__).parents[2]
 

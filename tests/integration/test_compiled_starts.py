@@ -15,7 +15,7 @@ START = """
 import json, sys, torch
 from torch._dynamo.utils import counters
 from rl_training.algorithms import ALGORITHMS
-from rl_training.spaces import BoxActions, SpaceSpec
+from rl_training.core.spaces import BoxActions, SpaceSpec
 
 torch.set_num_threads(1)
 digests = []

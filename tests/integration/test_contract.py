@@ -16,17 +16,17 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rl_training.algorithms import ALGORITHMS, Algorithm
-from rl_training.binding import bind
 from rl_training.config import TrainConfig
+from rl_training.core.batches import Batch, Rollout
+from rl_training.core.errors import ConfigError
+from rl_training.core.options import bind
+from rl_training.core.spaces import BoxActions, DiscreteActions, SpaceSpec
 from rl_training.experiment import get_algorithm_spec, list_algorithms
-from rl_training.reading import Rollout
 from rl_training.runtime import TrainResult
-from rl_training.runtime.artifacts import read_metrics
-from rl_training.runtime.checkpointing import load_checkpoint
-from rl_training.runtime.options import bind_options, option_groups
-from rl_training.runtime.policy_files import policy_files
-from rl_training.spaces import BoxActions, DiscreteActions, SpaceSpec
-from rl_training.types import Batch, ConfigError
+from rl_training.runtime.run_options import bind_options, option_groups
+from rl_training.storage.checkpoint import load_checkpoint
+from rl_training.storage.policy_files import policy_files
+from rl_training.storage.run_directory import read_metrics
 
 NAMES = [spec.name for spec in list_algorithms()]
 SPACES = SpaceSpec.vector(4, BoxActions((-1.0, -1.0), (1.0, 1.0)))

@@ -15,10 +15,10 @@ from command_line import Answer, Command, call_main
 from small_runs import online_config
 
 from rl_training.config import TrainConfig
+from rl_training.core.errors import ConfigError
 from rl_training.data import TransitionDataset, load_transition_dataset
 from rl_training.runtime import predict, train
-from rl_training.runtime.artifacts import read_metrics
-from rl_training.types import ConfigError
+from rl_training.storage.run_directory import read_metrics
 
 EPISODE = 200
 """Steps of Pendulum-v1, which only its time limit ends."""
@@ -199,7 +199,7 @@ def test_a_mistake_gets_one_line_and_nothing_is_written(name: str, command: Comm
 def test_a_destination_that_cannot_be_written_is_refused_before_anything_is_collected(
     out: str, words: str, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rl_training.runtime.workflows.collect_dataset", None)
+    monkeypatch.setattr("rl_training.runtime.train.collect_dataset", None)
     _refused(command(*RANDOM, "--steps", "5", "--out", out), words)
 
 

@@ -12,11 +12,11 @@ from command_line import Command, call_main
 from small_runs import online_config
 from test_damaged_runs import small
 
+from rl_training.core.text import size_text
 from rl_training.runtime import Callback, TrainerState, resume, train
-from rl_training.runtime.artifacts import OLD_DRAFT, drop_drafts
-from rl_training.runtime.checkpointing import load_checkpoint, save_checkpoint
-from rl_training.runtime.locking import RunLock
-from rl_training.text import size_text
+from rl_training.storage.checkpoint import load_checkpoint, save_checkpoint
+from rl_training.storage.lock import RunLock
+from rl_training.storage.run_directory import OLD_DRAFT, drop_drafts
 
 
 @pytest.fixture
@@ -202,6 +202,6 @@ def test_a_draft_that_gets_its_name_meanwhile_is_passed_over(tmp_path: Path, mon
         path.rename(tmp_path / "run")
         return True
 
-    monkeypatch.setattr("rl_training.runtime.artifacts.is_signed", is_signed)
+    monkeypatch.setattr("rl_training.storage.run_directory.is_signed", is_signed)
     drop_drafts(tmp_path)
     assert (tmp_path / "run" / "checkpoints").is_dir()

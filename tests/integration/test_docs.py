@@ -14,17 +14,19 @@ from typing import Any
 import pytest
 from exported import translations_are_read_once  # noqa: F401 - used by pages that export
 
-from rl_training import importing
 from rl_training.algorithms import ALGORITHMS
-from rl_training.binding import bind
 from rl_training.cli import main
 from rl_training.config import TrainConfig, parse_yaml
-from rl_training.experiment import estimation, pipeline_judging, selecting
-from rl_training.experiment.pipeline_config import read_pipeline
+from rl_training.core import user_code as importing
+from rl_training.core.options import bind
 from rl_training.experiment.sweep_spec import make_cells, read_sweep
 from rl_training.experiment.tune_spec import read_tune
-from rl_training.runtime.fitting import FitOptions
-from rl_training.runtime.options import bind_options
+from rl_training.ope.fitting import FitOptions
+from rl_training.pipeline import outcome as pipeline_judging
+from rl_training.pipeline.config import read_pipeline
+from rl_training.runtime.run_options import bind_options
+from rl_training.selection import estimate as estimation
+from rl_training.selection import select as selecting
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("docs", "docs/tutorials", "docs/api")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from command_line import Command, call_main
 
-from rl_training.runtime import doctor
+from rl_training.diagnostics import doctor
 
 
 def test_the_command_reports_and_writes_nothing(

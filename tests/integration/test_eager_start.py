@@ -15,13 +15,14 @@ import torch
 from torch._dynamo.utils import counters
 
 from rl_training.algorithms import ALGORITHMS, Algorithm
-from rl_training.algorithms.compilation import FOLDER, CompiledGradient
+from rl_training.compilation import performance
+from rl_training.compilation.graphs import FOLDER, CompiledGradient
 from rl_training.config import TrainConfig
-from rl_training.runtime import Callback, compiling, performance, resume, train
-from rl_training.runtime.checkpointing import load_checkpoint, load_tree, save_tree
+from rl_training.core.batches import Batch
+from rl_training.core.spaces import BoxActions, SpaceSpec
+from rl_training.runtime import Callback, compiling, resume, train
 from rl_training.runtime.compiling import Compiling
-from rl_training.spaces import BoxActions, SpaceSpec
-from rl_training.types import Batch
+from rl_training.storage.checkpoint import load_checkpoint, load_tree, save_tree
 
 FIRST = 7
 """The first compiled update; they are counted from 0."""

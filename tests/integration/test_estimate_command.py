@@ -14,8 +14,8 @@ from command_line import Command, call_main
 from steering import Act, away, steering_log, towards
 
 from rl_training import BC, SAC, estimate
+from rl_training.core.errors import ConfigError
 from rl_training.runtime import load_policy
-from rl_training.types import ConfigError
 
 FAST = ("--updates", "250", "--members", "3", "--gamma", "0.8", "--hidden-sizes", "16")
 

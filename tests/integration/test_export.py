@@ -25,10 +25,14 @@ from exported import (
 )
 from torch import nn
 
-from rl_training.runtime import export, export_graph, export_log, export_numpy, export_sidecar
-from rl_training.runtime.export import ExportError, write_bundle
-from rl_training.runtime.export_graph import PolicyGraph, write_onnx
-from rl_training.types import ConfigError, MissingExtraError
+from rl_training.core.errors import ConfigError, MissingExtraError
+from rl_training.policies.export import bundle as export
+from rl_training.policies.export import description as export_sidecar
+from rl_training.policies.export import export_numpy
+from rl_training.policies.export import graph as export_graph
+from rl_training.policies.export import log as export_log
+from rl_training.policies.export.bundle import ExportError, write_bundle
+from rl_training.policies.export.graph import PolicyGraph, write_onnx
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")

@@ -18,12 +18,12 @@ from exported import make_saved, translations_are_read_once  # noqa: F401 - used
 
 import rl_training
 from rl_training.config import TrainConfig
+from rl_training.core.errors import DatasetError
+from rl_training.core.spaces import Column, SpaceSpec
+from rl_training.policies.export.description import describe
+from rl_training.policies.export.graph import PolicyGraph
+from rl_training.policies.export.log import find_log
 from rl_training.runtime import load_policy, train
-from rl_training.runtime.export_graph import PolicyGraph
-from rl_training.runtime.export_log import find_log
-from rl_training.runtime.export_sidecar import describe
-from rl_training.spaces import Column, SpaceSpec
-from rl_training.types import DatasetError
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")

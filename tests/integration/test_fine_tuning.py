@@ -16,12 +16,12 @@ from small_runs import PRIOR, SMALL, differences, online_config
 
 from rl_training.algorithms import ALGORITHMS, Algorithm
 from rl_training.config import TrainConfig, load_config
+from rl_training.core.errors import ConfigError
 from rl_training.runtime import Callback, TrainerState, TrainResult, read_options, resume, train
-from rl_training.runtime.artifacts import read_metrics
 from rl_training.runtime.assembly import open_session
-from rl_training.runtime.checkpointing import load_checkpoint
 from rl_training.runtime.fine_tuning import FineTuning, fine_tuning_config
-from rl_training.types import ConfigError
+from rl_training.storage.checkpoint import load_checkpoint
+from rl_training.storage.run_directory import read_metrics
 
 SHORT = ("env_kwargs.max_episode_steps=10", "algo_kwargs.eval_interval=10")
 """Episodes of ten steps, and an evaluation with each."""

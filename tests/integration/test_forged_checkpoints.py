@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
+from rl_training.core.errors import CheckpointError, UserError
 from rl_training.runtime import evaluate, predict, resume
-from rl_training.runtime.checkpointing import load_checkpoint, load_tree, save_checkpoint, save_tree
-from rl_training.types import CheckpointError, UserError
+from rl_training.storage.checkpoint import load_checkpoint, load_tree, save_checkpoint, save_tree
 
 RUN = Path(__file__).parents[1] / "fixtures" / "format_2"
 OBS = [[0.5, -0.5, 1.0]]

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,10 @@ from conftest import transitions
 from small_runs import differences
 from test_damaged_runs import rows_of, small, state_of
 
+from rl_training.core.errors import StorageError
 from rl_training.data import TransitionDataset
-from rl_training.runtime import Callback, TrainerState, loop, resume, train, workflows
-from rl_training.runtime.checkpointing import load_checkpoint
-from rl_training.types import StorageError
+from rl_training.runtime import Callback, TrainerState, loop, resume, train
+from rl_training.storage.checkpoint import load_checkpoint
 
 
 @pytest.fixture
@@ -176,7 +177,7 @@ def test_a_run_whose_directory_goes_away_ends_with_a_sentence(
         return loop.train_session(session)
 
     with monkeypatch.context() as patched:
-        patched.setattr(workflows, "train_session", disturbed)
+        patched.setattr(import_module("rl_training.runtime.train"), "train_session", disturbed)
         answer = command("train", config, "--quiet")
 
     check_sentence(answer, tmp_path / "runs" / "a")

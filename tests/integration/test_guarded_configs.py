@@ -8,11 +8,11 @@ import pytest
 from conftest import DATA_FOLDER
 
 from rl_training.config import load_config
+from rl_training.core.batches import Rollout
 from rl_training.experiment import list_algorithms
-from rl_training.reading import Rollout
 from rl_training.runtime import train
-from rl_training.runtime.artifacts import read_metrics
-from rl_training.runtime.options import bind_options
+from rl_training.runtime.run_options import bind_options
+from rl_training.storage.run_directory import read_metrics
 
 HOPPER = DATA_FOLDER / "d4rl" / "mujoco" / "hopper_medium-v2.hdf5"
 UPDATES = 200

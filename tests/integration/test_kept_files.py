@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from rl_training.data.conversion import load_any
+from rl_training.policies.novelty_check import find_novelty
 from rl_training.runtime import load_policy, predict
-from rl_training.runtime.artifacts import read_metrics
-from rl_training.runtime.policy_files import policy_files
-from rl_training.runtime.support import find_novelty
+from rl_training.storage.policy_files import policy_files
+from rl_training.storage.run_directory import read_metrics
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 FOLDERS = sorted(path.name for path in FIXTURES.glob("forms_*"))

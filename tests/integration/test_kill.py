@@ -16,8 +16,8 @@ from small_runs import differences
 
 from rl_training.config import TrainConfig, load_config
 from rl_training.runtime import resume, train
-from rl_training.runtime.artifacts import read_metrics
-from rl_training.runtime.checkpointing import load_checkpoint
+from rl_training.storage.checkpoint import load_checkpoint
+from rl_training.storage.run_directory import read_metrics
 
 
 def _command(*arguments: str) -> list[str]:

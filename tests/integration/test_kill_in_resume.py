@@ -6,6 +6,7 @@ import gc
 import os
 import shutil
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ from small_runs import differences
 from test_damaged_runs import rows_of, small, state_of
 
 from rl_training.config import TrainConfig, load_config
-from rl_training.runtime import resume, train, workflows
-from rl_training.runtime.checkpointing import load_checkpoint
+from rl_training.runtime import resume, train
+from rl_training.storage.checkpoint import load_checkpoint
 
 OTHER: dict[str, Any] = {"total_timesteps": 30, "algo_kwargs": {"batch_size": 8}}
 """Options with which the run goes back."""
@@ -79,7 +80,7 @@ def test_a_kill_at_any_operation_of_resume_leaves_one_of_two_runs(stride: int, e
         run = tmp_path / str(number)
         shutil.copytree(ended, run)
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(workflows, "_run", lambda _: None)
+            patched.setattr(import_module("rl_training.runtime.train"), "_run", lambda _: None)
             Killer(patched, number)
             try:
                 go_back(run)
@@ -103,7 +104,7 @@ def test_a_kill_at_any_operation_of_resume_leaves_one_of_two_runs(stride: int, e
 def test_going_back_with_other_options_leaves_nothing_of_the_branch_that_was_left(ended: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(ended, tmp_path / "run"))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(workflows, "_run", lambda _: None)
+        patched.setattr(import_module("rl_training.runtime.train"), "_run", lambda _: None)
         resume(run / "checkpoints" / "update_000000010.pt", **OTHER)
 
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == [
@@ -122,7 +123,7 @@ def test_a_longer_run_keeps_its_best_checkpoint(ended: Path, tmp_path: Path) -> 
     run = Path(shutil.copytree(ended, tmp_path / "run"))
     before = (run / "checkpoints" / "best.pt").read_bytes()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(workflows, "_run", lambda _: None)
+        patched.setattr(import_module("rl_training.runtime.train"), "_run", lambda _: None)
         resume(run, total_timesteps=60)
 
     assert (run / "checkpoints" / "best.pt").read_bytes() == before

@@ -19,12 +19,12 @@ import pytest
 from command_line import TINY, Command, call_main
 
 from rl_training.config import TrainConfig, load_config
+from rl_training.core.errors import ConfigError
 from rl_training.runtime import Callback, TrainerState, resume, train
-from rl_training.runtime.locking import NAME, RunLock, is_locked
-from rl_training.types import ConfigError
+from rl_training.storage.lock import NAME, RunLock, is_locked
 
 HOLD = (
-    "import sys, time; from pathlib import Path; from rl_training.runtime.locking import RunLock; "
+    "import sys, time; from pathlib import Path; from rl_training.storage.lock import RunLock; "
     "lock = RunLock(Path(sys.argv[1])); print('held', flush=True); time.sleep(3600)"
 )
 MakeConfig = Callable[..., TrainConfig]

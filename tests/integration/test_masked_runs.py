@@ -15,11 +15,11 @@ import torch
 from command_line import Command, call_main
 
 from rl_training import BC, DQN, PPO, DiscreteBCQ, DiscreteSAC, estimate
+from rl_training.core.errors import ConfigError, DatasetError, OwnCodeError
 from rl_training.data import TransitionDataset, load_transition_dataset
-from rl_training.runtime.checkpointing import load_checkpoint
-from rl_training.runtime.saved_policy import load_policy
-from rl_training.runtime.workflows import collect, resume
-from rl_training.types import ConfigError, DatasetError, OwnCodeError
+from rl_training.policies.saved import load_policy
+from rl_training.runtime.train import collect, resume
+from rl_training.storage.checkpoint import load_checkpoint
 
 SMALL: dict[str, Any] = {"hidden_sizes": [16], "batch_size": 32}
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from command_line import TINY, Command, call_main
 
+from rl_training.core.errors import ConfigError
 from rl_training.runtime import read_options, train
-from rl_training.runtime.checkpointing import link_checkpoint, load_checkpoint
 from rl_training.runtime.named_runs import find_same, train_or_resume
-from rl_training.types import ConfigError
+from rl_training.storage.checkpoint import link_checkpoint, load_checkpoint
 
 
 @pytest.fixture

@@ -20,11 +20,11 @@ from small_runs import PRIOR, differences, online_config
 
 from rl_training.algorithms import Algorithm
 from rl_training.config import TrainConfig, load_config
+from rl_training.core.errors import CheckpointError, ConfigError
 from rl_training.runtime import Callback, TrainerState, loop, resume, train
-from rl_training.runtime.artifacts import read_metrics
-from rl_training.runtime.checkpointing import load_checkpoint, load_tree
 from rl_training.runtime.trainer import Session
-from rl_training.types import CheckpointError, ConfigError
+from rl_training.storage.checkpoint import load_checkpoint, load_tree
+from rl_training.storage.run_directory import read_metrics
 
 SPEEDS = ("updates_per_second", "steps_per_second")
 

@@ -15,8 +15,8 @@ import pytest
 from command_line import Answer, Command, call_main
 
 import rl_training
-from rl_training import importing
 from rl_training.algorithms import ALGORITHMS
+from rl_training.core import user_code as importing
 
 OWN = '''
 """Nearby: TD3+BC with another distance to the data."""
@@ -26,7 +26,7 @@ from pydantic import Field
 
 from rl_training.algorithms import Algorithm, Step, register
 from rl_training.algorithms.td3 import TD3Hyper
-from rl_training.binding import options
+from rl_training.core.options import options
 from rl_training.models import MLPTD3Model
 
 
@@ -201,12 +201,12 @@ def test_in_python_importing_the_module_is_enough(folder: Path) -> None:
 
 ORDERS = {
     "the file first": "import nearby; from rl_training.algorithms import TD3BC",
-    "the base class first": "from rl_training.algorithms.base import Algorithm, register; import nearby",
+    "the base class first": "from rl_training.algorithms.base.algorithm import Algorithm, register; import nearby",
     "a packaged algorithm first": "from rl_training.algorithms.td3_bc import TD3BC; import nearby",
     "the table first": "from rl_training.algorithms import *; import nearby",
     "networks first": "from rl_training.models import MLPTD3Model; import nearby",
-    "hyper-parameters first": "from rl_training.algorithms.hyper import Hyper; import nearby",
-    "the registration first": "from rl_training.algorithms.registration import register; import nearby",
+    "hyper-parameters first": "from rl_training.algorithms.base.hyper import Hyper; import nearby",
+    "the registration first": "from rl_training.algorithms.base.registration import register; import nearby",
     "runs first": "from rl_training.runtime import train; import nearby",
     "managed classes first": "from rl_training import TD3BC; import nearby",
     "the command first": "import rl_training.cli, nearby",
@@ -314,7 +314,7 @@ def test_a_module_that_cannot_be_imported_is_answered_in_a_sentence(
 
 def test_a_file_hides_no_module_of_its_name(folder: Path) -> None:
     (folder / "colorsys.py").write_text(OWN)
-    code = "import sys; from rl_training.importing import import_modules; import_modules(['colorsys.py'])"
+    code = "import sys; from rl_training.core.user_code import import_modules; import_modules(['colorsys.py'])"
     answer = _python(folder, "-c", f"import sys; sys.path.remove(''); {code}; import colorsys; colorsys.rgb_to_hsv")
 
     assert answer.code == 0, answer.err

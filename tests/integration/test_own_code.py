@@ -21,12 +21,12 @@ from small_runs import differences, online_config
 
 from rl_training.callbacks import Callback
 from rl_training.config import TrainConfig, load_config
-from rl_training.data import collection
+from rl_training.core.errors import OwnCodeError
+from rl_training.data import collect as collection
 from rl_training.envs import make_vector_env
 from rl_training.runtime import TrainerState, resume, train
-from rl_training.runtime.artifacts import read_metrics
-from rl_training.runtime.checkpointing import load_checkpoint
-from rl_training.types import OwnCodeError
+from rl_training.storage.checkpoint import load_checkpoint
+from rl_training.storage.run_directory import read_metrics
 
 
 class Bad(PendulumEnv):

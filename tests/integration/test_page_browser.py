@@ -16,8 +16,9 @@ from PIL import Image
 from steering import QUICK, away, rest, steering_log, towards
 
 from rl_training import BC, TD3BC, estimate
-from rl_training.experiment.page import charts, write_report
-from rl_training.templates import FOLDER
+from rl_training.core.templates import FOLDER
+from rl_training.reports.page import charts
+from rl_training.reports.page.write import write_report
 
 browser = pytest.importorskip("browser", reason="needs the package websockets")
 pytestmark = pytest.mark.extras

@@ -18,9 +18,11 @@ from gymnasium.spaces import Box
 from small_runs import online_config
 
 from rl_training import SAC, TD3BC
+from rl_training.acting import video as showing
+from rl_training.compilation import performance
 from rl_training.config import load_config
-from rl_training.runtime import load_policy, performance, showing, train
-from rl_training.types import ConfigError, MissingExtraError
+from rl_training.core.errors import ConfigError, MissingExtraError
+from rl_training.runtime import load_policy, train
 
 PENDULUM = ("--env", "Pendulum-v1")
 

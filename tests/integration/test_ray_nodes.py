@@ -16,7 +16,7 @@ from test_ray_sweep import assert_same
 
 from rl_training.config import parse_overrides
 from rl_training.experiment.jobs import ProgressListener, SeedProgress
-from rl_training.experiment.sweeping import run_sweep
+from rl_training.experiment.sweep import run_sweep
 
 pytestmark = pytest.mark.extras
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from rl_training.core.errors import DatasetError
 from rl_training.data import TransitionDataset, load_transition_dataset
-from rl_training.types import DatasetError
 
 
 @dataclass(frozen=True)

@@ -16,15 +16,15 @@ from command_line import TINY, Command, call_main
 from small_runs import differences
 
 from rl_training.config import dump_yaml, parse_overrides
+from rl_training.core.errors import CheckpointError
+from rl_training.core.torch_files import read_tree
 from rl_training.data.sharing import use_shared
-from rl_training.experiment import sweeping
-from rl_training.experiment.sweeping import run_sweep
+from rl_training.experiment import sweep as sweeping
+from rl_training.experiment.sweep import run_sweep
 from rl_training.runtime import train
-from rl_training.runtime.artifacts import read_json, read_metrics
-from rl_training.runtime.finding import is_finished
-from rl_training.runtime.locking import RunLock
-from rl_training.torch_files import read_tree
-from rl_training.types import CheckpointError
+from rl_training.storage.find import is_finished
+from rl_training.storage.lock import RunLock
+from rl_training.storage.run_directory import read_json, read_metrics
 
 SWEEP = {"config": "td3_bc/pendulum", "options": parse_overrides(TINY), "seeds": "0-1"}
 
@@ -176,7 +176,7 @@ def test_two_sweeps_do_not_share_a_folder(run: Command, tmp_path: Path) -> None:
     file, out = write_sweep(tmp_path), tmp_path / "out"
     out.mkdir()
     # The lock belongs to a process, so another one must have it.
-    code = f"from pathlib import Path; from rl_training.runtime.locking import RunLock; l = RunLock(Path({str(out)!r}))"
+    code = f"from pathlib import Path; from rl_training.storage.lock import RunLock; l = RunLock(Path({str(out)!r}))"
     holder = subprocess.Popen(
         [sys.executable, "-c", f"{code}; print('locked', flush=True); input()"],
         stdin=subprocess.PIPE,

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from command_line import Command, call_main
 
-from rl_training import importing
 from rl_training.config import TrainConfig
+from rl_training.core import user_code as importing
+from rl_training.core.errors import ConfigError
 from rl_training.runtime import evaluate, load_policy, predict, resume, train
-from rl_training.runtime.checkpointing import load_checkpoint, save_checkpoint
 from rl_training.runtime.fine_tuning import fine_tuning_config
-from rl_training.runtime.trust import is_own_run, remember_run
-from rl_training.types import ConfigError
+from rl_training.storage.checkpoint import load_checkpoint, save_checkpoint
+from rl_training.storage.trust import is_own_run, remember_run
 
 OBS = [[0.5, -0.5, 1.0]]
 MODULE = "canary_of_a_checkpoint"

@@ -21,8 +21,8 @@ import pytest
 from command_line import TINY, Command, call_main
 from small_runs import SMALL, differences
 
-from rl_training import importing
-from rl_training.runtime.checkpointing import load_checkpoint
+from rl_training.core import user_code as importing
+from rl_training.storage.checkpoint import load_checkpoint
 
 pytest.importorskip("s3fs")
 moto = pytest.importorskip("moto.server")

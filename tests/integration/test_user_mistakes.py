@@ -16,10 +16,11 @@ from conftest import transitions
 from numpy.typing import NDArray
 
 from rl_training import BC
+from rl_training.compilation import performance
 from rl_training.config import TrainConfig
+from rl_training.core.errors import CheckpointError
 from rl_training.experiment import get_algorithm_spec
-from rl_training.runtime import performance, train
-from rl_training.types import CheckpointError
+from rl_training.runtime import train
 
 Arrays = dict[str, Any]
 

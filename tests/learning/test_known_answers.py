@@ -16,9 +16,9 @@ from families import cases
 from torch import Tensor, nn
 
 from rl_training.algorithms import ALGORITHMS, Algorithm
+from rl_training.core.batches import Rollout
+from rl_training.core.spaces import BoxActions, DiscreteActions, SpaceSpec
 from rl_training.data import TransitionDataset, with_annotations
-from rl_training.reading import Rollout
-from rl_training.spaces import BoxActions, DiscreteActions, SpaceSpec
 
 GAMMA = 0.9
 SMALL: dict[str, Any] = {

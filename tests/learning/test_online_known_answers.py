@@ -14,8 +14,8 @@ from families import cases
 from torch import Tensor
 
 from rl_training.algorithms import ALGORITHMS, Algorithm
-from rl_training.spaces import BoxActions, SpaceSpec
-from rl_training.types import Batch
+from rl_training.core.batches import Batch
+from rl_training.core.spaces import BoxActions, SpaceSpec
 
 GAMMA = 0.9
 NAMES = ("ddpg", "td3", "sac")

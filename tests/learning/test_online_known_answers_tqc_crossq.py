@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms import ALGORITHMS, Algorithm
-from rl_training.spaces import BoxActions, SpaceSpec
-from rl_training.types import Batch
+from rl_training.core.batches import Batch
+from rl_training.core.spaces import BoxActions, SpaceSpec
 
 pytestmark = pytest.mark.slow
 

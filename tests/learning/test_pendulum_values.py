@@ -13,7 +13,7 @@ import pytest
 
 from rl_training import estimate
 from rl_training.data import TransitionDataset, load_transition_dataset
-from rl_training.experiment.claims import student_interval
+from rl_training.ope.verdicts import student_interval
 
 TRUTHS = {
     "a2c": -133.6,

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from rl_training.algorithms import ALGORITHMS
-from rl_training.spaces import BoxActions, DiscreteActions, SpaceSpec
-from rl_training.types import Batch
+from rl_training.core.batches import Batch
+from rl_training.core.spaces import BoxActions, DiscreteActions, SpaceSpec
 
 ROWS = 256
 

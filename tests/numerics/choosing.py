@@ -10,8 +10,8 @@ from peers import OBS_DIM, batches
 from torch import Tensor
 
 from rl_training.algorithms import ALGORITHMS
-from rl_training.spaces import Column, DiscreteActions, SpaceSpec
-from rl_training.types import Batch
+from rl_training.core.batches import Batch
+from rl_training.core.spaces import Column, DiscreteActions, SpaceSpec
 
 CHOICES = 3
 SPACES = SpaceSpec.vector(OBS_DIM, DiscreteActions(CHOICES))

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from rl_training.types import Batch, Metrics
+from rl_training.core.batches import Batch, Metrics
 
 Layers: TypeAlias = list[tuple[Tensor, Tensor]]
 RTOL = 1e-10

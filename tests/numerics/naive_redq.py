@@ -13,7 +13,7 @@ import torch
 from peers import ACTION_DIM, OBS_DIM, actor_layers, copy_layers, critic_layers, peer_layers
 from torch import Tensor, nn
 
-from rl_training.types import Batch
+from rl_training.core.batches import Batch
 
 WIDTH = 16
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.algorithms import ALGORITHMS, Algorithm
-from rl_training.spaces import BoxActions, SpaceSpec
-from rl_training.types import Batch
+from rl_training.core.batches import Batch
+from rl_training.core.spaces import BoxActions, SpaceSpec
 
 OBS_DIM, ACTION_DIM = 5, 3
 SPACES = SpaceSpec.vector(OBS_DIM, BoxActions((-1.0,) * ACTION_DIM, (1.0,) * ACTION_DIM))

@@ -15,7 +15,7 @@ import torch
 from peers import ACTION_DIM, OBS_DIM
 from torch import Tensor
 
-from rl_training.types import Batch
+from rl_training.core.batches import Batch
 
 stable_baselines3 = pytest.importorskip("stable_baselines3", reason="needs the extra 'peers'")
 

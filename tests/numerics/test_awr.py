@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from rl_training.algorithms import Algorithm
 from rl_training.algorithms.awr import actor_objective, awr_loss, value_objective
+from rl_training.core.batches import Batch
 from rl_training.data import TransitionDataset, source_for, with_lambda_returns
-from rl_training.types import Batch
 
 RTOL = 1e-8
 

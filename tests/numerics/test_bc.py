@@ -10,9 +10,9 @@ import torch
 from peers import batches, build
 
 from rl_training.algorithms.bc import BC, bc_loss, discrete_bc_loss, stochastic_bc_loss
+from rl_training.core.errors import ConfigError
+from rl_training.core.spaces import DiscreteActions, SpaceSpec
 from rl_training.models.actors import LOG_STD_RANGE, gaussian_log_prob
-from rl_training.spaces import DiscreteActions, SpaceSpec
-from rl_training.types import ConfigError
 
 
 def test_deterministic_loss_is_the_mean_over_rows_and_dimensions() -> None:

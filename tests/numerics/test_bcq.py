@@ -10,8 +10,8 @@ import pytest
 import torch
 from peers import ACTION_DIM, OBS_DIM, assert_uniform, batches, build, normal, shake
 
+from rl_training.algorithms.base.losses import behavior_objective, soft_clipped_max
 from rl_training.algorithms.bcq import bcq_loss
-from rl_training.algorithms.losses import behavior_objective, soft_clipped_max
 from rl_training.models import BehaviorVAE, MLPBCQModel, PerturbationActor
 
 ROWS = 8

@@ -11,8 +11,9 @@ from peers import ACTION_DIM, batches, build
 from torch import Tensor
 
 from rl_training.algorithms.cal_ql import cal_ql_loss
+from rl_training.core.batches import Batch
+from rl_training.core.errors import DatasetError
 from rl_training.data.offline_dataset import TransitionDataset
-from rl_training.types import Batch, DatasetError
 
 # Cal-QL without a multiplier and a maximum in the target is CQL but for the calibration.
 PLAIN: dict[str, Any] = {"conservative_gap": None, "max_backup": "none", "critic_hidden_sizes": None}

@@ -11,8 +11,8 @@ from peers import ACTION_DIM, batches, build
 from torch import Tensor
 
 from rl_training.algorithms.cql import LagrangeForm, conservative_gaps, cql_loss, lagrange_objective
+from rl_training.core.batches import Batch
 from rl_training.models import MLPCQLModel
-from rl_training.types import Batch
 
 Patch = pytest.MonkeyPatch
 

@@ -12,8 +12,8 @@ from peers import OBS_DIM, batches, build
 from torch import Tensor, nn
 
 from rl_training.algorithms.crossq import crossq_loss
+from rl_training.core.batches import Batch
 from rl_training.models.batch_renorm import BatchRenorm
-from rl_training.types import Batch
 
 Patch = pytest.MonkeyPatch
 SMALL: dict[str, Any] = {"critic_hidden_sizes": (16, 16)}

@@ -19,8 +19,8 @@ from peers import (
 )
 from torch import Tensor
 
+from rl_training.algorithms.base.optimizers import polyak
 from rl_training.algorithms.ddpg import ddpg_loss
-from rl_training.algorithms.optim import polyak
 from rl_training.models import MLPDDPGModel
 
 

@@ -11,8 +11,8 @@ from choosing import build, choice_batches, distinct, fix_choices, minimum, slop
 from torch import Tensor
 
 from rl_training.algorithms.discrete_bcq import clone_loss, discrete_bcq_loss
+from rl_training.core.errors import ConfigError
 from rl_training.models.discrete import allowed_choices
-from rl_training.types import ConfigError
 
 LIKELY = torch.tensor([[0.6, 0.3, 0.1]]).double()
 

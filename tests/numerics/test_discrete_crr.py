@@ -13,7 +13,7 @@ from choosing import build, choice_batches, distinct, fix_choices, slopes, trans
 from peers import actor_layers, critic_layers
 
 from rl_training.algorithms.discrete_crr import actor_objective, discrete_crr_loss
-from rl_training.types import ConfigError
+from rl_training.core.errors import ConfigError
 
 POLICY = torch.tensor([[0.25, 0.75]]).double().log()
 

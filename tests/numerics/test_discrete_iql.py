@@ -14,7 +14,7 @@ from peers import actor_layers, critic_layers
 from torch import Tensor
 
 from rl_training.algorithms.iql import actor_objective, value_objective
-from rl_training.types import ConfigError
+from rl_training.core.errors import ConfigError
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import torch
 from choosing import MASKED, build, choice_batches, distinct, fix_choices, minimum, slopes, transition
 from torch import Tensor
 
-from rl_training.algorithms.choices import critic_objective, entropies, largest_entropies, normalized_entropy
+from rl_training.algorithms.base.choices import critic_objective, entropies, largest_entropies, normalized_entropy
 from rl_training.algorithms.discrete_sac import (
     DiscreteSAC,
     DiscreteSACHyper,
@@ -20,8 +20,8 @@ from rl_training.algorithms.discrete_sac import (
     temperature_objective,
 )
 from rl_training.config import TrainConfig
-from rl_training.runtime.options import mode_defaults, read_options
-from rl_training.types import ConfigError
+from rl_training.core.errors import ConfigError
+from rl_training.runtime.run_options import mode_defaults, read_options
 
 POLICY = torch.tensor([[0.0, math.log(3)]]).double().log_softmax(-1)
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 from peers import OBS_DIM, actor_layers, assert_layers_equal, batches, copy_layers, peer_batch, peer_layers
 
+from rl_training.acting.policy import Policy
 from rl_training.algorithms import ALGORITHMS, Algorithm, dqn_loss
+from rl_training.core.batches import Batch
+from rl_training.core.spaces import DiscreteActions, SpaceSpec
 from rl_training.models.discrete import ChoiceCritic, duel
-from rl_training.runtime.policy import Policy
-from rl_training.spaces import DiscreteActions, SpaceSpec
-from rl_training.types import Batch
 
 CHOICES = 3
 SPACES = SpaceSpec.vector(OBS_DIM, DiscreteActions(CHOICES))

@@ -12,11 +12,11 @@ import torch
 from peers import OBS_DIM, SPACES, batches, build, distinct, normal, reached
 from torch import Tensor, nn
 
+from rl_training.acting.policy import Policy
 from rl_training.algorithms import ALGORITHMS, awac, crr, iql
 from rl_training.config import TrainConfig
 from rl_training.models.actors import gaussian_log_prob
 from rl_training.runtime import load_policy, train
-from rl_training.runtime.policy import Policy
 
 MakeConfig = Callable[..., TrainConfig]
 UNIFORM = (torch.arange(20_000, dtype=torch.float64) + 0.5) / 10_000 - 1

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms import ALGORITHMS
-from rl_training.algorithms.fqe import FQE, FQEHyper, fqe_loss, fqe_targets
-from rl_training.algorithms.optim import AdamW
+from rl_training.algorithms.base.optimizers import AdamW
+from rl_training.core.spaces import BoxActions, DiscreteActions, SpaceSpec
 from rl_training.data import TransitionDataset
-from rl_training.runtime.datasets import fit_masks
-from rl_training.runtime.fitting import EvaluationLog, FitOptions, ValueFitter, resampled_episodes
-from rl_training.spaces import BoxActions, DiscreteActions, SpaceSpec
+from rl_training.ope.fitting import EvaluationLog, FitOptions, ValueFitter, resampled_episodes
+from rl_training.ope.fqe import FQE, FQEHyper, fqe_loss, fqe_targets
+from rl_training.runtime.run_data import fit_masks
 
 UNIT = SpaceSpec.vector(2, BoxActions((-1.0,), (1.0,)))
 QUICK: dict[str, Any] = {"hidden_sizes": (32,), "learning_rate": 3e-3, "batch_size": 64}

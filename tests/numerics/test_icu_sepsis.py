@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from sepsis import ACTIONS, RUNNING, SURVIVED, Floats, Log, Sepsis
 
-from rl_training.experiment.importance import (
+from rl_training.ope.importance import (
     doubly_robust,
     episode_folds,
     importance_sampling,
@@ -20,9 +20,9 @@ from rl_training.experiment.importance import (
     weighted_importance_sampling,
     weighted_per_decision,
 )
-from rl_training.experiment.intervals import EpisodeEstimate, episode_interval
-from rl_training.experiment.weights import WeightVerdict
-from rl_training.runtime.evaluation_data import Support, data_given
+from rl_training.ope.intervals import EpisodeEstimate, episode_interval
+from rl_training.ope.weights import WeightVerdict
+from rl_training.selection.evaluation_data import Support, data_given
 
 Ints = NDArray[np.int64]
 

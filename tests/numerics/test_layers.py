@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rl_training.models import EnsembleMLP, QEnsemble
 from rl_training.models.critics import Critic, QuantileEnsemble
-from rl_training.models.perceptrons import EnsembleLinear
+from rl_training.models.mlp import EnsembleLinear
 
 
 def _layers(ensemble: EnsembleMLP) -> list[EnsembleLinear]:

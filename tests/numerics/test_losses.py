@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rl_training.algorithms.losses import bellman, critic_objective
+from rl_training.algorithms.base.losses import bellman, critic_objective
 
 
 def test_termination_stops_the_bootstrap_and_nothing_else_does() -> None:

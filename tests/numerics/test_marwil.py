@@ -12,7 +12,7 @@ from peers import ACTION_DIM, OBS_DIM, actor_layers, assert_layers_equal, batche
 from torch import Tensor, nn
 
 from rl_training.algorithms.marwil import marwil_loss, moved_scale
-from rl_training.types import Batch
+from rl_training.core.batches import Batch
 
 RTOL = 1e-8
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rl_training.algorithms.optim import Adam, clip, gradient_norm, polyak
+from rl_training.algorithms.base.optimizers import Adam, clip, gradient_norm, polyak
 
 
 @pytest.mark.parametrize("beta1", [0.9, 0.5])

@@ -25,10 +25,10 @@ from peers import (
 )
 from torch import Tensor, nn
 
-from rl_training.algorithms.base import Step
+from rl_training.algorithms.base.algorithm import Step
 from rl_training.algorithms.cql import CQL
+from rl_training.core.batches import Batch
 from rl_training.models import MLPCQLModel
-from rl_training.types import Batch
 
 RTOL = 1e-8
 SAMPLES = 4

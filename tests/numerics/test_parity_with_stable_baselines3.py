@@ -27,7 +27,7 @@ from sb3_peers import (
     use_their_log_prob,
 )
 
-from rl_training.types import Batch
+from rl_training.core.batches import Batch
 
 RTOL = 1e-10
 UPDATES = 10

@@ -13,15 +13,16 @@ import torch
 from peers import OBS_DIM, actor_layers, assert_layers_equal, copy_layers, peer_layers
 from torch import Tensor
 
+from rl_training.acting.collecting import RewardScaler
 from rl_training.algorithms import ALGORITHMS, ppo_loss
 from rl_training.algorithms.ppo import policy_objective, standardize, value_objective
 from rl_training.config import TrainConfig
-from rl_training.returns import generalized_advantages
+from rl_training.core.batches import Batch
+from rl_training.core.errors import ConfigError
+from rl_training.core.returns import generalized_advantages
+from rl_training.core.spaces import BoxActions, DiscreteActions, SpaceSpec
 from rl_training.runtime.assembly import open_session
-from rl_training.runtime.collecting import RewardScaler
-from rl_training.runtime.options import read_options
-from rl_training.spaces import BoxActions, DiscreteActions, SpaceSpec
-from rl_training.types import Batch, ConfigError
+from rl_training.runtime.run_options import read_options
 
 SPACES = {
     "continuous": SpaceSpec.vector(OBS_DIM, BoxActions((-1.0,) * 3, (1.0,) * 3)),

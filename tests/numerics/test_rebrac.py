@@ -15,12 +15,13 @@ from peers import ACTION_DIM, OBS_DIM, assert_uniform, batches, build, shake
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rl_training.algorithms.losses import bellman, smooth
+from rl_training.algorithms.base.losses import bellman, smooth
 from rl_training.algorithms.rebrac import ReBRACHyper, actor_objective, penalized_values, rebrac_loss
 from rl_training.config import TrainConfig
+from rl_training.core.batches import Batch
+from rl_training.core.errors import DatasetError
 from rl_training.models import MLPReBRACModel
 from rl_training.runtime import Callback, TrainerState, train
-from rl_training.types import Batch, DatasetError
 
 ROWS = 8
 MakeConfig = Callable[..., TrainConfig]

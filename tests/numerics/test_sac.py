@@ -22,7 +22,7 @@ from peers import (
 from torch import Tensor
 from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
-from rl_training.algorithms.losses import temperature_objective
+from rl_training.algorithms.base.losses import temperature_objective
 from rl_training.algorithms.sac import sac_loss
 from rl_training.models import MLPSACModel
 

@@ -12,7 +12,7 @@ from peers import ACTION_DIM, batches, build
 from torch import Tensor
 from torch.nn import functional
 
-from rl_training.algorithms.losses import critic_objective
+from rl_training.algorithms.base.losses import critic_objective
 from rl_training.algorithms.sac_n import actor_objective, sac_n_loss
 from rl_training.models import MLPSACNModel
 

@@ -95,7 +95,7 @@ def test_the_actor_and_the_targets_move_on_even_updates_only() -> None:
 
 
 def test_smoothing_noise_is_clipped_and_actions_stay_in_bounds() -> None:
-    from rl_training.algorithms.losses import smooth
+    from rl_training.algorithms.base.losses import smooth
 
     actions = torch.zeros(10_000, 1)
     noisy = smooth(actions, 5.0, 0.5)

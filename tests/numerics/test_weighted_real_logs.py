@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from sepsis import Sepsis
 
 from rl_training import estimate
-from rl_training.experiment.estimation import Estimates
-from rl_training.types import ConfigError
+from rl_training.core.errors import ConfigError
+from rl_training.selection.estimate import Estimates
 
 ITEMS = 34
 COLUMNS = {

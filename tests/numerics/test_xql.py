@@ -12,7 +12,7 @@ from peers import ACTION_DIM, OBS_DIM, actor_layers, assert_layers_equal, batche
 from torch import Tensor, nn
 
 from rl_training.algorithms.xql import value_objective, xql_loss
-from rl_training.types import Batch
+from rl_training.core.batches import Batch
 
 
 def _loss(z: list[float], errors: tuple[float, float] = (0.0, 0.0), **hyper: Any) -> dict[str, float]:

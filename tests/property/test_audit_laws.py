@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from rl_training.core.spaces import BoxActions
 from rl_training.data import TransitionDataset
-from rl_training.data.audit import Finding, View, borders, check_data
-from rl_training.spaces import BoxActions
+from rl_training.data.audit import borders
+from rl_training.data.audit.checks import Finding, View, check_data
 
 LAW = settings(deadline=None, max_examples=30, derandomize=True)
 SEEDS = st.integers(0, 2**31 - 1)

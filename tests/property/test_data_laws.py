@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rl_training.data import TransitionDataset, mix_transition_datasets, sample_trajectory_windows
-from rl_training.data.sampling import BLOCK, BlockSampler
+from rl_training.data.replay.samplers import BLOCK, BlockSampler
 
 # The same cases on every run: a failure is the fault of the change that it comes with.
 LAW = settings(deadline=None, max_examples=60, derandomize=True)

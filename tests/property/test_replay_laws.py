@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from rl_training.core.batches import Batch
 from rl_training.data import (
     Hindsight,
     MixedSource,
     ReplayBuffer,
     TransitionDataset,
 )
-from rl_training.types import Batch
 
 # The same cases on every run: a failure is the fault of the change that it comes with.
 LAW = settings(deadline=None, max_examples=60, derandomize=True)

@@ -13,7 +13,6 @@ from conftest import packaged
 from pydantic import Field
 
 from rl_training.algorithms import ALGORITHMS
-from rl_training.binding import MODES, bind, describe, options, options_with
 from rl_training.config import (
     RewardTransformConfig,
     TrainConfig,
@@ -24,8 +23,9 @@ from rl_training.config import (
     parse_yaml,
     read_config,
 )
-from rl_training.runtime.options import bind_options, option_groups, option_modes, read_options
-from rl_training.types import ConfigError
+from rl_training.core.errors import ConfigError
+from rl_training.core.options import MODES, bind, describe, options, options_with
+from rl_training.runtime.run_options import bind_options, option_groups, option_modes, read_options
 
 
 @options

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rl_training.cli.console import column_widths, print_table, score_text
+from rl_training.cli.display.console import column_widths, print_table, score_text
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rl_training.files import atomic_write, write_text, writing
-from rl_training.types import StorageError
+from rl_training.core.errors import StorageError
+from rl_training.core.files import atomic_write, write_text, writing
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:

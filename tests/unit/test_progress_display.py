@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from rl_training.cli import progress
+from rl_training.cli.display import progress
+from rl_training.cli.display.progress import TITLES, ProgressDisplay
 from rl_training.cli.pipeline import print_result
-from rl_training.cli.progress import TITLES, ProgressDisplay
 from rl_training.experiment import SeedProgress
-from rl_training.experiment.pipeline import STAGES, PipelineResult
+from rl_training.pipeline.run import STAGES, PipelineResult
 
 Lines = Callable[[], list[str]]
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from rl_training.spaces import BoxActions, Column, DiscreteActions, SpaceSpec
-from rl_training.types import ConfigError, DatasetError
+from rl_training.core.errors import ConfigError, DatasetError
+from rl_training.core.spaces import BoxActions, Column, DiscreteActions, SpaceSpec
 
 BOX = BoxActions((-2.0, 0.0), (2.0, 1.0))
 CHOICES = DiscreteActions(3, start=5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rl_training.text import duration_text, first_of, memory_text, number_text, plural, size_text, step_of_name
+from rl_training.core.text import duration_text, first_of, memory_text, number_text, plural, size_text, step_of_name
 
 
 @pytest.mark.parametrize(

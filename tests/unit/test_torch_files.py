@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import nn
 
-from rl_training.torch_files import read_tree
-from rl_training.types import DatasetError
+from rl_training.core.errors import DatasetError
+from rl_training.core.torch_files import read_tree
 
 
 def read(path: Path) -> Any:

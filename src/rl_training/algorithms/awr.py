@@ -18,14 +18,13 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional
 
-from rl_training.algorithms import losses
-from rl_training.algorithms.base import Algorithm, Step, register
-from rl_training.algorithms.hyper import LambdaReturnHyper
-from rl_training.binding import option, options
+from rl_training.algorithms.base import losses
+from rl_training.algorithms.base.algorithm import Algorithm, Step, register
+from rl_training.algorithms.base.hyper import LambdaReturnHyper
+from rl_training.core.batches import Batch, Metrics, Transitions
+from rl_training.core.options import option, options
 from rl_training.models import MLPAWRModel
 from rl_training.models.actors import gaussian_log_prob
-from rl_training.reading import Transitions
-from rl_training.types import Batch, Metrics
 
 
 @options

@@ -16,14 +16,13 @@ from typing import Literal
 
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, Hyper, Step, register
-from rl_training.algorithms.choices import normalized_entropy, share
-from rl_training.binding import option, options
+from rl_training.algorithms.base.algorithm import Algorithm, Hyper, Step, register
+from rl_training.algorithms.base.choices import normalized_entropy, share
+from rl_training.core.batches import Batch, Metrics, Transitions
+from rl_training.core.options import option, options
 from rl_training.models import MLPBCModel
 from rl_training.models.actors import gaussian_log_prob
 from rl_training.models.discrete import pick
-from rl_training.reading import Transitions
-from rl_training.types import Batch, Metrics
 
 
 @options

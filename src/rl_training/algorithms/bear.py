@@ -24,12 +24,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from rl_training.algorithms import losses
-from rl_training.algorithms.base import Algorithm, Step, register
-from rl_training.algorithms.hyper import VAEHyper
-from rl_training.binding import option, options
+from rl_training.algorithms.base import losses
+from rl_training.algorithms.base.algorithm import Algorithm, Step, register
+from rl_training.algorithms.base.hyper import VAEHyper
+from rl_training.core.batches import Batch, Metrics
+from rl_training.core.options import option, options
 from rl_training.models import MLPBEARModel
-from rl_training.types import Batch, Metrics
 
 Kernel = Literal["laplacian", "gaussian"]
 

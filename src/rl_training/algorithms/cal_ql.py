@@ -18,11 +18,10 @@ import math
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import TRANSITION, register
+from rl_training.algorithms.base.algorithm import TRANSITION, register
 from rl_training.algorithms.cql import CQL, CQLHyper, cql_loss
-from rl_training.binding import options
-from rl_training.reading import Transitions
-from rl_training.types import Metrics
+from rl_training.core.batches import Metrics, Transitions
+from rl_training.core.options import options
 
 
 @options

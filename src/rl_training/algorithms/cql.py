@@ -24,13 +24,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from rl_training.algorithms import losses
-from rl_training.algorithms.base import TRANSITION, Algorithm, Step, ValueHyper, register
-from rl_training.algorithms.hyper import CalibrationHyper, EntropyHyper
-from rl_training.binding import option, options, refuse_unused
+from rl_training.algorithms.base import losses
+from rl_training.algorithms.base.algorithm import TRANSITION, Algorithm, Step, ValueHyper, register
+from rl_training.algorithms.base.hyper import CalibrationHyper, EntropyHyper
+from rl_training.core.batches import Batch, Metrics, Transitions
+from rl_training.core.options import option, options, refuse_unused
 from rl_training.models import MLPCQLModel
-from rl_training.reading import Transitions
-from rl_training.types import Batch, Metrics
 
 LagrangeForm = Literal["weight_outside", "weight_inside"]
 

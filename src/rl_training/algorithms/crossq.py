@@ -22,14 +22,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rl_training.algorithms import losses
-from rl_training.algorithms.base import Algorithm, Step, register
-from rl_training.algorithms.hyper import ActorCriticHyper, EntropyHyper, network_option
+from rl_training.algorithms.base import losses
+from rl_training.algorithms.base.algorithm import Algorithm, Step, register
+from rl_training.algorithms.base.hyper import ActorCriticHyper, EntropyHyper, network_option
 from rl_training.algorithms.sac import actor_objective, half_squared_error
-from rl_training.binding import option, options
+from rl_training.core.batches import Batch, Metrics
+from rl_training.core.errors import ConfigError
+from rl_training.core.options import option, options
 from rl_training.models import MLPCrossQModel
-from rl_training.models.perceptrons import Norm
-from rl_training.types import Batch, ConfigError, Metrics
+from rl_training.models.mlp import Norm
 
 
 @options

@@ -20,12 +20,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rl_training.algorithms import losses
-from rl_training.algorithms.base import Algorithm, Step, ValueHyper, register
-from rl_training.binding import option, options, refuse_unused
+from rl_training.algorithms.base import losses
+from rl_training.algorithms.base.algorithm import Algorithm, Step, ValueHyper, register
+from rl_training.core.batches import Batch, Metrics
+from rl_training.core.options import option, options, refuse_unused
 from rl_training.models import MLPCRRModel
 from rl_training.models.actors import gaussian_log_prob
-from rl_training.types import Batch, Metrics
 
 Weights = Literal["exp", "binary", "constant"]
 

@@ -13,11 +13,11 @@ stronger on HalfCheetah and Walker2d, a little weaker on Hopper and Ant.
 
 from __future__ import annotations
 
-from rl_training.algorithms import losses
-from rl_training.algorithms.base import Algorithm, Step, ValueHyper, register
-from rl_training.binding import option, options
+from rl_training.algorithms.base import losses
+from rl_training.algorithms.base.algorithm import Algorithm, Step, ValueHyper, register
+from rl_training.core.batches import Batch, Metrics
+from rl_training.core.options import option, options
 from rl_training.models import MLPDDPGModel
-from rl_training.types import Batch, Metrics
 
 
 @options

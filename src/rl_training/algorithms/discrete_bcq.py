@@ -17,14 +17,14 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from rl_training.algorithms import losses
-from rl_training.algorithms.base import Step, register
-from rl_training.algorithms.choices import share
+from rl_training.algorithms.base import losses
+from rl_training.algorithms.base.algorithm import Step, register
+from rl_training.algorithms.base.choices import share
 from rl_training.algorithms.dqn import DQN, DQNHyper, dqn_loss
-from rl_training.binding import option, options
+from rl_training.core.batches import Batch, Metrics
+from rl_training.core.options import option, options
 from rl_training.models.discrete import allowed_choices, pick
-from rl_training.models.discrete_bundles import MLPDiscreteBCQModel
-from rl_training.types import Batch, Metrics
+from rl_training.models.discrete_models import MLPDiscreteBCQModel
 
 
 @options

@@ -19,12 +19,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from rl_training.algorithms import losses
-from rl_training.algorithms.base import register
-from rl_training.algorithms.choices import conservative_gap
+from rl_training.algorithms.base import losses
+from rl_training.algorithms.base.algorithm import register
+from rl_training.algorithms.base.choices import conservative_gap
 from rl_training.algorithms.dqn import DQN, DQNHyper, dqn_loss
-from rl_training.binding import option, options
-from rl_training.types import Batch, Metrics
+from rl_training.core.batches import Batch, Metrics
+from rl_training.core.options import option, options
 
 
 @options

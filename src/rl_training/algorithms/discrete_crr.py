@@ -22,14 +22,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rl_training.algorithms import losses
-from rl_training.algorithms.base import Algorithm, Step, ValueHyper, register
-from rl_training.algorithms.choices import critic_objective, normalized_entropy
+from rl_training.algorithms.base import losses
+from rl_training.algorithms.base.algorithm import Algorithm, Step, ValueHyper, register
+from rl_training.algorithms.base.choices import critic_objective, normalized_entropy
 from rl_training.algorithms.crr import Weights, weighted_imitation
-from rl_training.binding import option, options, refuse_unused
+from rl_training.core.batches import Batch, Metrics
+from rl_training.core.options import option, options, refuse_unused
 from rl_training.models.discrete import expectation, pick
-from rl_training.models.discrete_bundles import MLPDiscreteCRRModel
-from rl_training.types import Batch, Metrics
+from rl_training.models.discrete_models import MLPDiscreteCRRModel
 
 
 @options

@@ -29,14 +29,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rl_training.algorithms import losses
-from rl_training.algorithms.base import Algorithm, Hyper, Step, register
-from rl_training.algorithms.choices import share
-from rl_training.algorithms.quantiles import bellman_atoms, quantile_huber_loss
-from rl_training.binding import option, options
+from rl_training.algorithms.base import losses
+from rl_training.algorithms.base.algorithm import Algorithm, Hyper, Step, register
+from rl_training.algorithms.base.choices import share
+from rl_training.algorithms.base.quantiles import bellman_atoms, quantile_huber_loss
+from rl_training.core.batches import Batch, Metrics
+from rl_training.core.options import option, options
 from rl_training.models.discrete import pick
-from rl_training.models.discrete_bundles import MLPDQNModel
-from rl_training.types import Batch, Metrics
+from rl_training.models.discrete_models import MLPDQNModel
 
 
 @options

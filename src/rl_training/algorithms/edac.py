@@ -13,11 +13,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rl_training.algorithms import losses
-from rl_training.algorithms.base import register
+from rl_training.algorithms.base import losses
+from rl_training.algorithms.base.algorithm import register
 from rl_training.algorithms.sac_n import SACN, SACNHyper, actor_objective
-from rl_training.binding import option, options
-from rl_training.types import Batch, Metrics
+from rl_training.core.batches import Batch, Metrics
+from rl_training.core.options import option, options
 
 
 @options

@@ -21,14 +21,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl_training.algorithms import losses
-from rl_training.algorithms.base import Algorithm, Step, register
-from rl_training.algorithms.hyper import LambdaReturnHyper
-from rl_training.binding import option, options
+from rl_training.algorithms.base import losses
+from rl_training.algorithms.base.algorithm import Algorithm, Step, register
+from rl_training.algorithms.base.hyper import LambdaReturnHyper
+from rl_training.core.batches import Batch, Metrics, Transitions
+from rl_training.core.options import option, options
 from rl_training.models import MLPMARWILModel
 from rl_training.models.actors import gaussian_log_prob
-from rl_training.reading import Transitions
-from rl_training.types import Batch, Metrics
 
 
 @options

@@ -21,13 +21,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rl_training.algorithms import losses
-from rl_training.algorithms.base import TRANSITION, Algorithm, Step, register
-from rl_training.algorithms.hyper import SmoothingHyper
-from rl_training.binding import option, options
+from rl_training.algorithms.base import losses
+from rl_training.algorithms.base.algorithm import TRANSITION, Algorithm, Step, register
+from rl_training.algorithms.base.hyper import SmoothingHyper
+from rl_training.core.batches import Batch, Metrics, Transitions
+from rl_training.core.options import option, options
 from rl_training.models import MLPReBRACModel
-from rl_training.reading import Transitions
-from rl_training.types import Batch, Metrics
 
 
 @options

@@ -28,12 +28,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from rl_training.algorithms import losses
-from rl_training.algorithms.base import Algorithm, Step, register
+from rl_training.algorithms.base import losses
+from rl_training.algorithms.base.algorithm import Algorithm, Step, register
 from rl_training.algorithms.sac import SACHyper
-from rl_training.binding import option, options
+from rl_training.core.batches import Batch, Metrics
+from rl_training.core.options import option, options
 from rl_training.models import MLPREDQModel
-from rl_training.types import Batch, Metrics
 
 
 @options

@@ -16,9 +16,9 @@ log-densities, which are infinite on the bounds, while here logged actions only 
 
 from __future__ import annotations
 
-from rl_training.algorithms.base import register
+from rl_training.algorithms.base.algorithm import register
 from rl_training.algorithms.redq import REDQ, REDQHyper, redq_loss
-from rl_training.binding import options
+from rl_training.core.options import options
 
 
 @options

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from rl_training.algorithms import losses
-from rl_training.algorithms.base import Algorithm, Step, ValueHyper, register
-from rl_training.algorithms.hyper import EntropyHyper
-from rl_training.binding import option, options
+from rl_training.algorithms.base import losses
+from rl_training.algorithms.base.algorithm import Algorithm, Step, ValueHyper, register
+from rl_training.algorithms.base.hyper import EntropyHyper
+from rl_training.core.batches import Batch, Metrics
+from rl_training.core.options import option, options
 from rl_training.models import MLPSACModel
-from rl_training.types import Batch, Metrics
 
 
 @options

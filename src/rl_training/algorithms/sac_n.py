@@ -18,12 +18,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rl_training.algorithms import losses
-from rl_training.algorithms.base import Algorithm, Step, register
+from rl_training.algorithms.base import losses
+from rl_training.algorithms.base.algorithm import Algorithm, Step, register
 from rl_training.algorithms.sac import SACHyper
-from rl_training.binding import option, options
+from rl_training.core.batches import Batch, Metrics
+from rl_training.core.options import option, options
 from rl_training.models import MLPSACNModel
-from rl_training.types import Batch, Metrics
 
 
 @options

@@ -11,12 +11,12 @@ as is the warm-up of 25 000 steps.
 
 from __future__ import annotations
 
-from rl_training.algorithms import losses
-from rl_training.algorithms.base import Algorithm, Step, register
-from rl_training.algorithms.hyper import SmoothingHyper
-from rl_training.binding import option, options
+from rl_training.algorithms.base import losses
+from rl_training.algorithms.base.algorithm import Algorithm, Step, register
+from rl_training.algorithms.base.hyper import SmoothingHyper
+from rl_training.core.batches import Batch, Metrics
+from rl_training.core.options import option, options
 from rl_training.models import MLPTD3Model
-from rl_training.types import Batch, Metrics
 
 
 @options

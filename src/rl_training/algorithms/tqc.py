@@ -21,13 +21,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rl_training.algorithms import losses
-from rl_training.algorithms.base import register
-from rl_training.algorithms.quantiles import bellman_atoms, quantile_huber_loss
+from rl_training.algorithms.base import losses
+from rl_training.algorithms.base.algorithm import register
+from rl_training.algorithms.base.quantiles import bellman_atoms, quantile_huber_loss
 from rl_training.algorithms.sac import SAC, SACHyper
-from rl_training.binding import option, options
+from rl_training.core.batches import Batch, Metrics
+from rl_training.core.options import option, options
 from rl_training.models import MLPTQCModel
-from rl_training.types import Batch, Metrics
 
 
 @options

@@ -18,11 +18,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rl_training.algorithms import losses
-from rl_training.algorithms.base import Step, register
+from rl_training.algorithms.base import losses
+from rl_training.algorithms.base.algorithm import Step, register
 from rl_training.algorithms.iql import ImplicitAlgorithm, ImplicitHyper, actor_objective, bootstrap_objective
-from rl_training.binding import option, options
-from rl_training.types import Batch, Metrics
+from rl_training.core.batches import Batch, Metrics
+from rl_training.core.options import option, options
 
 
 @options

@@ -13,10 +13,12 @@ from typing import Any, ClassVar
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import Self, Unpack
 
+from rl_training.acting.evaluation import EpisodeOptions
 from rl_training.config import TrainConfig
+from rl_training.core.errors import UserError, nearest
 from rl_training.envs import env_id_for
-from rl_training.experiment.handing_over import export_with_report
 from rl_training.experiment.registry import AlgorithmSpec, list_algorithms
+from rl_training.reports.handover import export_with_report
 from rl_training.runtime import (
     Export,
     Policy,
@@ -30,11 +32,9 @@ from rl_training.runtime import (
     train,
 )
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.evaluation import EpisodeOptions
-from rl_training.runtime.finding import find_checkpoint
-from rl_training.runtime.options import ConfigSource, merge, plain_config
 from rl_training.runtime.progress import ProgressCallback
-from rl_training.types import UserError, nearest
+from rl_training.runtime.run_options import ConfigSource, merge, plain_config
+from rl_training.storage.find import find_checkpoint
 
 
 class ManagedAlgorithm:

@@ -19,17 +19,17 @@ import typer
 import rl_training
 from rl_training.cli import export, policies, report, train
 from rl_training.cli.config import config_app, list_
-from rl_training.cli.console import print_json
 from rl_training.cli.data import data_app
+from rl_training.cli.display.console import print_json
 from rl_training.cli.doctor import doctor
 from rl_training.cli.env import env_app
 from rl_training.cli.estimate import estimate
 from rl_training.cli.pipeline import pipeline
 from rl_training.cli.select import select
 from rl_training.cli.sweep import sweep, tune
-from rl_training.importing import ASK
-from rl_training.signals import exit_status, raised
-from rl_training.types import UserError
+from rl_training.core.errors import UserError
+from rl_training.core.signals import exit_status, raised
+from rl_training.core.user_code import ASK
 
 SPINS = "2000"
 """How many turns of OpenMP's loop a waiting thread spins before it gives up its core. With OpenMP's own default, two

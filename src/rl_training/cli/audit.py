@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rl_training.cli.columns import takes_columns
-from rl_training.cli.console import print_json, print_table
-from rl_training.cli.options import ImportOption, JsonOption
-from rl_training.files import write_text
-from rl_training.templates import fill_template
-from rl_training.types import ConfigError
+from rl_training.cli.display.columns import takes_columns
+from rl_training.cli.display.console import print_json, print_table
+from rl_training.cli.display.options import ImportOption, JsonOption
+from rl_training.core.errors import ConfigError
+from rl_training.core.files import write_text
+from rl_training.core.templates import fill_template
 
 if TYPE_CHECKING:
-    from rl_training.runtime.auditing import Audit, Finding
+    from rl_training.data.audit_data import Audit, Finding
 
 MEANING = (
     "fail: the data is wrong, whatever it is about. warn: it looks wrong, or limits what can be learned; for some data "
@@ -34,7 +34,7 @@ def audit(
     columns: dict[str, Any] | None,
 ) -> None:
     """Look for mistakes in logged data before training on it; the status is 1 if a check fails."""
-    from rl_training.runtime.auditing import audit_data
+    from rl_training.data.audit_data import audit_data
 
     if html is not None and Path(html).suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"--html expects a file that ends with .html, got {html!r}")
@@ -74,7 +74,7 @@ def _details(finding: Finding) -> dict[str, str]:
 
 def summary(report: Audit) -> str:
     """The whole report in a sentence."""
-    from rl_training.data.audit.finding import count_verdicts
+    from rl_training.data.audit.view import count_verdicts
 
     counts = count_verdicts([each.verdict for each in report.findings])
     size = "" if report.rows is None else f" ({report.rows:,} rows)"

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from rl_training.cli.console import cell, print_json, print_table
-from rl_training.cli.options import ImportOption, JsonOption, MoreSets, SetOption
-from rl_training.importing import has_imported
-from rl_training.types import ConfigError, UserError, nearest
+from rl_training.cli.display.console import cell, print_json, print_table
+from rl_training.cli.display.options import ImportOption, JsonOption, MoreSets, SetOption
+from rl_training.core.errors import ConfigError, UserError, nearest
+from rl_training.core.user_code import has_imported
 
 config_app = typer.Typer(help="Look at configurations.", no_args_is_help=True)
 
@@ -73,7 +73,7 @@ def config_validate(
     as_json: JsonOption = False,
 ) -> None:
     """Check configurations, and that the files they name exist, without running them."""
-    from rl_training.runtime.options import missing_files, read_options
+    from rl_training.runtime.run_options import missing_files, read_options
 
     configs = [word for word in words if "=" not in word]
     overrides = [*(set_ or []), *(word for word in words if "=" in word)]

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from rl_training.cli.audit import audit
-from rl_training.cli.columns import takes_columns
-from rl_training.cli.console import print_json, print_table, working
-from rl_training.cli.options import BestOption, ImportOption, JsonOption
-from rl_training.text import number_text
-from rl_training.types import LARGEST_SEED, ConfigError
+from rl_training.cli.display.columns import takes_columns
+from rl_training.cli.display.console import print_json, print_table, working
+from rl_training.cli.display.options import BestOption, ImportOption, JsonOption
+from rl_training.core.errors import LARGEST_SEED, ConfigError
+from rl_training.core.text import number_text
 
 SOURCE = "A .npz, .pt, .hdf5, .csv or .parquet file, a folder that ends in .rlt, or the id of a Minari dataset."
 SourceArgument = Annotated[str, typer.Argument(metavar="DATA", help=SOURCE)]
@@ -44,8 +44,8 @@ def inspect(
 ) -> None:
     """Say what is in a dataset: fields, episodes and how they end, returns, bounds, memory."""
     from rl_training.data.conversion import load_any
-    from rl_training.data.inspection import inspect_dataset
-    from rl_training.experiment.data_plot import check_picture, plot_dataset
+    from rl_training.data.inspect import inspect_dataset
+    from rl_training.reports.data_plot import check_picture, plot_dataset
 
     if plot is not None:
         check_picture(plot)
@@ -72,7 +72,7 @@ def head(
 ) -> None:
     """Show the first rows of a dataset."""
     from rl_training.data.conversion import load_any
-    from rl_training.data.inspection import first_rows
+    from rl_training.data.inspect import first_rows
 
     rows = first_rows(load_any(source, columns), count)
     if as_json:
@@ -160,9 +160,9 @@ def collect(
     as_json: JsonOption = False,
 ) -> None:
     """Let a policy act, and write what happens as a dataset with raw rewards."""
+    from rl_training.compilation.performance import set_threads
     from rl_training.runtime import collect as collect_run
-    from rl_training.runtime.finding import find_checkpoint
-    from rl_training.runtime.performance import set_threads
+    from rl_training.storage.find import find_checkpoint
 
     if random == (checkpoint is not None):
         raise ConfigError("give either --checkpoint or --random")

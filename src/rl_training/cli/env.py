@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rl_training.cli.console import print_json
-from rl_training.cli.options import ImportOption, JsonOption
-from rl_training.types import UserError
+from rl_training.cli.display.console import print_json
+from rl_training.cli.display.options import ImportOption, JsonOption
+from rl_training.core.errors import UserError
 
 if TYPE_CHECKING:
     from rl_training.envs import EnvReport
@@ -53,7 +53,7 @@ def check(
 def _view(report: EnvReport) -> dict[str, str]:
     """The environment as algorithms see it, by name."""
     from rl_training.experiment import list_algorithms
-    from rl_training.runtime.options import mode_defaults
+    from rl_training.runtime.run_options import mode_defaults
 
     def fits(algorithm: Any) -> bool:
         needs_goals = mode_defaults(algorithm, algorithm.mode).get("replay") == "hindsight"

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rl_training.cli.console import print_json, print_table, working
-from rl_training.cli.options import BestOption, ImportOption, JsonOption, QuietOption, RunArgument
+from rl_training.cli.display.console import print_json, print_table, working
+from rl_training.cli.display.options import BestOption, ImportOption, JsonOption, QuietOption, RunArgument
 from rl_training.cli.policies import load
-from rl_training.text import plural
+from rl_training.core.text import plural
 
 if TYPE_CHECKING:
     from rl_training.runtime import Export
@@ -31,9 +31,9 @@ def export(
     quiet: QuietOption = False,
 ) -> None:
     """Write a trained policy as an ONNX file with description, check and report, for use without this package."""
-    from rl_training.experiment.handing_over import export_with_report
+    from rl_training.reports.handover import export_with_report
     from rl_training.runtime import export_policy
-    from rl_training.runtime.finding import find_checkpoint
+    from rl_training.storage.find import find_checkpoint
 
     path = find_checkpoint(run, name="best.pt" if best else "latest.pt")
     with working(quiet=quiet or as_json) as show:

@@ -8,17 +8,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rl_training.cli.console import print_json, print_table
-from rl_training.cli.options import ImportOption, JsonOption, QuietOption, RayOption, WorkersOption, worker_count
-from rl_training.importing import command_text
-from rl_training.text import duration_text, number_text, plural
-from rl_training.types import UserError
+from rl_training.cli.display.console import print_json, print_table
+from rl_training.cli.display.options import (
+    ImportOption,
+    JsonOption,
+    QuietOption,
+    RayOption,
+    WorkersOption,
+    worker_count,
+)
+from rl_training.core.errors import UserError
+from rl_training.core.text import duration_text, number_text, plural
+from rl_training.core.user_code import command_text
 
 if TYPE_CHECKING:
+    from rl_training.experiment.sweep import CellResult
     from rl_training.experiment.sweep_cost import Cost
     from rl_training.experiment.sweep_spec import Cell, SweepSpec
-    from rl_training.experiment.sweeping import CellResult
-    from rl_training.experiment.tuning import TuneResult
+    from rl_training.experiment.tune import TuneResult
 
 OUT_HELP = "Folder of the sweep; the same command does what is missing there. Default sweeps/<name of the file>."
 SEARCH_OUT_HELP = "Folder of the search; the same command goes on with it. Default tuning/<name of the file>."
@@ -38,9 +45,9 @@ def sweep(
     as_json: JsonOption = False,
 ) -> None:
     """Train every combination of options in a file; given again, those that are missing."""
-    from rl_training.cli.progress import shown
+    from rl_training.cli.display.progress import shown
+    from rl_training.experiment.sweep import find_cells, run_sweep
     from rl_training.experiment.sweep_spec import make_cells, read_sweep
-    from rl_training.experiment.sweeping import find_cells, run_sweep
 
     if not Path(file).is_file():
         raise UserError(f"{file!r} does not exist: expected a YAML file that says what varies")
@@ -56,7 +63,7 @@ def sweep(
 
 def _report(results: Sequence[CellResult], out: Path, *, quiet: bool, as_json: bool) -> None:
     """What came of the runs: where the report is, or what failed."""
-    from rl_training.cli.progress import tell_interrupt
+    from rl_training.cli.display.progress import tell_interrupt
 
     failed = [each for each in results if each.progress.status == "failed"]
     if as_json:
@@ -78,7 +85,7 @@ def _show_cost(
     spec: SweepSpec, cells: Sequence[Cell], workers: int, ray: str | None, *, quiet: bool, as_json: bool
 ) -> None:
     """Print every run, what is left of it to do, and what that takes."""
-    from rl_training.cli.console import working
+    from rl_training.cli.display.console import working
     from rl_training.experiment.pools import count_workers
     from rl_training.experiment.sweep_cost import estimate_costs, total_seconds
 
@@ -109,9 +116,9 @@ def tune(
     as_json: JsonOption = False,
 ) -> None:
     """Search for good options, and say how sure it is that they are better than the default ones."""
-    from rl_training.cli.progress import shown
+    from rl_training.cli.display.progress import shown
+    from rl_training.experiment.tune import run_tuning
     from rl_training.experiment.tune_spec import read_tune
-    from rl_training.experiment.tuning import run_tuning
 
     if not Path(file).is_file():
         raise UserError(f"{file!r} does not exist: expected a YAML file that says what to search")
@@ -127,7 +134,7 @@ def tune(
 
 def print_search(result: TuneResult) -> None:
     """The best options, whether they are better than the default ones, and where the files are."""
-    from rl_training.experiment.tuning import options_text
+    from rl_training.experiment.tune import options_text
 
     counts = ", ".join(f"{count} {name}" for name, count in result.trials.items() if count)
     pictures = [name for name in ("history.png", "importance.png") if (result.out / name).is_file()]

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from rl_training.cli.columns import takes_columns
 from rl_training.cli.config import names_beginning
-from rl_training.cli.console import next_command, print_json, summary
-from rl_training.cli.options import (
+from rl_training.cli.display.columns import takes_columns
+from rl_training.cli.display.console import next_command, print_json, summary
+from rl_training.cli.display.options import (
     ImportOption,
     JsonOption,
     MoreSets,
@@ -23,15 +23,15 @@ from rl_training.cli.options import (
     SetOption,
     worker_count,
 )
-from rl_training.importing import resume_command
-from rl_training.seeds import parse_seeds
-from rl_training.signals import INTERRUPTED, exit_status
-from rl_training.types import ConfigError, UserError
+from rl_training.core.errors import ConfigError, UserError
+from rl_training.core.seeds import parse_seeds
+from rl_training.core.signals import INTERRUPTED, exit_status
+from rl_training.core.user_code import resume_command
 
 if TYPE_CHECKING:
     from rl_training.experiment import SeedProgress
     from rl_training.runtime import TrainResult
-    from rl_training.runtime.options import BoundConfig
+    from rl_training.runtime.run_options import BoundConfig
 
 ConfigOption = Annotated[
     str | None,
@@ -126,7 +126,7 @@ def resume(
     """Continue a run that was stopped, killed or interrupted; of a folder, the newest that has not ended."""
     from rl_training.config import parse_overrides
     from rl_training.runtime import resume as resume_run
-    from rl_training.runtime.finding import find_unfinished
+    from rl_training.storage.find import find_unfinished
 
     overrides = parse_overrides([*(set_ or []), *(more or [])])
     path = find_unfinished([run])
@@ -165,7 +165,7 @@ def _train_one(config: BoundConfig, *, goes_on: bool, quiet: bool, as_json: bool
 
 
 def _train_seeds(config: BoundConfig, seeds: list[int], workers: str, *, quiet: bool, as_json: bool) -> None:
-    from rl_training.cli.progress import ProgressDisplay
+    from rl_training.cli.display.progress import ProgressDisplay
     from rl_training.experiment import ExperimentManager, SeedProgress
 
     count, told = worker_count(workers), dict[int, SeedProgress | None].fromkeys(seeds)
@@ -234,7 +234,7 @@ def fetch(
     as_json: JsonOption = False,
 ) -> None:
     """Make the directory of an uploaded run again, on this machine; resume goes on with it."""
-    from rl_training.runtime.upload import fetch_run
+    from rl_training.storage.upload import fetch_run
 
     run = fetch_run(url, out)
     if as_json:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_training.types import DatasetError
+from rl_training.core.errors import DatasetError
 
 MASKS = ("valid_actions", "next_valid_actions")
 """Which choices were possible: 1 for each that was, 0 for the others."""

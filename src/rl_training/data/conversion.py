@@ -9,19 +9,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from rl_training.binding import bind
-from rl_training.data.columns import ColumnsConfig
+from rl_training.core.errors import ConfigError, DatasetError
+from rl_training.core.options import bind
+from rl_training.data.convert import stream_table, stream_to_mapped
 from rl_training.data.dataset_loaders import ENDINGS, load_transition_dataset
 from rl_training.data.fields import KNOWN, as_numpy
-from rl_training.data.hdf5_files import read_hdf5
-from rl_training.data.mapped import open_mapped
+from rl_training.data.files.formats import ARRAY_WRITERS, check_destination, write_dataset
+from rl_training.data.files.hdf5 import read_hdf5
+from rl_training.data.files.mapped import open_mapped
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.offline_mixers import concatenate_datasets, mix_transition_datasets
 from rl_training.data.readers import read_npz, read_pt
-from rl_training.data.streaming import stream_table, stream_to_mapped
-from rl_training.data.tables import table_kind
-from rl_training.data.writers import ARRAY_WRITERS, check_destination, write_dataset
-from rl_training.types import ConfigError, DatasetError
+from rl_training.data.tables.columns import ColumnsConfig
+from rl_training.data.tables.in_memory import table_kind
 
 STREAMED = ("npz", "hdf5")
 """Kinds of files that are converted to the mapped form without being read into memory."""

@@ -9,25 +9,25 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from rl_training.binding import MODES, bind, option, options
 from rl_training.config import PathText, RewardPreset, RewardTransformConfig
-from rl_training.data.archives import CONVERT_HINT
-from rl_training.data.arrow import WHAT_COLUMNS, read_table
-from rl_training.data.audit import audit
-from rl_training.data.collection import collect_dataset
-from rl_training.data.columns import ColumnsConfig
+from rl_training.core.errors import LARGEST_SEED, ConfigError, DatasetError
+from rl_training.core.options import MODES, bind, option, options
+from rl_training.data.audit.checks import audit
+from rl_training.data.collect import collect_dataset
 from rl_training.data.fields import REWARDS_HINT
-from rl_training.data.hdf5_files import read_hdf5
+from rl_training.data.files.hdf5 import read_hdf5
+from rl_training.data.files.mapped import read_mapped
+from rl_training.data.files.npz import CONVERT_HINT
 from rl_training.data.holding_out import hold_out
-from rl_training.data.mapped import read_mapped
 from rl_training.data.masks import check_logged
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.offline_mixers import concatenate_datasets, mix_transition_datasets
 from rl_training.data.readers import read_minari, read_npz, read_pt, refuse_what_is_no_file
 from rl_training.data.sharing import find_shared
-from rl_training.data.tables import ENDINGS as TABLE_ENDINGS
-from rl_training.data.tables import table_kind
-from rl_training.types import LARGEST_SEED, ConfigError, DatasetError
+from rl_training.data.tables.arrow import WHAT_COLUMNS, read_table
+from rl_training.data.tables.columns import ColumnsConfig
+from rl_training.data.tables.in_memory import ENDINGS as TABLE_ENDINGS
+from rl_training.data.tables.in_memory import table_kind
 
 Kind = Literal["random", "npz", "pt", "hdf5", "mapped", "minari", "csv", "parquet"]
 ENDINGS: dict[str, Kind] = {

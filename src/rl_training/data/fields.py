@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rl_training.core.errors import DatasetError, nearest
 from rl_training.data.choices import (
     FIRST_ROWS,
     MASKS,
@@ -20,7 +21,6 @@ from rl_training.data.choices import (
     read_choices,
     with_masks,
 )
-from rl_training.types import DatasetError, nearest
 
 ALIASES: dict[str, tuple[str, ...]] = {
     "obs": ("observations", "observation", "states"),

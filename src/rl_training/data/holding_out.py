@@ -7,9 +7,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from rl_training.core.errors import DatasetError
 from rl_training.data.mapped_columns import take_rows
 from rl_training.data.offline_dataset import TransitionDataset
-from rl_training.types import DatasetError
 
 NUMBERS = "numbers"
 

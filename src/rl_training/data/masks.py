@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.data.audit.finding import View
+from rl_training.core.errors import DatasetError
+from rl_training.data.audit.view import View
 from rl_training.data.choices import FIRST_ROWS, MASKS
 from rl_training.data.mapped_columns import join_columns
 from rl_training.data.offline_dataset import TransitionDataset
-from rl_training.types import DatasetError
 
 SEEN = dict(zip(MASKS, ("obs", "next_obs"), strict=True))
 """The observation that each mask belongs to."""

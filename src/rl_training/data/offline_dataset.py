@@ -16,18 +16,19 @@ from torch import Tensor
 from typing_extensions import Self
 
 from rl_training.config import RewardTransformConfig
+from rl_training.core.batches import Batch
+from rl_training.core.errors import DatasetError
+from rl_training.core.returns import episode_bounds, returns_to_go
+from rl_training.core.spaces import ActionSpace, BoxActions, DiscreteActions
 from rl_training.data.choices import is_one_hot, one_hot_width
-from rl_training.data.columns import AnyColumns, ColumnsConfig, RewardOf
 from rl_training.data.episodes import SHUFFLED, SHUFFLED_HINT, Episode
 from rl_training.data.fields import as_numpy, read_transitions, rename
 from rl_training.data.mapped_columns import Stored, digest, map_rows, older_digest, take_rows
 from rl_training.data.origin import UNKNOWN, Origin
+from rl_training.data.replay.samplers import BlockSampler, sample_trajectory_windows
 from rl_training.data.rows import Rows
-from rl_training.data.sampling import BlockSampler, sample_trajectory_windows
+from rl_training.data.tables.columns import AnyColumns, ColumnsConfig, RewardOf
 from rl_training.data.trajectories import join_episodes
-from rl_training.returns import episode_bounds, returns_to_go
-from rl_training.spaces import ActionSpace, BoxActions, DiscreteActions
-from rl_training.types import Batch, DatasetError
 
 __all__ = ["Episode", "TransitionDataset", "sample_trajectory_windows"]
 
@@ -117,13 +118,13 @@ class TransitionDataset:
 
         `reward` is a function from the table to one number per row, where no column holds the reward.
         """
-        from rl_training.data.arrow import dataset_from_table  # Here, since that module imports this one.
+        from rl_training.data.tables.arrow import dataset_from_table  # Here, since that module imports this one.
 
         return dataset_from_table(table, columns, reward)
 
     def to_arrow(self) -> Any:
         """The transitions as a table of pyarrow, under the names of the table that they come from, if they do."""
-        from rl_training.data.arrow import dataset_to_arrow  # Here, since that module imports this one.
+        from rl_training.data.tables.arrow import dataset_to_arrow  # Here, since that module imports this one.
 
         return dataset_to_arrow(self)
 
@@ -360,7 +361,7 @@ class TransitionDataset:
 
     def save(self, path: str | Path) -> None:
         """Write the transitions in the form that the ending says; `dataset_path` reads them back."""
-        from rl_training.data.writers import save_dataset  # Here, since that module imports this one.
+        from rl_training.data.files.formats import save_dataset  # Here, since that module imports this one.
 
         save_dataset(self, Path(path))
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from rl_training.data.columns import ColumnsConfig
+from rl_training.core.errors import DatasetError
 from rl_training.data.offline_dataset import TransitionDataset
-from rl_training.data.sources import MixedSource, Ratio, make_source
-from rl_training.types import DatasetError
+from rl_training.data.replay.sources import MixedSource, Ratio, make_source
+from rl_training.data.tables.columns import ColumnsConfig
 
 __all__ = ["MixedSource", "Ratio", "concatenate_datasets", "make_source", "mix_transition_datasets"]
 

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rl_training.data.archives import CONVERT_HINT, npz_members
+from rl_training.core.errors import DatasetError, UserError, import_extra, nearest
+from rl_training.core.machine import check_memory
+from rl_training.core.torch_files import read_tree
 from rl_training.data.fields import KNOWN
-from rl_training.data.hdf5_files import hdf5_items
-from rl_training.memory import check_memory
-from rl_training.torch_files import read_tree
-from rl_training.types import DatasetError, UserError, import_extra, nearest
+from rl_training.data.files.hdf5 import hdf5_items
+from rl_training.data.files.npz import CONVERT_HINT, npz_members
 
 
 def refuse_what_is_no_file(path: Path) -> None:

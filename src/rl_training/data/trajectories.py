@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_training.core.errors import DatasetError
 from rl_training.data.choices import MASKS
 from rl_training.data.fields import ALIASES, BESIDE_STEPS, as_array
-from rl_training.types import DatasetError
 
 
 def join_episodes(episodes: Iterable[Any]) -> dict[str, NDArray[Any]]:

@@ -12,11 +12,11 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from rl_training.core.errors import ConfigError
+from rl_training.core.spaces import SpaceSpec
+from rl_training.envs.check import Trial, without_own_wrappers
 from rl_training.envs.factory import GIVEN, as_native, check_spaces, describe_env, make_bare_env, named_env, space_spec
 from rl_training.envs.snapshots import Snapshot
-from rl_training.envs.trial import Trial, without_own_wrappers
-from rl_training.spaces import SpaceSpec
-from rl_training.types import ConfigError
 
 STEPS = 1000
 EPISODES = 10

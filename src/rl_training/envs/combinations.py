@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.spaces import Discrete, MultiDiscrete
 from numpy.typing import NDArray
 
-from rl_training.action_spaces import split_choices
+from rl_training.core.action_spaces import split_choices
 
 MOST_COMBINATIONS = 10_000
 """Networks have an output for every combination."""

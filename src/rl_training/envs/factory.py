@@ -21,15 +21,15 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FlattenObservation, RescaleAction, TransformAction, TransformObservation
 
 from rl_training.config import RewardTransformConfig
+from rl_training.core.errors import ConfigError, MissingExtraError, UserError, import_extra, nearest
+from rl_training.core.spaces import MASK, BoxActions, Column, DiscreteActions, SpaceSpec
+from rl_training.core.user_code import FILES, check_permitted, own_code_failed
 from rl_training.envs.combinations import Combined, refusal
+from rl_training.envs.discrete import MaskFirst, gives_masks
 from rl_training.envs.goals import FlattenGoal, has_goal
-from rl_training.envs.guarding import Apart, Guarded
-from rl_training.envs.masks import MaskFirst, gives_masks
+from rl_training.envs.guarded import Apart, Guarded
 from rl_training.envs.rewards import apply_reward_wrappers, as_reward_transform
 from rl_training.envs.snapshots import Snapshot
-from rl_training.importing import FILES, check_permitted, own_code_failed
-from rl_training.spaces import MASK, BoxActions, Column, DiscreteActions, SpaceSpec
-from rl_training.types import ConfigError, MissingExtraError, UserError, import_extra, nearest
 
 WRAPPERS = ("reward",)
 ROBOTICS = ("PointMaze", "AntMaze", "Fetch", "HandReach", "HandManipulate", "AdroitHand", "FrankaKitchen")

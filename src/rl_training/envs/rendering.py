@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import gymnasium as gym
 
+from rl_training.core.errors import ConfigError, MissingExtraError, UserError
 from rl_training.envs.factory import GIVEN, make_native_env
-from rl_training.types import ConfigError, MissingExtraError, UserError
 
 DEFAULT_FPS = 30
 

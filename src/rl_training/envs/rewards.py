@@ -9,9 +9,9 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.wrappers import TransformReward
 
-from rl_training.binding import bind
-from rl_training.rewards import RewardTransformConfig as RewardTransformConfig
-from rl_training.types import ConfigError
+from rl_training.core.errors import ConfigError
+from rl_training.core.options import bind
+from rl_training.core.rewards import RewardTransformConfig as RewardTransformConfig
 
 
 class RewardScaleWrapper(TransformReward[Any, Any]):

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from gymnasium.wrappers import TimeLimit
 
-from rl_training.importing import own_code_failed
+from rl_training.core.user_code import own_code_failed
 
 
 class Snapshot(gym.Wrapper[Any, Any, Any, Any]):

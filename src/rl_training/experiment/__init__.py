@@ -1,13 +1,13 @@
 """Many runs."""
 
 from rl_training.config import TrainConfig
-from rl_training.experiment.handing_over import export_with_report
 from rl_training.experiment.jobs import SeedProgress
 from rl_training.experiment.manager import ExperimentManager
-from rl_training.experiment.page import report_content, write_report
-from rl_training.experiment.plot import plot_curves
 from rl_training.experiment.registry import AlgorithmSpec, get_algorithm_spec, list_algorithms
-from rl_training.experiment.report import read_runs, summarize
+from rl_training.reports.handover import export_with_report
+from rl_training.reports.page.write import report_content, write_report
+from rl_training.reports.plots import plot_curves
+from rl_training.reports.table import read_runs, summarize
 
 __all__ = [
     "AlgorithmSpec",

@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.config import TrainConfig
+from rl_training.core.batches import Metrics
+from rl_training.core.errors import UserError
+from rl_training.core.user_code import import_modules
 from rl_training.data.sharing import use_shared
-from rl_training.experiment.lower_bound import LOWER_BOUND, lower_bound
-from rl_training.importing import import_modules
 from rl_training.runtime import TrainerState, train
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.locking import is_locked
 from rl_training.runtime.named_runs import train_missing
-from rl_training.types import Metrics, UserError
+from rl_training.selection.lower_bound import LOWER_BOUND, lower_bound
+from rl_training.storage.lock import is_locked
 
 REPORT_SECONDS = 1.0
 """How often a worker tells how far it has come."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
+from rl_training.core.signals import name_of
+from rl_training.core.user_code import resume_command
 from rl_training.experiment.jobs import Job, JobKey, SeedProgress, perform
-from rl_training.importing import resume_command
-from rl_training.signals import name_of
 
 
 @dataclass

@@ -6,9 +6,9 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from rl_training.core.errors import ConfigError, import_extra
 from rl_training.experiment.sweep_spec import Range
 from rl_training.experiment.tune_spec import TuneSpec, decode, encode
-from rl_training.types import ConfigError, import_extra
 
 FEWEST_TRIALS = 4
 """Complete trials without which importances say nothing."""

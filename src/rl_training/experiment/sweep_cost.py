@@ -9,13 +9,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+from rl_training.compilation.performance import configure_machine
 from rl_training.experiment.sweep_spec import Cell
-from rl_training.runtime.artifacts import read_metrics
 from rl_training.runtime.assembly import open_session
-from rl_training.runtime.finding import is_finished, is_run
-from rl_training.runtime.options import read_options
-from rl_training.runtime.performance import configure_machine
+from rl_training.runtime.run_options import read_options
 from rl_training.runtime.trainer import Session
+from rl_training.storage.find import is_finished, is_run
+from rl_training.storage.run_directory import read_metrics
 
 MEASURED_SECONDS, MOST_SECONDS = 1.5, 20.0
 FEWEST_UPDATES, WARM_UP = 20, 5

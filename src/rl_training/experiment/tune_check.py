@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.config import dump_yaml
-from rl_training.experiment.claims import Outcome, outcome_text
-from rl_training.experiment.compare import improvement
+from rl_training.core.statistics import interquartile_mean
 from rl_training.experiment.jobs import ProgressListener
-from rl_training.experiment.lower_bound import LOWER_BOUND
 from rl_training.experiment.manager import ExperimentManager
-from rl_training.experiment.statistics import interquartile_mean
 from rl_training.experiment.sweep_spec import write_over
 from rl_training.experiment.tune_spec import FEWEST_SEEDS, TuneSpec, trial_cell
+from rl_training.ope.verdicts import Outcome, outcome_text
+from rl_training.reports.compare import improvement
+from rl_training.selection.lower_bound import LOWER_BOUND
 
 CHECKS = "checks"
 

@@ -8,12 +8,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-from rl_training.binding import option, options
 from rl_training.config import read_group, read_mapping
-from rl_training.experiment.lower_bound import LOWER_BOUND
+from rl_training.core.errors import LARGEST_SEED, ConfigError, nearest
+from rl_training.core.options import option, options
+from rl_training.core.seeds import parse_seeds
 from rl_training.experiment.sweep_spec import Cell, Range, make_cell, read_ranges
-from rl_training.seeds import parse_seeds
-from rl_training.types import LARGEST_SEED, ConfigError, nearest
+from rl_training.selection.lower_bound import LOWER_BOUND
 
 Metric = Literal["return_mean", "normalized_score", "success_rate", "fqe_lower"]
 Sampler = Literal["tpe", "random", "gp", "cmaes", "qmc"]

@@ -1,8 +1,7 @@
 """Networks; no losses."""
 
 from rl_training.models.actors import DeterministicActor, GaussianActor, PerturbationActor, TanhGaussianActor
-from rl_training.models.behavior_vae import BehaviorVAE
-from rl_training.models.bundles import (
+from rl_training.models.algorithm_models import (
     MLPAWACModel,
     MLPAWRModel,
     MLPBCModel,
@@ -22,8 +21,9 @@ from rl_training.models.bundles import (
     MLPTQCModel,
 )
 from rl_training.models.critics import QEnsemble, ValueNetwork
+from rl_training.models.mlp import MLP, EnsembleMLP, Multiplier
+from rl_training.models.mlp_bcq import BehaviorVAE
 from rl_training.models.model import Model
-from rl_training.models.perceptrons import MLP, EnsembleMLP, Multiplier
 
 __all__ = ["MLP", "BehaviorVAE", "DeterministicActor", "EnsembleMLP", "GaussianActor", "MLPAWACModel", "MLPAWRModel",
            "MLPBCModel", "MLPBCQModel", "MLPBEARModel", "MLPCQLModel", "MLPCRRModel", "MLPCrossQModel",

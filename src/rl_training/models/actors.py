@@ -11,7 +11,7 @@ from torch.nn import functional
 from typing_extensions import Unpack
 
 from rl_training.models.encoders import DropoutOptions, Network, NetworkOptions
-from rl_training.models.perceptrons import join
+from rl_training.models.mlp import join
 
 LOG_STD_RANGE = (-5.0, 2.0)
 """Without a bound, likelihood on near-deterministic data drives the standard deviation to zero and the loss to minus

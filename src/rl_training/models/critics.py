@@ -10,7 +10,7 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from rl_training.models.encoders import DropoutOptions, Network, NetworkOptions
-from rl_training.models.perceptrons import EnsembleMLP, EnsembleRenormMLP, Members, join
+from rl_training.models.mlp import EnsembleMLP, EnsembleRenormMLP, Members, join
 
 
 class Critic(Network):

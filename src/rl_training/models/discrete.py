@@ -10,7 +10,7 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from rl_training.models.encoders import Network, NetworkOptions
-from rl_training.models.perceptrons import EnsembleMLP
+from rl_training.models.mlp import EnsembleMLP
 
 
 class CategoricalActor(Network):

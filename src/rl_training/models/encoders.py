@@ -16,7 +16,7 @@ from typing_extensions import Required
 
 from rl_training.models.activations import ActivationFunction
 from rl_training.models.initializers import Init
-from rl_training.models.perceptrons import MLP, Norm, Perceptron
+from rl_training.models.mlp import MLP, Norm, Perceptron
 
 
 class Encoder(Protocol):

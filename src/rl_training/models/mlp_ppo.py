@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
+from rl_training.core.batches import Batch
 from rl_training.models.actors import GaussianActor, gaussian_log_prob
 from rl_training.models.critics import ValueNetwork
 from rl_training.models.discrete import CategoricalActor, draw, pick
 from rl_training.models.initializers import orthogonal_head
 from rl_training.models.model import Model, Shape
-from rl_training.types import Batch
 
 LOG_STD_RANGE = (-20.0, 2.0)
 

@@ -10,10 +10,10 @@ from typing import Any, ClassVar, TypedDict, TypeVar, get_args, get_type_hints
 from torch import Tensor, nn
 from typing_extensions import NotRequired, Required
 
+from rl_training.core.batches import Batch
 from rl_training.models.activations import ACTIVATIONS, Activation, ActivationFunction
 from rl_training.models.encoders import BehindMask, encoder_for
-from rl_training.models.perceptrons import Norm
-from rl_training.types import Batch
+from rl_training.models.mlp import Norm
 
 
 class Shape(TypedDict, total=False):

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from rl_training.types import DatasetError
+from rl_training.core.errors import DatasetError
 
 CODES = 1024
 ROWS_PER_CODE = 4

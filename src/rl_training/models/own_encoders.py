@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rl_training.importing import class_path, failure, find_class
-from rl_training.types import ConfigError
+from rl_training.core.errors import ConfigError
+from rl_training.core.user_code import class_path, failure, find_class
 
 ROWS = 8
 """Observations in the batch that an encoder is tried on."""

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
+from rl_training.acting.evaluation import EvaluationResult, evaluate_policy
+from rl_training.acting.policy import Policy
+from rl_training.acting.scores import normalized_score
 from rl_training.algorithms import ALGORITHMS
 from rl_training.config import TrainConfig
+from rl_training.core.errors import ConfigError, nearest
 from rl_training.runtime.callbacks import Callback, EarlyStoppingCallback
-from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
-from rl_training.runtime.export import Export, export_policy
-from rl_training.runtime.option_groups import EarlyStoppingConfig
-from rl_training.runtime.options import read_options
-from rl_training.runtime.policy import Policy
-from rl_training.runtime.saved_policy import SavedPolicy, load_policy
+from rl_training.runtime.controls import EarlyStoppingConfig
+from rl_training.runtime.run_options import read_options
 from rl_training.runtime.schedules import ScheduleSpec, resolve_schedule_value
-from rl_training.runtime.scores import normalized_score
+from rl_training.runtime.train import collect, evaluate, predict, resume, train
 from rl_training.runtime.trainer import TrainerState, TrainResult
-from rl_training.runtime.upload import fetch_run
-from rl_training.runtime.workflows import collect, evaluate, predict, resume, train
-from rl_training.types import ConfigError, nearest
+from rl_training.storage.upload import fetch_run
+
+if TYPE_CHECKING:
+    from rl_training.policies.export.bundle import Export, export_policy
+    from rl_training.policies.saved import SavedPolicy, load_policy
 
 __all__ = [
     "Callback",
@@ -49,6 +52,15 @@ __all__ = [
 _NAMES: list[str] = globals().pop("__all__")
 
 
+# Policies are made of runs, so their modules import this one: these names are looked up when they are asked for.
+_POLICIES = {
+    "Export": "rl_training.policies.export.bundle",
+    "SavedPolicy": "rl_training.policies.saved",
+    "export_policy": "rl_training.policies.export.bundle",
+    "load_policy": "rl_training.policies.saved",
+}
+
+
 def trainer_for(algo: str) -> Callable[..., TrainResult]:
     """The function `train_<algo>`."""
 
@@ -73,6 +85,8 @@ def check_algorithm(config: TrainConfig, algo: str) -> None:
 def __getattr__(name: str) -> Any:
     if name == "__all__":
         return __dir__()
+    if name in _POLICIES:
+        return getattr(import_module(_POLICIES[name]), name)
     algo = name.removeprefix("train_")
     if name.startswith("train_") and algo in ALGORITHMS:
         return trainer_for(algo)

@@ -11,8 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rl_training.acting.collecting import Collector, LocalCollector, Stepper
+from rl_training.acting.evaluation import EvaluationResult, evaluate_policy
+from rl_training.acting.policy import Policy
 from rl_training.algorithms import Algorithm
+from rl_training.compilation.performance import can_compile, check_precision, compiled_from, default_device
 from rl_training.config import TrainConfig
+from rl_training.core.batches import Rollout
+from rl_training.core.errors import CheckpointError, ConfigError, DatasetError, nearest
+from rl_training.core.rewards import RewardTransformConfig
+from rl_training.core.spaces import SpaceSpec
 from rl_training.data import (
     Hindsight,
     ReplayBuffer,
@@ -22,32 +30,25 @@ from rl_training.data import (
     source_for,
     with_n_step,
 )
+from rl_training.diagnostics.guards import Guards
+from rl_training.diagnostics.held_out import diagnose
+from rl_training.diagnostics.model_check import try_policy
 from rl_training.envs import Task, goal_task, make_env, make_vector_env, reward_transform
-from rl_training.reading import Rollout
-from rl_training.rewards import RewardTransformConfig
-from rl_training.runtime.artifacts import RunDirectory
+from rl_training.ope.policy_value import VALUE, PolicyValue
 from rl_training.runtime.callbacks import Callback, EarlyStoppingCallback
-from rl_training.runtime.checkpoint_schema import refusing_broken_state
-from rl_training.runtime.checkpointing import load_session, save_checkpoint, session_tree
-from rl_training.runtime.collecting import Collector, LocalCollector, Stepper
-from rl_training.runtime.datasets import Data, find_task, load_data, with_columns
-from rl_training.runtime.diagnostics import diagnose
-from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
-from rl_training.runtime.evaluation_data import log_of_run
 from rl_training.runtime.fine_tuning import FineTuning, begin_with_checkpoint
-from rl_training.runtime.guards import Guards
 from rl_training.runtime.introduction import introduce
-from rl_training.runtime.options import RunOptions, check_action_kind
-from rl_training.runtime.performance import can_compile, check_precision, compiled_from, default_device
 from rl_training.runtime.plan import Plan, make_plan, rollout_rows
-from rl_training.runtime.policy import Policy
-from rl_training.runtime.policy_value import VALUE, PolicyValue
-from rl_training.runtime.replay_store import ReplayStore
+from rl_training.runtime.run_data import Data, find_task, load_data, with_columns
+from rl_training.runtime.run_options import RunOptions, check_action_kind
+from rl_training.runtime.saving import load_session, session_tree
 from rl_training.runtime.trainer import Session, TrainerState
-from rl_training.runtime.trial import try_policy
-from rl_training.runtime.upload import begin_uploads
-from rl_training.spaces import SpaceSpec
-from rl_training.types import CheckpointError, ConfigError, DatasetError, nearest
+from rl_training.selection.evaluation_data import log_of_run
+from rl_training.storage.checkpoint import save_checkpoint
+from rl_training.storage.checkpoint_schema import refusing_broken_state
+from rl_training.storage.replay_files import ReplayStore
+from rl_training.storage.run_directory import RunDirectory
+from rl_training.storage.upload import begin_uploads
 
 PRIOR_STREAM = 0x9E3779B9
 """Added to a run's seed for the draws of prior data: those from the buffer have the seed itself, and both parts of a

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rl_training.algorithms import Algorithm
-from rl_training.runtime.performance import can_compile
-from rl_training.spaces import SpaceSpec
-from rl_training.types import Batch
+from rl_training.compilation.performance import can_compile
+from rl_training.core.batches import Batch
+from rl_training.core.spaces import SpaceSpec
 
 if TYPE_CHECKING:
     from rl_training.runtime.trainer import TrainerState

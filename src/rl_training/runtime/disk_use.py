@@ -6,9 +6,9 @@ import shutil
 import warnings
 from typing import TYPE_CHECKING
 
-from rl_training.runtime.artifacts import UPLOADS
-from rl_training.runtime.policy_files import policy_path
-from rl_training.text import size_text
+from rl_training.core.text import size_text
+from rl_training.storage.policy_files import policy_path
+from rl_training.storage.run_directory import UPLOADS
 
 if TYPE_CHECKING:
     from rl_training.runtime.trainer import Session

@@ -7,11 +7,11 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rl_training.runtime.checkpointing import diverged, load_session
-from rl_training.runtime.guards import MOST_ROLLBACKS, OUTSIDE, Alarm
-from rl_training.runtime.recovery import Saved, read_state, settle
+from rl_training.core.errors import CheckpointError
+from rl_training.diagnostics.guards import MOST_ROLLBACKS, OUTSIDE, Alarm
+from rl_training.runtime.checkpoints import Saved, read_state, settle
+from rl_training.runtime.saving import diverged, load_session
 from rl_training.runtime.trainer import Session
-from rl_training.types import CheckpointError
 
 
 def went_back(session: Session, broken: Alarm | None, line: Mapping[str, float] | None = None) -> bool:

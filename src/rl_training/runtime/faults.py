@@ -12,9 +12,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rl_training.importing import own_code_failed, resume_command
-from rl_training.runtime.checkpointing import save_latest
-from rl_training.types import OwnCodeError, UserError
+from rl_training.core.errors import OwnCodeError, UserError
+from rl_training.core.user_code import own_code_failed, resume_command
+from rl_training.runtime.saving import save_latest
 
 if TYPE_CHECKING:
     from rl_training.runtime.callbacks import Callback

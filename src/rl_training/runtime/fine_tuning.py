@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.algorithms import ALGORITHMS, Algorithm
-from rl_training.binding import options_with
 from rl_training.config import TrainConfig, parse_overrides
+from rl_training.core.errors import ConfigError
+from rl_training.core.options import options_with
+from rl_training.core.rewards import RewardTransformConfig
+from rl_training.core.spaces import SpaceSpec
 from rl_training.data import DataOptions
 from rl_training.envs import reward_transform
-from rl_training.rewards import RewardTransformConfig
-from rl_training.runtime.checkpoint_schema import open_checkpoint
-from rl_training.runtime.checkpointing import load_networks
-from rl_training.runtime.finding import find_checkpoint
-from rl_training.runtime.option_groups import ControlOptions, LoopOptions
-from rl_training.runtime.options import (
+from rl_training.runtime.controls import ControlOptions, LoopOptions
+from rl_training.runtime.run_options import (
     BoundConfig,
     ConfigSource,
     RunOptions,
@@ -27,8 +26,9 @@ from rl_training.runtime.options import (
     plain_config,
     read_options,
 )
-from rl_training.spaces import SpaceSpec
-from rl_training.types import ConfigError
+from rl_training.storage.checkpoint import load_networks
+from rl_training.storage.checkpoint_schema import open_checkpoint
+from rl_training.storage.find import find_checkpoint
 
 Rewards = Sequence[Mapping[str, Any]]
 """The transforms of rewards, one after the other, in numbers."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from rl_training.config import TrainConfig
+from rl_training.core.spaces import ActionSpace, BoxActions
 from rl_training.data import TransitionDataset
 from rl_training.envs import Task
-from rl_training.runtime.datasets import Data
-from rl_training.runtime.options import RunOptions
 from rl_training.runtime.plan import Plan
-from rl_training.spaces import ActionSpace, BoxActions
+from rl_training.runtime.run_data import Data
+from rl_training.runtime.run_options import RunOptions
 
 SHOWN_BOUNDS = 3
 """Dimensions of actions whose bounds are shown where they differ."""

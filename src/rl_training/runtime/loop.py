@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 import time
 
-from rl_training.runtime.artifacts import write_json
-from rl_training.runtime.checkpointing import save, save_latest
+from rl_training.core.errors import DivergedError
+from rl_training.diagnostics.guards import LOWER, Alarm
 from rl_training.runtime.disk_use import introduce_disk_use
 from rl_training.runtime.divergence import answer, went_back
 from rl_training.runtime.faults import faults_recorded, made_again_if_they_fail
 from rl_training.runtime.fine_tuning import FineTuning
-from rl_training.runtime.guards import LOWER, Alarm
+from rl_training.runtime.saving import save, save_latest
 from rl_training.runtime.trainer import Session, TrainResult
-from rl_training.types import DivergedError
+from rl_training.storage.run_directory import write_json
 
 
 def train_session(session: Session) -> TrainResult:

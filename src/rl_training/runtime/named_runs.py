@@ -7,17 +7,17 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from rl_training.binding import options_with
 from rl_training.config import TrainConfig, load_config
+from rl_training.core.errors import ConfigError
+from rl_training.core.options import options_with
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.finding import is_finished, is_run
-from rl_training.runtime.options import BoundConfig, ConfigSource, RunOptions, read_options
-from rl_training.runtime.recovery import saved_config
+from rl_training.runtime.checkpoints import saved_config
+from rl_training.runtime.run_options import BoundConfig, ConfigSource, RunOptions, read_options
+from rl_training.runtime.train import resume, train
 from rl_training.runtime.trainer import TrainResult
-from rl_training.runtime.trust import remember_run
-from rl_training.runtime.upload import fetch_if_missing
-from rl_training.runtime.workflows import resume, train
-from rl_training.types import ConfigError
+from rl_training.storage.find import is_finished, is_run
+from rl_training.storage.trust import remember_run
+from rl_training.storage.upload import fetch_if_missing
 
 
 def train_or_resume(

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from rl_training.algorithms import Algorithm
 from rl_training.config import TrainConfig
-from rl_training.reading import Rollout
+from rl_training.core.batches import Rollout
 from rl_training.runtime.schedules import ScheduleSpec, resolve_schedule_value
 
 if TYPE_CHECKING:
-    from rl_training.runtime.options import RunOptions
+    from rl_training.runtime.run_options import RunOptions
     from rl_training.runtime.trainer import TrainerState
 
 

@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from rl_training.core.batches import Metrics
+from rl_training.core.text import clock_text, metrics_text
 from rl_training.runtime.callbacks import Callback
-from rl_training.text import clock_text, metrics_text
-from rl_training.types import Metrics
 
 if TYPE_CHECKING:
     from rl_training.runtime.trainer import TrainerState

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Literal
 
-from rl_training.binding import option, options
+from rl_training.core.options import option, options
 
 Shape = Literal["constant", "linear", "cosine"]
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.losses import Objective, combine
-from rl_training.types import Metrics
+from rl_training.algorithms.base.losses import Objective, combine
+from rl_training.core.batches import Metrics
 
 
 def _first(values: Tensor, *, weight: float = 2.0) -> Metrics:

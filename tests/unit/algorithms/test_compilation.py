@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch.utils._filelock import FileLock
 
-from rl_training.algorithms.compilation import FOLDER, use_private_folder
-from rl_training.types import ConfigError
+from rl_training.compilation.graphs import FOLDER, use_private_folder
+from rl_training.core.errors import ConfigError
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="owners and modes are POSIX")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from pydantic import Field
 
+from rl_training.algorithms.base.hyper import EntropyHyper, Hyper, ValueHyper
 from rl_training.algorithms.cal_ql import CalQLHyper
 from rl_training.algorithms.cql import CQLHyper
-from rl_training.algorithms.hyper import EntropyHyper, Hyper, ValueHyper
-from rl_training.binding import describe, option, options, options_with
-from rl_training.types import ConfigError
+from rl_training.core.errors import ConfigError
+from rl_training.core.options import describe, option, options, options_with
 
 
 @options

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from rl_training.algorithms.loops.members import take_apart
-from rl_training.algorithms.loops.order import by_use
+from rl_training.compilation.kernels.members import take_apart
+from rl_training.compilation.kernels.order import by_use
 
 MEMBERS = 3
 

@@ -11,12 +11,13 @@ from own_encoders import Waves
 from torch import Tensor
 
 from rl_training.algorithms import ALGORITHMS
-from rl_training.algorithms.hyper import Hyper
+from rl_training.algorithms.base.hyper import Hyper
+from rl_training.core.batches import Batch
+from rl_training.core.errors import ConfigError
+from rl_training.core.spaces import BoxActions, DiscreteActions, SpaceSpec
 from rl_training.models import Model
 from rl_training.models.activations import ACTIVATIONS
-from rl_training.models.perceptrons import Perceptron
-from rl_training.spaces import BoxActions, DiscreteActions, SpaceSpec
-from rl_training.types import Batch, ConfigError
+from rl_training.models.mlp import Perceptron
 
 BOX = SpaceSpec.vector(4, BoxActions((-1.0, -1.0), (1.0, 1.0)))
 CHOICES = SpaceSpec.vector(4, DiscreteActions(3))

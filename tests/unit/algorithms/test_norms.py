@@ -11,9 +11,10 @@ from torch.fx import Graph
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
-from rl_training.algorithms import loops
-from rl_training.algorithms.compilation import CompiledGradient
-from rl_training.algorithms.loops import are_faster, norms
+from rl_training.compilation.graphs import CompiledGradient
+from rl_training.compilation.kernels import norms
+from rl_training.compilation.kernels import passes as loops
+from rl_training.compilation.kernels.passes import are_faster
 
 NORM, GRADIENT, RELU = "rl_training.normalize.default", "rl_training.normalize_backward.default", "aten.relu.default"
 Tensors = dict[str, Tensor]

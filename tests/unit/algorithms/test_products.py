@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from rl_training.algorithms.compilation import CompiledGradient
-from rl_training.algorithms.loops import are_faster, compiler_options
-from rl_training.algorithms.loops.products import use_loops
+from rl_training.compilation.graphs import CompiledGradient
+from rl_training.compilation.kernels.passes import are_faster, compiler_options
+from rl_training.compilation.kernels.products import use_loops
 
 aten = torch.ops.aten
 
@@ -70,7 +70,7 @@ def test_thin_products_become_multiplications_and_a_sum(rows: int, depth: int, c
 
 
 def test_torchs_own_loops_stay_on_processors_of_other_makers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rl_training.algorithms.loops._is_amd", lambda: False)
+    monkeypatch.setattr("rl_training.compilation.kernels.passes._is_amd", lambda: False)
 
     assert not are_faster()
     assert compiler_options() == {}

@@ -14,9 +14,9 @@ from rl_training import algorithms, api, runtime
 from rl_training.algorithms import ALGORITHMS, Algorithm, Step, register
 from rl_training.algorithms.bc import BCHyper
 from rl_training.algorithms.td3_bc import TD3BC
+from rl_training.core.errors import ConfigError
 from rl_training.experiment import get_algorithm_spec
 from rl_training.models import MLPBCModel
-from rl_training.types import ConfigError
 
 Run = Callable[..., ModuleType]
 

@@ -13,16 +13,15 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from rl_training.algorithms.base import Algorithm, Hyper, Step
-from rl_training.algorithms.optim import Optimizer
-from rl_training.binding import options
+from rl_training.algorithms.base.algorithm import Algorithm, Hyper, Step
+from rl_training.algorithms.base.optimizers import Optimizer
 from rl_training.config import TrainConfig
+from rl_training.core.batches import Batch, Metrics, Transitions
+from rl_training.core.options import options
 from rl_training.models import Model, Multiplier
-from rl_training.reading import Transitions
 from rl_training.runtime import ScheduleSpec, train
-from rl_training.runtime.artifacts import read_metrics
-from rl_training.runtime.option_groups import ControlOptions
-from rl_training.types import Batch, Metrics
+from rl_training.runtime.controls import ControlOptions
+from rl_training.storage.run_directory import read_metrics
 
 RATE = 0.01
 BATCH: Batch = {"obs": torch.zeros(4, 1)}

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_training.core.spaces import BoxActions
 from rl_training.data import TransitionDataset
-from rl_training.data.audit import CHECKS, Finding, View, check_data
-from rl_training.spaces import BoxActions
+from rl_training.data.audit.checks import CHECKS, Finding, View, check_data
 
 EPISODES, LENGTH = 30, 40
 ROWS = EPISODES * LENGTH

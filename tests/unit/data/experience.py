@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rl_training.core.batches import Batch
 from rl_training.data import ReplayBuffer
-from rl_training.types import Batch
 
 AnyBuffer = TypeVar("AnyBuffer", bound=ReplayBuffer)
 SIZES: dict[str, Any] = {"obs_dim": 1, "action_dim": 1}

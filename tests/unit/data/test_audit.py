@@ -13,8 +13,9 @@ import torch
 from audited import BOUNDS, EPISODES, LENGTH, ROWS, Arrays, findings, good_log
 
 from rl_training.data import TransitionDataset
-from rl_training.data.audit import CHEAP, CHECKS, View, check_data, order, worst
-from rl_training.runtime.auditing import audit_data
+from rl_training.data.audit import order
+from rl_training.data.audit.checks import CHEAP, CHECKS, View, check_data, worst
+from rl_training.data.audit_data import audit_data
 
 LAST = np.arange(LENGTH - 1, ROWS, LENGTH)
 """The last rows of episodes."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rl_training.data import TransitionDataset
-from rl_training.data.audit import audit
+from rl_training.data.audit.checks import audit
 
 
 def log(lengths: Sequence[int], *, terminated: bool = True, last: bool = True) -> TransitionDataset:

@@ -11,15 +11,15 @@ import pytest
 
 from rl_training import BC, DQN, estimate
 from rl_training.config import TrainConfig
+from rl_training.core.errors import ConfigError, DatasetError
+from rl_training.core.spaces import DiscreteActions, SpaceSpec
 from rl_training.data import TransitionDataset, concatenate_datasets, load_transition_dataset
-from rl_training.data.writers import write_dataset
+from rl_training.data.audit_data import audit_data
+from rl_training.data.files.formats import write_dataset
 from rl_training.envs import check_env
 from rl_training.runtime import collect
-from rl_training.runtime.auditing import audit_data
-from rl_training.runtime.datasets import find_task, load_data
-from rl_training.runtime.options import read_options
-from rl_training.spaces import DiscreteActions, SpaceSpec
-from rl_training.types import ConfigError, DatasetError
+from rl_training.runtime.run_data import find_task, load_data
+from rl_training.runtime.run_options import read_options
 
 ROWS = 12
 

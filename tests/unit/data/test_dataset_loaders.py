@@ -17,9 +17,9 @@ import pytest
 import torch
 from gymnasium.spaces import Box
 
+from rl_training.core.errors import ConfigError, DatasetError
 from rl_training.data import DataOptions, TransitionDataset, load_transition_dataset
 from rl_training.data.dataset_loaders import DatasetSpec
-from rl_training.types import ConfigError, DatasetError
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 

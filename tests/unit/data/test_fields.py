@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike, NDArray
 
+from rl_training.core.errors import DatasetError
 from rl_training.data.fields import ROW_LIMIT, read_fields, rename
-from rl_training.types import DatasetError
 
 
 def log(rows: int = 4, **others: Any) -> dict[str, Any]:

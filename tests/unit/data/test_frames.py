@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from rl_training.core.errors import ConfigError, DatasetError
 from rl_training.data import TransitionDataset
-from rl_training.types import ConfigError, DatasetError
 
 pa = pytest.importorskip("pyarrow")
 pd = pytest.importorskip("pandas")

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from conftest import transitions
 
+from rl_training.core.errors import DatasetError
 from rl_training.data.conversion import convert
 from rl_training.data.dataset_loaders import load_transition_dataset
-from rl_training.data.hdf5_files import read_hdf5
+from rl_training.data.files.hdf5 import read_hdf5
 from rl_training.data.offline_dataset import TransitionDataset
-from rl_training.types import DatasetError
 
 OBS = transitions()["observations"]
 

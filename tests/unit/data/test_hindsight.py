@@ -14,10 +14,10 @@ from experience import assert_equal_batches, held, saved
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rl_training.core.batches import Batch, Transitions
+from rl_training.core.errors import DatasetError
 from rl_training.data import Hindsight, ReplayBuffer, TransitionDataset, hindsight_source
 from rl_training.envs import goal_task, make_env
-from rl_training.reading import Transitions
-from rl_training.types import Batch, DatasetError
 
 
 def at_goal(achieved: NDArray[Any], desired: NDArray[Any]) -> NDArray[np.bool_]:

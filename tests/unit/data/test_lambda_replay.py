@@ -9,9 +9,10 @@ import torch
 from experience import SIZES, add, add_episode, assert_equal_batches, column, numbers, revive, saved
 from torch import Tensor
 
+from rl_training.core.batches import Batch
+from rl_training.core.errors import DatasetError
+from rl_training.core.returns import lambda_returns
 from rl_training.data import AnnotatedLog, AnnotatedSource, Ratio, ReplayBuffer, TransitionDataset, make_source
-from rl_training.returns import lambda_returns
-from rl_training.types import Batch, DatasetError
 
 GAMMA, LAMBDA = 0.9, 0.5
 ANNOTATES = ("lambda_returns", "advantages")

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 import torch
 
-from rl_training.data import TransitionDataset, load_transition_dataset, mapped_columns, streaming
-from rl_training.data.mapped import open_mapped, write_mapped
-from rl_training.types import DatasetError
+from rl_training.core.errors import DatasetError
+from rl_training.data import TransitionDataset, load_transition_dataset, mapped_columns
+from rl_training.data import convert as streaming
+from rl_training.data.files.mapped import open_mapped, write_mapped
 
 
 def _log(rows: int = 60, *, with_next_obs: bool = True) -> dict[str, Any]:

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from rl_training.core.errors import DatasetError
 from rl_training.data import TransitionDataset
 from rl_training.data.masks import check_logged, with_all_possible, with_masks_first, without_masks_first
-from rl_training.data.n_step import with_n_step
-from rl_training.types import DatasetError
+from rl_training.data.replay.n_step import with_n_step
 
 
 def log(**changes: Any) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def test_a_mask_becomes_the_first_part_of_an_observation_and_comes_out_again() -
 
 
 def test_mapped_data_is_joined_in_files(tmp_path: Path) -> None:
-    from rl_training.data.mapped import read_mapped
+    from rl_training.data.files.mapped import read_mapped
 
     data = TransitionDataset.from_dict(log())
     data.save(tmp_path / "log.rlt")

@@ -10,9 +10,8 @@ import torch
 from experience import SIZES, add, assert_equal_batches, numbers, saved
 from torch import Tensor
 
+from rl_training.core.batches import Batch, Reading, Windows
 from rl_training.data import MixedSource, ReplayBuffer, TransitionDataset, source_for, with_n_step
-from rl_training.reading import Reading, Windows
-from rl_training.types import Batch
 
 Ratio = float | Literal["proportional"]
 PRIOR = 1000

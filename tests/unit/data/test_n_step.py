@@ -11,9 +11,9 @@ import torch
 from experience import SIZES, add, add_episode, column, drawn, numbers
 from numpy.typing import ArrayLike
 
+from rl_training.core.errors import DatasetError
 from rl_training.data import ReplayBuffer, TransitionDataset, with_n_step
-from rl_training.data.n_step import sum_rewards
-from rl_training.types import DatasetError
+from rl_training.data.replay.n_step import sum_rewards
 
 
 def ring(capacity: int, **options: Any) -> ReplayBuffer:

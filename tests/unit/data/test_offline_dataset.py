@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rl_training.core.errors import DatasetError
 from rl_training.data import TransitionDataset, concatenate_datasets
-from rl_training.types import DatasetError
 
 # Two episodes: three steps from 0 to 3 that end the task, and two from 10 to 12 that a time limit cuts.
 OBS = [0, 1, 2, 10, 11]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rl_training.core.errors import DatasetError
 from rl_training.data import (
     TransitionDataset,
     concatenate_datasets,
@@ -17,7 +18,6 @@ from rl_training.data import (
     sample_trajectory_windows,
 )
 from rl_training.data.offline_mixers import largest_remainder
-from rl_training.types import DatasetError
 
 
 def part(rows: int, *, start: int = 0, obs_dim: int = 1, action_dim: int = 1, **others: Any) -> TransitionDataset:

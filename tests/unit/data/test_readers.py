@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 import torch
 
-from rl_training import memory
-from rl_training.data.hdf5_files import read_hdf5
+from rl_training.core import machine as memory
+from rl_training.core.errors import DatasetError, MissingExtraError
+from rl_training.data.files.hdf5 import read_hdf5
 from rl_training.data.readers import read_minari, read_npz, read_pt
-from rl_training.types import DatasetError, MissingExtraError
 
 
 class Trap:

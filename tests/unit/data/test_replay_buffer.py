@@ -15,13 +15,13 @@ from experience import SIZES, add, add_episode, assert_equal_batches, column, dr
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from rl_training.core.errors import ConfigError, DatasetError
 from rl_training.data import (
     ReplayBuffer,
     TransitionDataset,
     load_transition_dataset,
     write_npz,
 )
-from rl_training.types import ConfigError, DatasetError
 
 
 def ring(capacity: int, **options: Any) -> ReplayBuffer:

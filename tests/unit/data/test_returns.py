@@ -14,17 +14,17 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rl_training.config import TrainConfig
+from rl_training.core.errors import DatasetError
+from rl_training.core.returns import CHUNK, backward_recursion
 from rl_training.data import (
     ReplayBuffer,
     TransitionDataset,
     load_transition_dataset,
     with_lambda_returns,
 )
-from rl_training.data.sampling import BLOCK, BlockSampler
+from rl_training.data.replay.samplers import BLOCK, BlockSampler
 from rl_training.experiment import get_algorithm_spec
-from rl_training.returns import CHUNK, backward_recursion
-from rl_training.runtime.checkpointing import load_checkpoint
-from rl_training.types import DatasetError
+from rl_training.storage.checkpoint import load_checkpoint
 
 Values = Callable[[Tensor], Tensor]
 

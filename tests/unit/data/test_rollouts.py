@@ -9,11 +9,11 @@ import torch
 from experience import SIZES, add, assert_equal_batches, numbers, revive, saved
 from torch import Tensor
 
+from rl_training.core.batches import Batch, Reading, Rollout
+from rl_training.core.errors import DatasetError
+from rl_training.core.returns import lambda_returns
+from rl_training.core.spaces import Column
 from rl_training.data import ReplayBuffer, RolloutSource, TransitionDataset, source_for
-from rl_training.reading import Reading, Rollout
-from rl_training.returns import lambda_returns
-from rl_training.spaces import Column
-from rl_training.types import Batch, DatasetError
 
 GAMMA, LAMBDA = 0.5, 0.5
 

@@ -10,9 +10,9 @@ import torch
 from experience import SIZES, add, revive
 from torch import Tensor
 
+from rl_training.core.errors import ConfigError
+from rl_training.core.spaces import Column
 from rl_training.data import ReplayBuffer, Rows, TransitionDataset
-from rl_training.spaces import Column
-from rl_training.types import ConfigError
 
 
 def log(ends: str) -> Rows:

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from rl_training.core.errors import DatasetError
 from rl_training.data import ReplayBuffer, TransitionDataset, UniformSource, WindowSource, sample_trajectory_windows
-from rl_training.data.sampling import BLOCK, BlockSampler
-from rl_training.types import DatasetError
+from rl_training.data.replay.samplers import BLOCK, BlockSampler
 
 ROWS = 1000
 """Enough that two different streams do not agree by chance."""

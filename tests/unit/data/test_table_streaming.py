@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from rl_training.data import TransitionDataset, load_transition_dataset, mapped_columns, table_files
+from rl_training.core.errors import DatasetError
+from rl_training.data import TransitionDataset, load_transition_dataset, mapped_columns
 from rl_training.data.conversion import convert
-from rl_training.types import DatasetError
+from rl_training.data.tables import files as table_files
 
 pa = pytest.importorskip("pyarrow")
 csv = pytest.importorskip("pyarrow.csv")

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from rl_training.core.errors import ConfigError, DatasetError
 from rl_training.data import ColumnsConfig, TransitionDataset, load_transition_dataset
-from rl_training.data.columns import expand, natural
-from rl_training.data.expressions import Expression
-from rl_training.types import ConfigError, DatasetError
+from rl_training.data.tables.columns import expand, natural
+from rl_training.data.tables.expressions import Expression
 
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")

@@ -16,6 +16,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box
 
+from rl_training.core.errors import ConfigError
 from rl_training.data import (
     TransitionDataset,
     check_destination,
@@ -25,7 +26,6 @@ from rl_training.data import (
     write_npz,
 )
 from rl_training.envs import make_native_env
-from rl_training.types import ConfigError
 
 ID = "Slide-v0"
 

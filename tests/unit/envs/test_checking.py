@@ -14,9 +14,9 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
 from gymnasium.wrappers import TransformObservation
 
+from rl_training.core.errors import ConfigError
+from rl_training.core.spaces import DiscreteActions, SpaceSpec
 from rl_training.envs import check_env, try_out
-from rl_training.spaces import DiscreteActions, SpaceSpec
-from rl_training.types import ConfigError
 
 VECTOR = Box(-1, 1, (2,), np.float32)
 

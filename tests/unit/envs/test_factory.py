@@ -14,11 +14,11 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sp
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from rl_training.core.errors import ConfigError, MissingExtraError
+from rl_training.core.spaces import BoxActions, Column, DiscreteActions, SpaceSpec
 from rl_training.envs import make_env, make_native_env, make_vector_env, space_spec
 from rl_training.envs.factory import describe_env
-from rl_training.envs.guarding import Guarded
-from rl_training.spaces import BoxActions, Column, DiscreteActions, SpaceSpec
-from rl_training.types import ConfigError, MissingExtraError
+from rl_training.envs.guarded import Guarded
 
 VECTOR = Box(-1, 1, (2,), np.float32)
 

@@ -11,9 +11,9 @@ from gymnasium.spaces import Box, Dict
 from gymnasium.utils.env_checker import check_env
 from numpy.typing import NDArray
 
+from rl_training.core.errors import ConfigError
 from rl_training.envs import goal_task, make_env, make_native_env, make_vector_env
 from rl_training.envs.goals import FlattenGoal, PointGoal, has_goal
-from rl_training.types import ConfigError
 
 
 class _Fetch(gym.Env[Any, Any]):

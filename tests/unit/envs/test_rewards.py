@@ -12,6 +12,7 @@ import torch
 from gymnasium.spaces import Box
 
 from rl_training.config import TrainConfig
+from rl_training.core.errors import ConfigError
 from rl_training.data import TransitionDataset
 from rl_training.envs import (
     RewardClipWrapper,
@@ -24,9 +25,8 @@ from rl_training.envs import (
 )
 from rl_training.envs.rewards import RewardSignWrapper
 from rl_training.runtime import evaluate_policy
-from rl_training.runtime.datasets import find_task, load_data
-from rl_training.runtime.options import bind_options
-from rl_training.types import ConfigError
+from rl_training.runtime.run_data import find_task, load_data
+from rl_training.runtime.run_options import bind_options
 
 REWARDS = (-3.0, -0.5, 0.0, 0.25, 2.0)
 

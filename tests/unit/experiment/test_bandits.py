@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rl_training.experiment.bandits import clipped, dr, ips, kernel_weights, slope, sndr, snips
-from rl_training.experiment.importance import episode_folds
-from rl_training.experiment.intervals import EpisodeEstimate, bootstrap
-from rl_training.experiment.weights import diagnose, effective_sample_size, judge
-from rl_training.types import DatasetError
+from rl_training.core.errors import DatasetError
+from rl_training.ope.bandits import clipped, dr, ips, kernel_weights, slope, sndr, snips
+from rl_training.ope.importance import episode_folds
+from rl_training.ope.intervals import EpisodeEstimate, bootstrap
+from rl_training.ope.weights import diagnose, effective_sample_size, judge
 
 Floats = NDArray[np.float64]
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from steering import steering_log
 
+from rl_training.core.errors import ConfigError
 from rl_training.data import TransitionDataset
-from rl_training.experiment.candidates import Candidate, Facts, choose_candidates, is_clone, named_candidates
-from rl_training.types import ConfigError
+from rl_training.pipeline.candidates import Candidate, Facts, choose_candidates, is_clone, named_candidates
 
 BROAD = Facts(
     rows=20_000,

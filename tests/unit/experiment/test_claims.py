@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rl_training.experiment import claims
-from rl_training.experiment.claims import Control
-from rl_training.runtime.fitting import resampled_episodes
+from rl_training.ope import verdicts as claims
+from rl_training.ope.fitting import resampled_episodes
+from rl_training.ope.verdicts import Control
 
 NO_ERROR: defaultdict[str, float] = defaultdict(float)
 MEMBERS = np.array([-1.2, 0.9, -0.4, 1.1, 0.3, -0.8, 0.2, -0.1, 0.6, -0.6])

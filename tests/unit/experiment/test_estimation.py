@@ -13,11 +13,11 @@ import torch
 from steering import QUICK, STEPS, away, rest, steering_log, towards, true_value
 
 import rl_training
-from rl_training.algorithms.fqe import FQE
+from rl_training.core.errors import ConfigError, DatasetError
 from rl_training.data import TransitionDataset
-from rl_training.experiment.estimation import Estimates, estimate
-from rl_training.runtime.fitting import default_gamma
-from rl_training.types import ConfigError, DatasetError
+from rl_training.ope.fitting import default_gamma
+from rl_training.ope.fqe import FQE
+from rl_training.selection.estimate import Estimates, estimate
 
 POLICIES = {"towards": towards, "away": away, "rest": rest}
 

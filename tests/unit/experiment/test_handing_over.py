@@ -14,10 +14,10 @@ from judged_runs import estimate_of, estimates_of
 from steering import steering_log
 
 from rl_training import BC
-from rl_training.experiment import handing_over
-from rl_training.experiment.handing_over import export_with_report, without_folders
+from rl_training.reports import handover as handing_over
+from rl_training.reports.handover import export_with_report, without_folders
 from rl_training.runtime import load_policy
-from rl_training.runtime.policy_files import policy_files
+from rl_training.storage.policy_files import policy_files
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from rl_training.core.errors import DatasetError
+from rl_training.core.statistics import holm, student_cdf
 from rl_training.data import TransitionDataset
-from rl_training.experiment.importance import (
+from rl_training.ope.importance import (
     Trajectories,
     doubly_robust,
     episode_folds,
@@ -22,10 +24,8 @@ from rl_training.experiment.importance import (
     weighted_importance_sampling,
     weighted_per_decision,
 )
-from rl_training.experiment.intervals import EpisodeEstimate
-from rl_training.experiment.statistics import holm, student_cdf
-from rl_training.experiment.weights import diagnose
-from rl_training.types import DatasetError
+from rl_training.ope.intervals import EpisodeEstimate
+from rl_training.ope.weights import diagnose
 
 Floats = NDArray[np.float64]
 GAMMA = 0.9

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from scipy.stats import bootstrap as bootstrap_of_scipy
 
-from rl_training.experiment import intervals
-from rl_training.experiment.intervals import (
+from rl_training.core.errors import DatasetError
+from rl_training.core.statistics import student_quantile
+from rl_training.ope import intervals
+from rl_training.ope.intervals import (
     EpisodeEstimate,
     Interval,
     acceleration,
@@ -17,8 +19,6 @@ from rl_training.experiment.intervals import (
     episode_interval,
     studentised_interval,
 )
-from rl_training.experiment.statistics import student_quantile
-from rl_training.types import DatasetError
 
 
 def test_the_acceleration_of_a_skewed_sample_is_that_worked_out_by_hand() -> None:

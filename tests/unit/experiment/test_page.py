@@ -15,10 +15,10 @@ from run_directories import make_run, returns
 from steering import QUICK, STEPS, Act, away, steering_log, towards
 
 from rl_training import BC, estimate
-from rl_training.experiment.page import report_content, write_report
-from rl_training.experiment.page.render import render
+from rl_training.core.errors import ConfigError
+from rl_training.reports.page.render import render
+from rl_training.reports.page.write import report_content, write_report
 from rl_training.runtime import load_policy
-from rl_training.types import ConfigError
 
 SECTIONS = (
     "verdict",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rl_training.experiment.page.charts import number, percent, shortened, span, tick_texts, ticks
+from rl_training.reports.page.charts import number, percent, shortened, span, tick_texts, ticks
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,11 @@ import pytest
 from judged_runs import estimate_of, estimates_of, selection_with
 from run_directories import make_run, returns
 
-from rl_training.experiment.page import report_content
-from rl_training.experiment.page.charts import number
-from rl_training.experiment.page.gather import gather
-from rl_training.experiment.page.render import render
-from rl_training.experiment.page.verdict import checkpoints, doubts
+from rl_training.reports.page.charts import number
+from rl_training.reports.page.gather import gather
+from rl_training.reports.page.render import render
+from rl_training.reports.page.verdict import checkpoints, doubts
+from rl_training.reports.page.write import report_content
 
 
 def policy_file(run: Path, step: int) -> Path:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from page_outline import Page
 
-from rl_training.experiment.page.render import render
+from rl_training.reports.page.render import render
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "page"
 CASES = ("full", "few", "bare")

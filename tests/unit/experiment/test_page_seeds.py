@@ -8,8 +8,8 @@ import pytest
 from judged_runs import estimate_of, estimates_of
 from run_directories import make_run, returns
 
-from rl_training.experiment.page import report_content
-from rl_training.experiment.statistics import student_quantile
+from rl_training.core.statistics import student_quantile
+from rl_training.reports.page.write import report_content
 
 
 def make_runs(folder: Path, **scores: list[float]) -> None:

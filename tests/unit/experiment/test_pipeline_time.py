@@ -13,18 +13,20 @@ import pytest
 from steering import steering_log
 
 from rl_training import run_pipeline
-from rl_training.experiment import jobs, manager, pipeline_clock, pipeline_plan
-from rl_training.experiment.candidates import Candidate
-from rl_training.experiment.pipeline_clock import Clock, describe_times
-from rl_training.experiment.pipeline_config import PipelineConfig, Workspace
-from rl_training.experiment.pipeline_data import Parts, prepare_data
-from rl_training.experiment.pipeline_judging import Judge
-from rl_training.experiment.pipeline_plan import Plan, make_plan, run_config
+from rl_training.core.errors import ConfigError
+from rl_training.core.text import duration_text
+from rl_training.experiment import jobs, manager
+from rl_training.pipeline import pipeline_clock
+from rl_training.pipeline import time_budget as pipeline_plan
+from rl_training.pipeline.candidates import Candidate
+from rl_training.pipeline.config import PipelineConfig, Workspace
+from rl_training.pipeline.outcome import Judge
+from rl_training.pipeline.pipeline_clock import Clock, describe_times
+from rl_training.pipeline.splits import Parts, prepare_data
+from rl_training.pipeline.time_budget import Plan, make_plan, run_config
 from rl_training.runtime import train
-from rl_training.runtime.artifacts import read_json
-from rl_training.runtime.finding import is_finished
-from rl_training.text import duration_text
-from rl_training.types import ConfigError
+from rl_training.storage.find import is_finished
+from rl_training.storage.run_directory import read_json
 
 CANDIDATES = [Candidate(name, "bc", "") for name in ("bc", "iql", "td3_bc")]
 

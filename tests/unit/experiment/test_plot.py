@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from run_directories import make_run, returns
 
-from rl_training.experiment import plot
-from rl_training.experiment.pictures import line_styles
-from rl_training.experiment.plot import plot_curves
-from rl_training.experiment.report import RunRecord, read_runs
-from rl_training.types import ConfigError, MissingExtraError
+from rl_training.core.errors import ConfigError, MissingExtraError
+from rl_training.reports import plots as plot
+from rl_training.reports.pictures import line_styles
+from rl_training.reports.plots import plot_curves
+from rl_training.reports.table import RunRecord, read_runs
 
 VALUES = (1.0, 2.0, 4.0)
 

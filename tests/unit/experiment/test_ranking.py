@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from rl_training.experiment.ranking import regret_at_k, spearman
-from rl_training.types import DatasetError
+from rl_training.core.errors import DatasetError
+from rl_training.selection.ranking import regret_at_k, spearman
 
 TRUTH = [0, 0.5, 1, 0.8]
 ESTIMATES = [0.2, 0.9, 0.1, 0.7]

@@ -10,8 +10,8 @@ from conftest import packaged
 from rl_training import runtime
 from rl_training.algorithms import ALGORITHMS
 from rl_training.config import TrainConfig
+from rl_training.core.errors import ConfigError
 from rl_training.experiment import AlgorithmSpec, get_algorithm_spec, list_algorithms
-from rl_training.types import ConfigError
 
 NAMES = sorted(ALGORITHMS)
 

@@ -11,11 +11,11 @@ import pytest
 from run_directories import Rows, make_run, returns
 
 from rl_training.config import TrainConfig
-from rl_training.experiment.report import check_metric, pick_metrics, read_runs, summarize
-from rl_training.experiment.statistics import bootstrap_interval
+from rl_training.core.errors import CheckpointError, ConfigError, UserError
+from rl_training.core.statistics import bootstrap_interval
+from rl_training.reports.table import check_metric, pick_metrics, read_runs, summarize
 from rl_training.runtime import train
-from rl_training.runtime.metric_rows import encode_row
-from rl_training.types import CheckpointError, ConfigError, UserError
+from rl_training.storage.metrics import encode_row
 
 
 def test_a_row_says_what_the_seeds_of_one_task_come_to(tmp_path: Path) -> None:

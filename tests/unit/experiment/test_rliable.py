@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rl_training.experiment.statistics import (
+from rl_training.core.statistics import (
     improvement_over_tasks,
     interquartile_mean,
     score_profile,

@@ -15,17 +15,18 @@ from steering import QUICK, Array, away, rest, steering_log, towards
 
 import rl_training
 from rl_training.cli.select import shuffle_text
+from rl_training.core.errors import ConfigError
+from rl_training.core.spaces import BoxActions, SpaceSpec
+from rl_training.core.statistics import winners_curse
 from rl_training.data import TransitionDataset
-from rl_training.experiment import claiming, selecting
-from rl_training.experiment.claims import Verdict
-from rl_training.experiment.ranking import _limit, shuffle_control
-from rl_training.experiment.selecting import NO_TIME, Selection, preferred, select
-from rl_training.experiment.spending import Prior, Pull, prior_from_values, spend_episodes
-from rl_training.experiment.statistics import winners_curse
-from rl_training.runtime.evaluation_data import data_given
-from rl_training.runtime.fitting import EvaluationLog, FitOptions, OutOfTimeError
-from rl_training.spaces import BoxActions, SpaceSpec
-from rl_training.types import ConfigError
+from rl_training.ope.fitting import EvaluationLog, FitOptions, OutOfTimeError
+from rl_training.ope.verdicts import Verdict
+from rl_training.selection import claim as claiming
+from rl_training.selection import select as selecting
+from rl_training.selection.evaluation_data import data_given
+from rl_training.selection.ranking import _limit, shuffle_control
+from rl_training.selection.real_episodes import Prior, Pull, prior_from_values, spend_episodes
+from rl_training.selection.select import NO_TIME, Selection, preferred, select
 
 POLICIES = {"away": away, "towards": towards, "rest": rest}
 SPACES = SpaceSpec.vector(1, BoxActions((-2.0,), (2.0,)))

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from rl_training.experiment.spending import NormalSelection
-from rl_training.types import ConfigError
+from rl_training.core.errors import ConfigError
+from rl_training.selection.real_episodes import NormalSelection
 
 
 def test_one_return_moves_the_prior_as_worked_out_by_hand() -> None:

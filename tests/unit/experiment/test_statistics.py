@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import mannwhitneyu
 
-from rl_training.experiment.statistics import (
+from rl_training.core.statistics import (
     bootstrap_interval,
     holm,
     improvement_over_tasks,

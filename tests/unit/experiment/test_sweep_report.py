@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from run_directories import make_run
 
-from rl_training.experiment.compare import compare_named, compare_two, score_rows
-from rl_training.experiment.page import report_content
-from rl_training.experiment.page.render import render
-from rl_training.experiment.profile_plot import plot_profiles
-from rl_training.experiment.report import read_runs, summarize
-from rl_training.experiment.statistics import stratified_interval
-from rl_training.experiment.sweep_folder import column_names, one_line, read_sweep_folder
-from rl_training.experiment.sweep_report import find_out
-from rl_training.types import CheckpointError, ConfigError
+from rl_training.core.errors import CheckpointError, ConfigError
+from rl_training.core.statistics import stratified_interval
+from rl_training.reports.compare import compare_named, compare_two, score_rows
+from rl_training.reports.page.render import render
+from rl_training.reports.page.write import report_content
+from rl_training.reports.profile_plot import plot_profiles
+from rl_training.reports.sweep_folder import column_names, one_line, read_sweep_folder
+from rl_training.reports.sweep_report import find_out
+from rl_training.reports.table import read_runs, summarize
 
 Cell = tuple[Mapping[str, Any], Sequence[float]]
 

@@ -18,9 +18,11 @@ import pytest
 from steering import steering_log
 
 from rl_training.config import dump_yaml, load_config
-from rl_training.experiment import tuning
+from rl_training.core.errors import ConfigError
+from rl_training.experiment import tune as tuning
 from rl_training.experiment.jobs import ProgressListener, SeedProgress
 from rl_training.experiment.study import open_study
+from rl_training.experiment.tune import run_tuning
 from rl_training.experiment.tune_check import compare_scores
 from rl_training.experiment.tune_spec import (
     check_space,
@@ -30,11 +32,9 @@ from rl_training.experiment.tune_spec import (
     read_tune,
     trial_cell,
 )
-from rl_training.experiment.tuning import run_tuning
 from rl_training.runtime import read_options
-from rl_training.runtime.artifacts import read_json
-from rl_training.runtime.finding import is_finished
-from rl_training.types import ConfigError
+from rl_training.storage.find import is_finished
+from rl_training.storage.run_directory import read_json
 
 OPTIONS: dict[str, Any] = {
     "env_id": "Pendulum-v1",

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import genpareto
 
-from rl_training.experiment.weights import (
+from rl_training.ope.weights import (
     WeightDiagnostics,
     WeightVerdict,
     diagnose,

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.algorithms import ALGORITHMS
+from rl_training.core.spaces import BoxActions, DiscreteActions, SpaceSpec
 from rl_training.models import MLP, EnsembleMLP, MLPBCModel, MLPIQLModel
 from rl_training.models.initializers import (
     Init,
@@ -23,8 +24,7 @@ from rl_training.models.initializers import (
     xavier,
     xavier_small_last,
 )
-from rl_training.models.perceptrons import EnsembleRenormMLP
-from rl_training.spaces import BoxActions, DiscreteActions, SpaceSpec
+from rl_training.models.mlp import EnsembleRenormMLP
 
 Layers = list[tuple[Tensor, Tensor]]
 """Weight (fan_out, fan_in) and bias of each layer."""

@@ -10,9 +10,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from rl_training.core.errors import DatasetError
 from rl_training.data import load_transition_dataset
 from rl_training.models.novelty import Novelty, fit_novelty, hold_out
-from rl_training.types import DatasetError
 
 
 def _log(episodes: int = 30, steps: int = 40, seed: int = 0) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:

@@ -10,7 +10,7 @@ import pytest
 
 from rl_training.config import TrainConfig
 from rl_training.runtime import Callback, TrainerState, resume, train
-from rl_training.runtime.checkpointing import load_checkpoint
+from rl_training.storage.checkpoint import load_checkpoint
 
 MakeConfig = Callable[..., TrainConfig]
 

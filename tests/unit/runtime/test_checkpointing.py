@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from rl_training.config import TrainConfig
+from rl_training.core.errors import CheckpointError
 from rl_training.runtime import train
-from rl_training.runtime.checkpointing import link_checkpoint, load_checkpoint, save_checkpoint
-from rl_training.types import CheckpointError
+from rl_training.storage.checkpoint import link_checkpoint, load_checkpoint, save_checkpoint
 
 WEIGHTS = torch.linspace(0.1, 0.9, 64)
 

@@ -11,10 +11,10 @@ import pytest
 
 from rl_training.algorithms import Algorithm
 from rl_training.config import TrainConfig
+from rl_training.core.errors import ConfigError, DatasetError
 from rl_training.runtime import Callback, ScheduleSpec, TrainerState, train
-from rl_training.runtime.artifacts import read_metrics
-from rl_training.runtime.option_groups import ControlOptions
-from rl_training.types import ConfigError, DatasetError
+from rl_training.runtime.controls import ControlOptions
+from rl_training.storage.run_directory import read_metrics
 
 MakeConfig = Callable[..., TrainConfig]
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 import torch
 
-from rl_training.cli.options import worker_count
+from rl_training.cli.display.options import worker_count
+from rl_training.compilation import performance
+from rl_training.compilation.performance import configure_machine
 from rl_training.config import TrainConfig
+from rl_training.core import cores
+from rl_training.core.cores import read_cores
+from rl_training.core.machine import free_memory
 from rl_training.experiment import manager
-from rl_training.memory import free_memory
-from rl_training.runtime import cores, performance, resume, train, workflows
-from rl_training.runtime.cores import read_cores
-from rl_training.runtime.performance import configure_machine
+from rl_training.runtime import resume, train
 
 
 @pytest.fixture(autouse=True)
@@ -105,7 +108,7 @@ def test_where_there_are_no_masks_all_cores_count(tmp_path: Path, monkeypatch: p
 def test_a_limit_of_memory_in_an_own_group_of_version_1_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stat = {"memory.limit_in_bytes": "3000000", "memory.usage_in_bytes": "2500000", "memory.stat": "total_cache 500\n"}
     write(tmp_path, **{f"memory/{name}": text for name, text in stat.items()})
-    monkeypatch.setattr("rl_training.memory.CONTROL_GROUP", tmp_path)
+    monkeypatch.setattr("rl_training.core.machine.CONTROL_GROUP", tmp_path)
 
     assert free_memory() == 500_500
 
@@ -128,7 +131,7 @@ def test_a_run_that_is_resumed_with_fewer_cores_uses_those_and_says_so(
     tiny_config: Callable[..., TrainConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_dir = train(tiny_config("td3_bc"), threads=2).run_dir
-    monkeypatch.setattr(workflows, "available_cores", lambda: 1)
+    monkeypatch.setattr(import_module("rl_training.runtime.train"), "available_cores", lambda: 1)
 
     with pytest.warns(UserWarning, match="made with 2 threads, and this process may use 1 .* it goes on with 1"):
         resume(run_dir, total_timesteps=30)

@@ -13,12 +13,13 @@ from conftest import transitions
 
 from rl_training.algorithms import ALGORITHMS, Algorithm
 from rl_training.config import TrainConfig
+from rl_training.core.errors import ConfigError
+from rl_training.core.spaces import BoxActions, SpaceSpec
 from rl_training.data import TransitionDataset
-from rl_training.runtime import diagnostics, evaluate, predict, train
-from rl_training.runtime.artifacts import read_metrics
-from rl_training.runtime.diagnostics import diagnose
-from rl_training.spaces import BoxActions, SpaceSpec
-from rl_training.types import ConfigError
+from rl_training.diagnostics import held_out as diagnostics
+from rl_training.diagnostics.held_out import diagnose
+from rl_training.runtime import evaluate, predict, train
+from rl_training.storage.run_directory import read_metrics
 
 MakeConfig = Callable[..., TrainConfig]
 

@@ -10,9 +10,9 @@ import pytest
 from small_runs import blank_state
 
 from rl_training.config import TrainConfig
+from rl_training.core.errors import ConfigError
 from rl_training.runtime import EarlyStoppingCallback, EarlyStoppingConfig, resume, train
-from rl_training.runtime.checkpointing import load_checkpoint
-from rl_training.types import ConfigError
+from rl_training.storage.checkpoint import load_checkpoint
 
 MakeConfig = Callable[..., TrainConfig]
 

@@ -9,12 +9,12 @@ import pytest
 from steering import QUICK, steering_log, towards
 
 from rl_training import TrainConfig, estimate, select
+from rl_training.core.errors import ConfigError, DatasetError
+from rl_training.core.spaces import BoxActions, DiscreteActions, SpaceSpec
 from rl_training.data import TransitionDataset
-from rl_training.runtime.datasets import find_task, fit_spaces, load_data
-from rl_training.runtime.evaluation_data import data_given
-from rl_training.runtime.options import bind_options
-from rl_training.spaces import BoxActions, DiscreteActions, SpaceSpec
-from rl_training.types import ConfigError, DatasetError
+from rl_training.runtime.run_data import find_task, fit_spaces, load_data
+from rl_training.runtime.run_options import bind_options
+from rl_training.selection.evaluation_data import data_given
 
 
 def log_with(actions: Any) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rl_training.runtime.finding import find_checkpoint, find_checkpoints, find_runs, find_unfinished
-from rl_training.types import CheckpointError
+from rl_training.core.errors import CheckpointError
+from rl_training.storage.find import find_checkpoint, find_checkpoints, find_runs, find_unfinished
 
 
 def _run(run_dir: Path, modified: int = 0, *, ended: bool = False, interrupted: bool = False) -> Path:

@@ -16,13 +16,13 @@ from conftest import transitions
 from rl_training.algorithms import ALGORITHMS, register
 from rl_training.algorithms.sac_n import SACN
 from rl_training.config import TrainConfig
+from rl_training.core.errors import TrainingError
 from rl_training.data import TransitionDataset
+from rl_training.diagnostics.probing import RewardRange, _saturation
 from rl_training.models import Model
 from rl_training.runtime import train
-from rl_training.runtime.artifacts import read_metrics
-from rl_training.runtime.checkpointing import load_checkpoint
-from rl_training.runtime.probing import RewardRange, _saturation
-from rl_training.types import TrainingError
+from rl_training.storage.checkpoint import load_checkpoint
+from rl_training.storage.run_directory import read_metrics
 
 MakeConfig = Callable[..., TrainConfig]
 

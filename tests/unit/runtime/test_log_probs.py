@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from rl_training.algorithms import ALGORITHMS
+from rl_training.core.spaces import BoxActions, DiscreteActions, SpaceSpec
 from rl_training.runtime import Policy
-from rl_training.spaces import BoxActions, DiscreteActions, SpaceSpec
 
 BOX = SpaceSpec.vector(2, BoxActions((0.0,), (4.0,)))
 CHOICES = SpaceSpec.vector(2, DiscreteActions(3, start=1))

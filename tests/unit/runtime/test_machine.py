@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from rl_training.runtime import doctor
-from rl_training.runtime.cores import Cores
-from rl_training.runtime.doctor import ALGOS, EXTRAS, Compiler, Machine, Speed, advise, examine, measure
+from rl_training.core.cores import Cores
+from rl_training.diagnostics import doctor
+from rl_training.diagnostics.doctor import ALGOS, EXTRAS, Compiler, Machine, Speed, advise, examine, measure
 
 CHECKOUT = Path(__file__).parents[3]
 

@@ -10,18 +10,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from rl_training.config import TrainConfig
-from rl_training.runtime import performance, resume, train
-from rl_training.runtime.checkpointing import load_checkpoint
-from rl_training.runtime.fine_tuning import fine_tuning_config
-from rl_training.runtime.performance import (
+from rl_training.compilation import performance
+from rl_training.compilation.performance import (
     EAGER_UPDATES,
     EARNED_AFTER,
     compiled_from,
     configure_machine,
     default_device,
 )
-from rl_training.types import ConfigError
+from rl_training.config import TrainConfig
+from rl_training.core.errors import ConfigError
+from rl_training.runtime import resume, train
+from rl_training.runtime.fine_tuning import fine_tuning_config
+from rl_training.storage.checkpoint import load_checkpoint
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ import torch
 
 from rl_training.algorithms import ALGORITHMS, Algorithm
 from rl_training.config import TrainConfig
+from rl_training.core.errors import CheckpointError, ConfigError
+from rl_training.core.spaces import BoxActions, SpaceSpec
 from rl_training.runtime import Policy, load_policy, train
-from rl_training.runtime.checkpointing import load_checkpoint, save_checkpoint
-from rl_training.spaces import BoxActions, SpaceSpec
-from rl_training.types import CheckpointError, ConfigError
+from rl_training.storage.checkpoint import load_checkpoint, save_checkpoint
 
 SPACES = SpaceSpec.vector(2, BoxActions((0.0, -3.0), (4.0, 1.0)))
 

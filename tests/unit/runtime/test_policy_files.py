@@ -11,11 +11,11 @@ import torch
 
 from rl_training.algorithms import Algorithm
 from rl_training.config import TrainConfig
-from rl_training.runtime import checkpointing, load_policy, resume, train
-from rl_training.runtime.checkpointing import load_checkpoint
-from rl_training.runtime.policy_files import drop_policies, policy_files, policy_path, policy_step
+from rl_training.core.errors import CheckpointError, ConfigError
+from rl_training.runtime import load_policy, resume, saving, train
 from rl_training.runtime.trainer import Session
-from rl_training.types import CheckpointError, ConfigError
+from rl_training.storage.checkpoint import load_checkpoint
+from rl_training.storage.policy_files import drop_policies, policy_files, policy_path, policy_step
 
 MakeConfig = Callable[..., TrainConfig]
 OBS = np.array([[0.1, -0.2, 0.3], [0.9, 0.1, -2.0]], dtype=np.float32)
@@ -81,14 +81,14 @@ def test_a_run_killed_between_policy_and_checkpoint_goes_back_and_ends_the_same(
     tiny_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     straight = train(tiny_config("td3_bc")).run_dir
-    real = checkpointing.save
+    real = saving.save
 
     def killed(session: Session, name: str) -> Path:
         if name == "latest.pt" and session.state.global_step == 10:
             raise KeyboardInterrupt
         return real(session, name)
 
-    monkeypatch.setattr(checkpointing, "save", killed)
+    monkeypatch.setattr(saving, "save", killed)
     with pytest.raises(KeyboardInterrupt):
         train(tiny_config("td3_bc", "run_name=killed"))
     monkeypatch.undo()

@@ -11,14 +11,15 @@ import torch
 from small_runs import differences
 from steering import away, steering_log, towards, true_value
 
+from rl_training.core.errors import ConfigError
 from rl_training.data import TransitionDataset, load_transition_dataset
-from rl_training.runtime import TrainResult, assembly, datasets, load_policy, resume, train
-from rl_training.runtime.artifacts import read_metrics
-from rl_training.runtime.checkpointing import load_checkpoint
-from rl_training.runtime.evaluation_data import data_given, data_of_runs
-from rl_training.runtime.fitting import EvaluationLog
-from rl_training.runtime.policy_value import PolicyValue
-from rl_training.types import ConfigError
+from rl_training.ope.fitting import EvaluationLog
+from rl_training.ope.policy_value import PolicyValue
+from rl_training.runtime import TrainResult, assembly, load_policy, resume, train
+from rl_training.runtime import run_data as datasets
+from rl_training.selection.evaluation_data import data_given, data_of_runs
+from rl_training.storage.checkpoint import load_checkpoint
+from rl_training.storage.run_directory import read_metrics
 
 
 class _Fixed:

@@ -12,11 +12,11 @@ from conftest import transitions
 
 from rl_training.algorithms import ALGORITHMS
 from rl_training.config import TrainConfig
+from rl_training.core.randomness import default_generators, forked
+from rl_training.core.spaces import BoxActions, SpaceSpec
 from rl_training.data import TransitionDataset
+from rl_training.diagnostics.held_out import diagnose
 from rl_training.runtime import evaluate, evaluate_policy, predict, train
-from rl_training.runtime.diagnostics import diagnose
-from rl_training.runtime.randomness import default_generators, forked
-from rl_training.spaces import BoxActions, SpaceSpec
 
 
 @pytest.fixture

@@ -19,9 +19,10 @@ from rl_training.callbacks import (
     VideoCallback,
 )
 from rl_training.config import TrainConfig
+from rl_training.core.batches import Metrics
+from rl_training.core.errors import ConfigError
 from rl_training.runtime import callbacks, predict, resume, train
-from rl_training.runtime.artifacts import read_metrics
-from rl_training.types import ConfigError, Metrics
+from rl_training.storage.run_directory import read_metrics
 
 MakeConfig = Callable[..., TrainConfig]
 

@@ -11,11 +11,12 @@ import torch
 from small_runs import differences, online_config
 
 from rl_training.config import TrainConfig
-from rl_training.runtime import Callback, TrainerState, checkpointing, divergence, recovery, resume, train
-from rl_training.runtime.artifacts import RunDirectory, read_metrics
-from rl_training.runtime.checkpointing import load_checkpoint
-from rl_training.runtime.replay_store import ReplayStore
-from rl_training.types import TrainingError
+from rl_training.core.errors import TrainingError
+from rl_training.runtime import Callback, TrainerState, divergence, resume, saving, train
+from rl_training.runtime import checkpoints as recovery
+from rl_training.storage.checkpoint import load_checkpoint
+from rl_training.storage.replay_files import ReplayStore
+from rl_training.storage.run_directory import RunDirectory, read_metrics
 
 pytestmark = pytest.mark.filterwarnings("ignore:timestep")
 
@@ -86,7 +87,7 @@ class KilledError(Exception):
 PLACES: dict[str, tuple[Any, str]] = {
     "before the checkpoint is read": (divergence, "load_session"),
     "before anything is written": (recovery, "write_latest"),
-    "before the checkpoint is the latest": (checkpointing, "save"),
+    "before the checkpoint is the latest": (saving, "save"),
     "before the checkpoint has its number": (recovery, "number_latest"),
     "before rows are deleted": (ReplayStore, "prune"),
     "before the metrics are rewound": (RunDirectory, "rewind_metrics"),
@@ -229,7 +230,7 @@ def test_a_good_checkpoint_that_a_kill_left_without_its_number_gets_it_when_the_
         raise KilledError
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpointing, "link_checkpoint", end)
+        patch.setattr(saving, "link_checkpoint", end)
         with pytest.raises(KilledError):
             train(config)
     (killed,) = set(Path(config.output_dir).iterdir()) - {straight}

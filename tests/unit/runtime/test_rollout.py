@@ -18,19 +18,19 @@ from probe import LENGTHS, Probe, episode, policy
 from small_runs import online_config
 from torch import Tensor
 
+from rl_training.acting.collecting import Collector, LocalCollector, RunningStatistics, Stepper
+from rl_training.acting.evaluation import EVAL_SEED
+from rl_training.acting.policy import Policy
+from rl_training.core.errors import TrainingError
+from rl_training.core.spaces import BoxActions, SpaceSpec
 from rl_training.data import ReplayBuffer
 from rl_training.envs import make_vector_env
 from rl_training.envs.snapshots import Snapshot
 from rl_training.models import Model
 from rl_training.runtime import EvaluationResult, evaluate_policy, read_options
 from rl_training.runtime.assembly import open_session
-from rl_training.runtime.checkpointing import save, session_tree
-from rl_training.runtime.collecting import Collector, LocalCollector, RunningStatistics, Stepper
-from rl_training.runtime.evaluation import EVAL_SEED
 from rl_training.runtime.loop import train_session
-from rl_training.runtime.policy import Policy
-from rl_training.spaces import BoxActions, SpaceSpec
-from rl_training.types import TrainingError
+from rl_training.runtime.saving import save, session_tree
 
 ID = "Walk-v0"
 

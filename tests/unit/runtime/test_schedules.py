@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from rl_training.core.errors import ConfigError
 from rl_training.runtime import ScheduleSpec, resolve_schedule_value
 from rl_training.runtime.schedules import as_schedule
-from rl_training.types import ConfigError
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from rl_training.acting.scores import REFERENCE_RETURNS, reference_returns
 from rl_training.runtime import normalized_score
-from rl_training.runtime.scores import REFERENCE_RETURNS, reference_returns
 
 
 @pytest.mark.parametrize(

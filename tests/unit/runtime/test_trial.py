@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from rl_training.algorithms import ALGORITHMS, Step
 from rl_training.config import TrainConfig
+from rl_training.core.errors import ConfigError
 from rl_training.models import MLPTD3Model, Model
 from rl_training.runtime import train
-from rl_training.types import ConfigError
 
 MakeConfig = Callable[..., TrainConfig]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from rl_training.config import TrainConfig
-from rl_training.runtime.upload import Remote, check_upload
-from rl_training.types import ConfigError, MissingExtraError
+from rl_training.core.errors import ConfigError, MissingExtraError
+from rl_training.storage.upload import Remote, check_upload
 
 pytest.importorskip("fsspec")
 

@@ -19,11 +19,11 @@ from small_runs import differences
 from uploads import FIRST, SECOND, fetched, files_of, pointer_of, push, write_files
 
 from rl_training.config import TrainConfig
+from rl_training.core.errors import UserError
 from rl_training.runtime import Callback, TrainerState, fetch_run, resume, train
-from rl_training.runtime.artifacts import UPLOADS, RunDirectory
-from rl_training.runtime.checkpointing import load_checkpoint
-from rl_training.runtime.upload import Pusher, Remote, Uploader
-from rl_training.types import UserError
+from rl_training.storage.checkpoint import load_checkpoint
+from rl_training.storage.run_directory import UPLOADS, RunDirectory
+from rl_training.storage.upload import Pusher, Remote, Uploader
 
 fsspec = pytest.importorskip("fsspec")
 MemoryFiles = fsspec.get_filesystem_class("memory")

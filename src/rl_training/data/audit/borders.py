@@ -9,19 +9,8 @@ from itertools import combinations_with_replacement
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_training.data.audit.finding import (
-    SAMPLE,
-    SEED,
-    Finding,
-    Floats,
-    Indices,
-    View,
-    check,
-    found,
-    passed,
-    unchecked,
-)
-from rl_training.text import plural
+from rl_training.core.text import plural
+from rl_training.data.audit.view import SAMPLE, SEED, Finding, Floats, Indices, View, check, found, passed, unchecked
 
 Flags = NDArray[np.bool_]
 

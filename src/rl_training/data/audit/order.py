@@ -4,18 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from rl_training.data.audit.finding import (
-    SAMPLE,
-    Finding,
-    Indices,
-    View,
-    check,
-    found,
-    hash_rows,
-    passed,
-    unchecked,
-)
-from rl_training.text import plural
+from rl_training.core.text import plural
+from rl_training.data.audit.view import SAMPLE, Finding, Indices, View, check, found, hash_rows, passed, unchecked
 
 TOLERANCE = 1e-3
 """Difference, in standard deviations of a column, above which two observations are not the same."""

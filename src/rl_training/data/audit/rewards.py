@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from rl_training.data.audit.finding import Finding, Floats, View, check, found, passed, unchecked
-from rl_training.text import plural
+from rl_training.core.text import plural
+from rl_training.data.audit.view import Finding, Floats, View, check, found, passed, unchecked
 
 BEYOND = 10.0
 """How many times the usual range an outlier lies outside it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rl_training.data.audit.finding import Finding, Floats, Indices, View, check, found, passed, unchecked
+from rl_training.data.audit.view import Finding, Floats, Indices, View, check, found, passed, unchecked
 
 LEAST_ROWS = 200
 MOST_COLUMNS = 150

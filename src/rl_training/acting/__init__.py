@@ -1,0 +1,1 @@
+"""A policy in an environment: collect, evaluate, show."""

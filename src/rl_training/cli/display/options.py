@@ -1,0 +1,54 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rl_training.core.errors import LARGEST_SEED, ConfigError
+from rl_training.core.seeds import is_number
+from rl_training.core.user_code import import_modules
+
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="Run directory or checkpoint.")]
+EnvOption = Annotated[str | None, typer.Option(help="Another environment than the run's own, or module:Name-v0.")]
+SeedOption = Annotated[
+    int | None, typer.Option(min=0, max=LARGEST_SEED, help="Seed of the first episode; default 10000, as in training.")
+]
+EpisodesOption = Annotated[int, typer.Option(min=1, help="Episodes, one after the other.")]
+BestOption = Annotated[bool, typer.Option("--best", help="The best checkpoint of a run instead of its latest.")]
+StochasticOption = Annotated[bool, typer.Option("--stochastic", help="Sample, where the policy is stochastic.")]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", "-s", help="Override, as dotted.key=YAML value; repeatable.")
+]
+MoreSets = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="More overrides, after --set.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")]
+ImportOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import",
+        metavar="FILE|MODULE",
+        callback=import_modules,
+        help="Import a .py file or a module first, for an algorithm or an environment of your own; repeatable.",
+    ),
+]
+"""Imported while the arguments are read: a command that has the option need not do anything with it."""
+WorkersOption = Annotated[str, typer.Option(help="Runs trained side by side: a number, or auto.")]
+RayOption = Annotated[
+    str | None,
+    typer.Option(
+        "--ray", metavar="auto|ADDRESS", help="Train on this Ray cluster instead of this machine; needs the extra ray."
+    ),
+]
+
+
+def worker_count(text: str, *, threads: int = 1) -> int:
+    """How many workers `--workers` asks for; auto is as many as have cores for their threads."""
+    if text == "auto":
+        from rl_training.experiment.manager import default_workers
+
+        return default_workers(threads)
+    if not (is_number(text) and int(text) > 0):
+        raise ConfigError(f"--workers must be a number >= 1 or auto, got {text!r}")
+    return int(text)

@@ -1,0 +1,1 @@
+"""Faster gradients with the same numbers."""

@@ -1,0 +1,146 @@
+"""Loss and gradient of a step as one compiled graph, which torch keeps in a folder for later starts."""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from rl_training.compilation.kernels import passes as loops
+from rl_training.core.batches import Batch
+from rl_training.core.errors import ConfigError
+
+FOLDER = "TORCHINDUCTOR_CACHE_DIR"
+"""The environment variable that names the folder of compiled graphs."""
+
+
+class CompiledGradient:
+    """A gradient function that is compiled for each shape of batch it meets, once.
+
+    The graph belongs to one algorithm, whose parts never change, and is chosen here by the shapes that come in. So it
+    is called directly: finding it through torch.compile, which checks every part on every call, took 6 % of an update.
+    """
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any, name: str, backend: str) -> None:
+        self.arguments = arguments
+        self.graphs: dict[Any, Callable[..., Any]] = {}
+        # Read when a graph is traced: lets it contain torch.autograd.grad.
+        torch._dynamo.config.trace_autograd_ops = True
+        self.compiler: Any = torch.compile(
+            _with_own_code(function, name),
+            fullgraph=True,
+            dynamic=False,
+            backend=_to_machine_code if backend == "inductor" else backend,
+            options={"guard_filter_fn": torch.compiler.keep_tensor_guards_unsafe},
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as an empty object.
+
+        torch.compile pickles the whole algorithm, and compiled graphs cannot be pickled.
+        """
+        return object, ()
+
+    def __call__(self, batch: Batch) -> Any:
+        """The function's value for its arguments and a batch."""
+        return self.graph_for(batch)(*self.arguments, batch)
+
+    def graph_for(self, batch: Batch) -> Callable[..., Any]:
+        """The graph for batches of this shape, compiled if there is none yet."""
+        key = tuple((name, value.shape, value.dtype) for name, value in batch.items())
+        graph = self.graphs.get(key)
+        if graph is None:
+            graph = self.graphs[key] = self.compiler.aot_compile(((*self.arguments, batch), {}))
+            graph.disable_guard_check()
+        return graph
+
+
+def use_private_folder() -> None:
+    """Keep compiled graphs where no other user can write, for they are run when they are read.
+
+    The folder is torch's. If others can write there, it is one beside it.
+    """
+    if FOLDER not in os.environ:
+        from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+        cache_dir()  # makes it and sets the variable
+    named = Path(os.environ[FOLDER]).absolute()
+    for folder in (named, named.with_name(f"{named.name}_private")):
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"the folder of compiled graphs {folder} cannot be made: {error.strerror}") from None
+        if _is_private(folder):
+            os.environ[FOLDER] = str(folder)
+            if sys.platform == "linux":
+                _remove_cut_libraries(folder)
+            return
+    raise ConfigError(f"other users can write to the folder of compiled graphs, {named}; name another in {FOLDER}")
+
+
+def _is_private(folder: Path) -> bool:
+    if os.name != "posix":
+        return True
+    owners = {folder.lstat().st_uid, folder.stat().st_uid}
+    return owners == {os.getuid()} and not folder.stat().st_mode & 0o022
+
+
+def _remove_cut_libraries(folder: Path) -> None:
+    """Delete what a killed linker has left: loading half a library ends the process without a word."""
+    from torch.utils._filelock import FileLock
+
+    for library in folder.glob("*/*.so"):
+        lock = folder / "locks" / f"{library.name.partition('.')[0]}.lock"
+        with suppress(OSError), FileLock(str(lock)).acquire(timeout=0):
+            # Under the lock, nobody else is about to finish it.
+            if _is_cut(library):
+                library.unlink()
+
+
+def _is_cut(library: Path) -> bool:
+    """Whether a library lacks its end, where ELF files have the table of their sections."""
+    with library.open("rb") as file:
+        head = file.read(64)
+    if len(head) < 64 or not head.startswith(b"\x7fELF"):
+        return True
+    if head[4:6] != b"\x02\x01":  # not of 64 bits, or not little-endian
+        return False
+    begin, size, count = (*struct.unpack_from("<Q", head, 40), *struct.unpack_from("<HH", head, 58))
+    end: int = begin + size * count
+    return library.stat().st_size < end
+
+
+def _to_machine_code(graph: Any, inputs: Any) -> Any:
+    """Compile a traced graph, or read what an earlier start has compiled of an equal one."""
+    from torch._inductor.compile_fx import compile_fx
+    from torch._inductor.cpu_vec_isa import pick_vec_isa
+
+    use_private_folder()
+    # A random name, which torch makes part of the key by which it finds the graph again.
+    graph._backend_id = None
+    options = {
+        # Noise from torch's own generator, so that a compiled run draws what an eager one draws.
+        "fallback_random": True,
+        # Kernels called from C++ instead of Python: 5 % of an update.
+        "cpp_wrapper": True,
+        **loops.compiler_options(),
+    }
+    # torch's key has its version, the graph, shapes, types and threads, but not the processor's vector instructions.
+    settings: Any = torch.compiler.config
+    with settings.patch(cache_key_tag=str(pick_vec_isa())), loops.decompositions(graph.graph):
+        return compile_fx(graph, inputs, config_patches=options)
+
+
+def _with_own_code(function: Any, name: str) -> Any:
+    """A copy of a function with a code object of its own.
+
+    torch.compile has a bounded cache per code object, and would refuse shared code after a few runs in one process.
+    """
+    return FunctionType(function.__code__.replace(co_name=name), function.__globals__, name)

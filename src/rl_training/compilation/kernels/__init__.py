@@ -1,0 +1,1 @@
+"""Loops of our own in compiled graphs, and where they are used."""

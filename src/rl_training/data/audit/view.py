@@ -1,0 +1,270 @@
+"""What a check is, what it says, and the data as checks see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, wraps
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_training.core.spaces import BoxActions, DiscreteActions
+from rl_training.data.offline_dataset import TransitionDataset
+from rl_training.data.tables.to_fields import feature_names
+
+Verdict = Literal["not checked", "pass", "warn", "fail"]
+PARTICIPLES: dict[Verdict, str] = {"pass": "passed", "warn": "warned", "fail": "failed", "not checked": "not checked"}
+"""Verdicts as they are counted in a sentence."""
+SEVERITY: dict[Verdict, int] = {"not checked": 0, "pass": 0, "warn": 1, "fail": 2}
+FIRST = 5
+"""Row numbers that a finding names."""
+SAMPLE = 20_000
+"""Rows that are looked at where all of them would take too long."""
+SEED = 0
+
+Floats = NDArray[np.floating[Any]]
+Indices = NDArray[np.int64]
+Rows = NDArray[Any] | Sequence[int]
+Check = Callable[["View"], "Finding"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The answer of one check."""
+
+    check: str
+    verdict: Verdict
+    message: str
+    why: str = ""
+    """Why it matters."""
+    advice: str = ""
+    """What to do."""
+    count: int = 0
+    """Rows that are concerned."""
+    rows: tuple[int, ...] = ()
+    """The numbers of the first ones, as in the log."""
+
+    @property
+    def is_alarm(self) -> bool:
+        """Whether something looks wrong."""
+        return SEVERITY[self.verdict] > 0
+
+    def to_plain(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {**asdict(self), "rows": list(self.rows)}
+
+
+def passed(message: str) -> Finding:
+    """The answer of a check that found nothing wrong."""
+    return Finding("", "pass", message)
+
+
+def unchecked(reason: str) -> Finding:
+    """The answer of a check that does not apply to the data, or cannot tell."""
+    return Finding("", "not checked", reason)
+
+
+def found(
+    message: str, rows: Rows = (), *, verdict: Verdict = "warn", why: str = "", advice: str = "", count: int = 0
+) -> Finding:
+    """The answer of a check that found something in these rows, or in `count` rows of which these are the first."""
+    return Finding("", verdict, message, why, advice, count or len(rows), tuple(int(row) for row in rows[:FIRST]))
+
+
+def check(name: str, *, why: str = "", advice: str = "", needs: str | None = None) -> Callable[[Check], Check]:
+    """Make a check of a function whose answer has no name yet, and says why it matters only where that varies.
+
+    What data `needs` for the check is a key of `NEEDS`.
+    """
+
+    def named(look: Check) -> Check:
+        @wraps(look)
+        def run(view: View) -> Finding:
+            is_met, reason = (None, "") if needs is None else NEEDS[needs]
+            answer = look(view) if is_met is None or is_met(view) else unchecked(reason)
+            if not answer.is_alarm:
+                return replace(answer, check=name)
+            return replace(answer, check=name, why=answer.why or why, advice=answer.advice or advice)
+
+        return run
+
+    return named
+
+
+def worst(findings: Sequence[Finding]) -> Verdict:
+    """The verdict on the data as a whole."""
+    return max((each.verdict for each in findings if each.is_alarm), key=SEVERITY.__getitem__, default="pass")
+
+
+def count_verdicts(verdicts: Sequence[str]) -> str:
+    """How many checks came to which verdict, as a sentence has it."""
+    return ", ".join(f"{verdicts.count(each)} {word}" for each, word in PARTICIPLES.items())
+
+
+def listed(things: Sequence[object] | NDArray[Any], most: int = 8) -> str:
+    """Some names or numbers, as a sentence has them."""
+    text = ", ".join(map(str, things[:most]))
+    return text if len(things) <= most else f"{text}, ... ({len(things)} in all)"
+
+
+@dataclass(frozen=True)
+class View:
+    """A dataset as arrays, with what several checks need of it."""
+
+    dataset: TransitionDataset
+    bounds: BoxActions | DiscreteActions | None = None
+    """What actions can be, where that is known."""
+
+    def column(self, name: str) -> NDArray[Any]:
+        """A field as an array."""
+        return self.dataset.fields[name].numpy(force=True)
+
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        return len(self.dataset)
+
+    @cached_property
+    def obs(self) -> Floats:
+        """Observations."""
+        return self.column("obs")
+
+    @cached_property
+    def next_obs(self) -> Floats:
+        """Next observations."""
+        return self.column("next_obs")
+
+    @cached_property
+    def obs_names(self) -> list[str]:
+        """What observation columns are called: as in the table, else by their number."""
+        known = self.dataset.columns
+        return list(map(str, range(self.dataset.obs_dim))) if known is None else feature_names(known.obs, known)
+
+    @cached_property
+    def action_names(self) -> list[str]:
+        """What action columns are called."""
+        known = self.dataset.columns
+        return list(map(str, range(self.dataset.action_dim))) if known is None else list(known.actions)
+
+    def obs_named(self, numbers: Indices) -> str:
+        """Some observation columns by their names."""
+        return listed([self.obs_names[number] for number in numbers])
+
+    def actions_named(self, numbers: Indices) -> str:
+        """Some action columns by their names."""
+        return listed([self.action_names[number] for number in numbers])
+
+    @cached_property
+    def rewards(self) -> Floats:
+        """Rewards."""
+        return self.column("rewards")
+
+    @cached_property
+    def dones(self) -> NDArray[np.bool_]:
+        """Where the task terminated."""
+        return np.asarray(self.column("dones") != 0)
+
+    @cached_property
+    def actions(self) -> Floats:
+        """Actions as a matrix of numbers."""
+        actions = self.column("actions")
+        return actions if actions.ndim == 2 else actions[:, None].astype(np.float32)
+
+    @cached_property
+    def ends(self) -> NDArray[np.bool_]:
+        """The last rows of episodes."""
+        return self.dataset.episode_ends.numpy(force=True)
+
+    @cached_property
+    def episodes(self) -> Indices:
+        """First row and row after the last of each episode."""
+        return self.dataset.episode_bounds().numpy(force=True)
+
+    @cached_property
+    def lengths(self) -> Indices:
+        """Rows of each episode."""
+        return self.episodes[:, 1] - self.episodes[:, 0]
+
+    @cached_property
+    def inside(self) -> Indices:
+        """Rows that another of the same episode follows."""
+        return np.flatnonzero(~self.ends[:-1])
+
+    @cached_property
+    def sample(self) -> Indices:
+        """Some rows, in order; always the same ones."""
+        if self.rows <= SAMPLE:
+            return np.arange(self.rows)
+        return np.sort(np.random.default_rng(SEED).choice(self.rows, SAMPLE, replace=False))
+
+    @cached_property
+    def spread(self) -> Floats:
+        """Standard deviation of each observation column; 1 for constant ones."""
+        deviation = self.obs[self.sample].std(axis=0, dtype=np.float64)
+        return np.where(deviation > 0, deviation, 1.0)
+
+    @cached_property
+    def low(self) -> Floats:
+        """The smallest value of each observation column."""
+        return np.asarray(self.obs.min(axis=0))
+
+    @cached_property
+    def high(self) -> Floats:
+        """The largest value of each observation column."""
+        return np.asarray(self.obs.max(axis=0))
+
+    @cached_property
+    def dropped_before(self) -> Indices | None:
+        """How many rows of the file were dropped before each row; None where that is not known, or none was."""
+        tails = self.dataset.tail_rewards
+        if tails is None:
+            return None
+        is_cut = ~np.isnan(tails.numpy(force=True))
+        if is_cut.sum() != self.dataset.num_dropped:
+            return None
+        return np.concatenate([[0], np.cumsum(is_cut)[:-1]])
+
+    def in_log(self, rows: Iterable[int], *, as_logged: bool = False) -> tuple[int, ...]:
+        """Row numbers as in the log, where rows were dropped or put in another order; of a table, counted from 1.
+
+        Numbers that are `as_logged` count dropped rows too.
+        """
+        if self.dropped_before is not None and not as_logged:
+            rows = [row + int(self.dropped_before[row]) for row in rows]
+        numbers = self.dataset.origin.row_numbers
+        return tuple(rows) if numbers is None else tuple(int(numbers[row]) for row in rows)
+
+    @cached_property
+    def is_tabular(self) -> bool:
+        """Whether the same observations come again and again, so that equal rows say nothing."""
+        some = self.obs[self.sample]
+        return len(np.unique(hash_rows([some]))) < 0.5 * len(some)
+
+
+NEEDS: Mapping[str, tuple[Callable[[View], bool], str]] = {
+    "episodes": (lambda view: view.dataset.has_episodes, "episodes are not known"),
+    "timestamps": (
+        lambda view: "timestamps" in view.dataset.fields and view.dataset.has_episodes,
+        "the data has no timestamps",
+    ),
+    "rewards": (lambda view: view.dataset.has_rewards, "there are no rewards"),
+    "continuous actions": (lambda view: not view.dataset.is_discrete, "actions are choices"),
+}
+"""What data must have for some checks, and what is said of data without it."""
+
+
+def hash_rows(columns: Sequence[NDArray[Any]]) -> NDArray[np.uint64]:
+    """One number for each row; different rows have different numbers, but for rare chance."""
+    generator = np.random.default_rng(SEED)
+    total = np.zeros(len(columns[0]), dtype=np.uint64)
+    for column in columns:
+        matrix = np.ascontiguousarray(column, dtype=np.float32).reshape(len(column), -1)
+        # -0 and 0 are the same number.
+        bits = (matrix + np.float32(0)).view(np.uint32)
+        for number in range(bits.shape[1]):
+            weight = generator.integers(1, 2**63, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+            total += bits[:, number].astype(np.uint64) * weight
+            total ^= total >> np.uint64(29)
+    return total

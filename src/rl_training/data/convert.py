@@ -1,0 +1,164 @@
+"""From files of arrays and from tables to the mapped form, a piece at a time."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_training.core.errors import DatasetError
+from rl_training.core.text import memory_text
+from rl_training.data.choices import MASKS, misses_next_masks
+from rl_training.data.end_flags import end_conflict
+from rl_training.data.fields import (
+    ALIASES,
+    KNOWN,
+    add_next_actions,
+    add_next_obs,
+    following,
+    read_fields,
+    rename,
+)
+from rl_training.data.files.hdf5 import are_choices, hdf5_items, pieces
+from rl_training.data.files.mapped import mapped_writer
+from rl_training.data.files.npz import npz_members
+from rl_training.data.mapped_columns import chunks
+from rl_training.data.tables.arrow import table_rows
+from rl_training.data.tables.columns import ColumnsConfig
+from rl_training.data.tables.in_memory import TableKind
+from rl_training.data.tables.staging import DiskStage
+
+FLOATS = {
+    spelling
+    for field in ("obs", "next_obs", "rewards", "achieved_goals", "returns_to_go", "tail_rewards", *MASKS)
+    for spelling in (field, *ALIASES[field])
+}
+"""Names of fields that training reads as floating-point numbers, whatever they are in the file."""
+
+
+class Array(NamedTuple):
+    """One array of a file, to be read in pieces."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    pieces: Iterable[NDArray[Any]]
+
+
+def stream_to_mapped(path: Path, kind: str, out: Path) -> list[str]:
+    """Convert an .npz or HDF5 file in bounded memory; the names of arrays that training does not read.
+
+    Needs room on the disk of `out` for the data twice.
+    """
+    with {"npz": _npz_arrays, "hdf5": _hdf5_arrays}[kind](path) as arrays, _disk_stage(out) as stage:
+        known = {name: array for name, array in arrays.items() if name in KNOWN}
+        _check_disk(path, out, known)
+        # Arrays in groups are no fields, unless they are known ones.
+        staged: dict[str, Any] = {name: None for name in arrays if "/" not in name}
+        staged |= {name: _staged(stage, name, array) for name, array in known.items()}
+        try:
+            _write(staged, out)
+        except DatasetError as error:
+            raise DatasetError(f"{path}: {error}") from None
+        return [name for name in arrays if name not in known]
+
+
+def stream_table(path: str, kind: TableKind, columns: ColumnsConfig | None, out: Path) -> None:
+    """Convert tables in bounded memory, but for 24 bytes per row if the rows must be put in order.
+
+    Needs room on the disk of `out` for the data twice.
+    """
+    with _disk_stage(out) as stage:
+        found = table_rows(path, kind, columns, stage)
+        try:
+            _write(found.arrays, out, notes=found.notes, table=found.columns)
+        except DatasetError as error:
+            raise DatasetError(f"{path}: {error}") from None
+
+
+@contextmanager
+def _disk_stage(out: Path) -> Iterator[DiskStage]:
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:
+        yield DiskStage(Path(folder))
+
+
+@contextmanager
+def _npz_arrays(path: Path) -> Iterator[dict[str, Array]]:
+    with npz_members(path) as members:
+        for member in members:
+            if member.name in KNOWN:
+                member.check()
+        yield {member.name: Array(member.dtype, member.shape, member.pieces()) for member in members}
+
+
+@contextmanager
+def _hdf5_arrays(path: Path) -> Iterator[dict[str, Array]]:
+    with hdf5_items(path) as items:
+        found = {name: Array(item.dtype, item.shape, pieces(path, name, item)) for name, item in items.items()}
+        if are_choices(items) and "actions" in found:
+            choices = (piece.astype(np.int64) for piece in found["actions"].pieces)
+            found["actions"] = Array(np.dtype(np.int64), items["actions"].shape, choices)
+        yield found
+
+
+def _check_disk(path: Path, out: Path, arrays: dict[str, Array]) -> None:
+    needed = 2 * sum(int(np.prod(array.shape, dtype=object)) * 4 for array in arrays.values())
+    free = shutil.disk_usage(out.parent).free
+    if needed > free:
+        sizes = f"about {memory_text(needed)} while it is written, {memory_text(free)} are free"
+        raise DatasetError(f"{path} is too large for the disk of {str(out)!r}: it takes {sizes}")
+
+
+def _staged(stage: DiskStage, name: str, array: Array) -> NDArray[Any]:
+    """An array in a file, in the type in which training reads it where that can be said before it is seen."""
+    dtype = array.dtype
+    if dtype.kind not in "fiub" or not array.shape or not array.shape[0]:
+        return np.empty(array.shape, dtype)
+    if name in FLOATS or (dtype.kind == "f" and name not in ALIASES["timestamps"] and name != "timestamps"):
+        dtype = np.dtype(np.float32)
+    with np.errstate(over="ignore"):
+        for piece in array.pieces:
+            stage.add(name, np.ascontiguousarray(piece, dtype=dtype))
+    return stage.get(name).reshape(array.shape)
+
+
+def _write(
+    arrays: dict[str, Any], out: Path, *, notes: tuple[str, ...] = (), table: ColumnsConfig | None = None
+) -> None:
+    """Write fields with what is derived from the next row, as `TransitionDataset.from_dict` does in memory."""
+    logged = read_fields(arrays)
+    rows, ends = len(logged["obs"]), logged["dones"] | logged["truncations"]
+    has_next_obs, has_next_actions = "next_obs" in logged, "next_actions" in logged or not bool(ends.all())
+    has_next_obs = has_next_obs and not misses_next_masks(logged)
+    if not has_next_obs and bool(logged["truncations"].all()):
+        add_next_obs(dict(logged))  # says what is wrong
+    with mapped_writer(out) as writer:
+        for part in chunks(rows):
+            # With the row after the last, from which the last one's are taken.
+            piece = {name: array[part.start : part.stop + 1] for name, array in logged.items()}
+            count = part.stop - part.start
+            piece = add_next_actions(piece)
+            if has_next_actions and "next_actions" not in piece:
+                piece["next_actions"] = following(piece["actions"])
+            if not has_next_obs:
+                count = int(np.count_nonzero(~piece["truncations"][:count]))
+                if not count:
+                    continue
+                piece = add_next_obs(piece)
+            piece["dones"] = piece["dones"].astype(np.float32)
+            writer.append({name: array[:count] for name, array in piece.items()})
+        dropped = rows - writer.rows
+        about = (f"dropped {dropped} rows without a next observation",) if dropped else ()
+        has_rewards = "rewards" in rename(arrays)
+        writer.finish(
+            num_dropped=dropped,
+            has_rewards=has_rewards,
+            notes=(*about, *notes),
+            table=table,
+            conflict=end_conflict(arrays),
+        )

@@ -1,0 +1,1 @@
+"""Datasets in files: one reader and writer per format."""

@@ -1,0 +1,1 @@
+"""Where batches come from: logs, replay buffers, rollouts."""

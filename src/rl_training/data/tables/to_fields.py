@@ -1,0 +1,251 @@
+"""From the columns of a piece of a table to fields: numbers, categories, choices, rewards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_training.core.errors import DatasetError
+from rl_training.data.tables.columns import ColumnsConfig, natural
+from rl_training.data.tables.empty_cells import EmptyCells
+from rl_training.data.tables.expressions import Expression
+from rl_training.data.tables.files import TableFiles
+from rl_training.data.tables.in_memory import Table
+
+MOST_CHOICES = 10_000
+"""Integers beyond this are taken for names of choices, not for their numbers."""
+
+
+@dataclass
+class Part:
+    """The columns of one field: a row per row of the table, NaN where a cell is empty."""
+
+    values: NDArray[Any]
+    sources: list[str] = field(default_factory=list)
+    """The column of the table that each column here comes from."""
+
+
+def read_observations(source: TableFiles | Table, columns: ColumnsConfig) -> NDArray[np.float32]:
+    """The observations of a table for a policy that was trained on such tables, in the table's order.
+
+    They begin with the masks of choices, if the policy was trained with masks.
+    """
+    needed = [*columns.valid_actions, *columns.obs]
+    missing = [name for name in needed if name not in source.names]
+    if missing:
+        shown = ", ".join(map(repr, missing[:10])) + (f" and {len(missing) - 10} more" if len(missing) > 10 else "")
+        word = "columns" if len(missing) > 1 else "column"
+        raise DatasetError(f"the policy observes {len(needed)} columns; the table lacks the {word} {shown}")
+    table = source.read([*columns.valid_actions, *columns.obs]) if isinstance(source, TableFiles) else source
+    features, masks = _features(table, columns.obs, columns), _masks(table, columns.valid_actions)
+    part = Part(np.concatenate([masks.values, features.values], axis=1), masks.sources + features.sources)
+    cells = EmptyCells(part.sources)
+    cells.add(part.values, np.arange(len(table)))
+    cells.refuse(table.places)
+    values: NDArray[np.float32] = part.values
+    return values
+
+
+def feature_names(names: Sequence[str], columns: ColumnsConfig) -> list[str]:
+    """A name for every number of an observation; a category has its own, such as `mode=auto`."""
+    found = [[f"{name}={each}" for each in columns.categories.get(name, ())] or [name] for name in names]
+    return [name for group in found for name in group]
+
+
+def learn_categories(
+    columns: ColumnsConfig, pieces: Callable[[Sequence[str]], Iterable[Table]]
+) -> tuple[ColumnsConfig, list[str]]:
+    """The mapping with what it leaves to the table: categories, choices, the kind of actions; and remarks.
+
+    `pieces` gives some of the table's columns, piece by piece.
+    """
+    notes = []
+    action, kind = columns.actions[0], next(iter(pieces(columns.actions))).kind(columns.actions[0])
+    if columns.action_kind is None:
+        is_choice = kind in ("text", "boolean", "integer") and len(columns.actions) == 1
+        columns = replace(columns, action_kind="discrete" if columns.choices or is_choice else "continuous")
+        if is_choice and kind == "integer" and not columns.choices:
+            hint = "set dataset_columns.action_kind: continuous for quantities"
+            notes.append(f"{action!r} holds integers, so actions are choices; {hint}")
+    if columns.action_kind == "discrete" and len(columns.actions) > 1:
+        raise DatasetError(f"actions: choices are one column, got {len(columns.actions)}: {', '.join(columns.actions)}")
+    has_names = columns.action_kind == "discrete" and not columns.choices and kind in ("text", "boolean")
+    unknown = [name for name, known in columns.categories.items() if not known] + ([action] if has_names else [])
+    found: dict[str, set[str]] = {name: set() for name in unknown}
+    for table in pieces(unknown) if unknown else ():
+        for name in unknown:
+            found[name].update(table.distinct(name))
+    learned = {name: tuple(sorted(texts, key=natural)) for name, texts in found.items()}
+    stated = bool(columns.choices)
+    if has_names:
+        columns = replace(columns, choices=learned[action])
+    if columns.valid_actions:
+        columns = replace(columns, valid_actions=_masks_of_choices(columns.valid_actions, columns, stated=stated))
+    if "next_valid_actions" in columns.fields:
+        after = _masks_of_choices(columns.fields["next_valid_actions"], columns, stated=stated)
+        columns = replace(columns, fields={**columns.fields, "next_valid_actions": after})
+    if columns.categories:
+        one_hot = {name: known or learned[name] for name, known in columns.categories.items()}
+        columns = replace(columns, one_hot=one_hot)
+    return columns, notes
+
+
+def _masks_of_choices(masks: tuple[str, ...], columns: ColumnsConfig, *, stated: bool) -> tuple[str, ...]:
+    """The columns of masks in the order of the choices: by name where each ends in that of a choice, else as listed.
+
+    Choices that were found in the table have no order of their own, so names must say which mask is whose. Where some
+    names do and others do not, one of them is misspelt.
+    """
+    choices = columns.choices
+    if columns.action_kind != "discrete":
+        raise DatasetError("valid_actions say which choices were possible, and the actions are no choices")
+    if not choices:
+        return masks
+    owners = {choice: [mask for mask in masks if mask.casefold().endswith(choice.casefold())] for choice in choices}
+    by_name = tuple(found[0] for found in owners.values() if len(found) == 1)
+    if len(masks) == len(choices) == len(set(by_name)):
+        return by_name
+    shown = ", ".join(choices[:10]) + (", ..." if len(choices) > 10 else "")
+    if stated and len(masks) == len(choices):
+        if not any(owners.values()):
+            return masks
+        wrong = next(choice for choice, found in owners.items() if len(found) != 1)
+        raise DatasetError(
+            f"no single column of valid_actions ({', '.join(masks[:10])}) ends in the name of the choice {wrong!r}, "
+            f"though some end in those of others ({shown}): spell both alike"
+        )
+    hint = "list all choices in dataset_columns.choices, and the columns of valid_actions in the same order"
+    raise DatasetError(
+        f"valid_actions are {len(masks)} columns, and there are {len(choices)} choices ({shown}): {hint}"
+    )
+
+
+def fields_of(table: Table, columns: ColumnsConfig, expression: Expression | None) -> dict[str, Part]:
+    """The fields in the rows of a table; an `expression` computes the reward, which else is a column."""
+    parts = {"obs": _features(table, columns.obs, columns)}
+    if columns.next_obs:
+        renamed = dict(zip(columns.next_obs, columns.obs, strict=True))
+        parts["next_obs"] = _features(table, columns.next_obs, columns, renamed)
+    parts["actions"] = _actions(table, columns)
+    if expression is not None:
+        parts["rewards"] = _computed(table, expression)
+    elif columns.reward is not None:
+        parts["rewards"] = _numbers(table, [columns.reward])
+    probabilities = {"propensities": columns.propensity, "behavior_log_probs": columns.behavior_log_prob}
+    parts |= {field: _numbers(table, [name]) for field, name in probabilities.items() if name is not None}
+    if columns.valid_actions:
+        parts["valid_actions"] = _masks(table, columns.valid_actions)
+    for name, part in parts.items():
+        # The logarithm of a probability of 0 is infinite.
+        if name != "behavior_log_probs":
+            _refuse_infinite(table, part)
+    return parts
+
+
+def further_field(table: Table, name: str, columns: ColumnsConfig) -> NDArray[Any]:
+    """A field that the mapping names under `fields`."""
+    numbers = np.stack([table.numbers(column) for column in columns.fields[name]], axis=1)
+    if name == "timestamps":
+        return numbers
+    if name == "next_actions" and columns.action_kind == "discrete":
+        return numbers.astype(np.int64)
+    return small(numbers)
+
+
+def _computed(table: Table, expression: Expression) -> Part:
+    cells = {name: table.numbers(name) for name in expression.columns}
+    values = expression(cells, len(table))
+    empty = np.any([np.isnan(column) for column in cells.values()] or [np.zeros(len(table), bool)], axis=0)
+    wrong = np.flatnonzero(~np.isfinite(values) & ~empty)
+    if len(wrong):
+        place = table.place(int(wrong[0]))
+        raise DatasetError(f"reward: {expression.text!r} is {values[wrong[0]]} in {place}, which is no finite number")
+    return Part(small(values[:, None]), [expression.text])
+
+
+def _numbers(table: Table, names: Sequence[str], hint: str = "") -> Part:
+    values = np.empty((len(table), len(names)), dtype=np.float32)
+    for k, name in enumerate(names):
+        values[:, k] = small(table.numbers(name, hint))
+    return Part(values, list(names))
+
+
+def _masks(table: Table, names: Sequence[str]) -> Part:
+    """Masks of choices, of which every row leaves at least one; empty cells are left to the mapping."""
+    part = _numbers(table, names)
+    odd = np.argwhere((part.values != 0) & (part.values != 1) & ~np.isnan(part.values))
+    if len(odd):
+        row, column = odd[0].tolist()
+        place = f"column {names[column]!r} in {table.places.text(table.first + row)}"
+        raise DatasetError(f"valid_actions must be 0 or 1, got {part.values[row, column]:g}: {place}")
+    none = np.flatnonzero(names and (part.values == 0).all(axis=1))
+    if len(none):
+        place = table.places.text(table.first + int(none[0]))
+        raise DatasetError(f"valid_actions leave no choice in {len(none)} rows, the first is {place}: one must be 1")
+    return part
+
+
+def small(values: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Single precision; a finite number that does not fit becomes infinite, which is refused."""
+    with np.errstate(over="ignore"):
+        return values.astype(np.float32)
+
+
+def _features(
+    table: Table, names: Sequence[str], columns: ColumnsConfig, renamed: dict[str, str] | None = None
+) -> Part:
+    """Observations; `renamed` says which column of the observation each one stands for."""
+    blocks, sources = [], []
+    for name in names:
+        known = columns.categories.get((renamed or {}).get(name, name))
+        if known is None:
+            hint = "; name the column in one_hot to see it as categories, or leave it out"
+            block = small(table.numbers(name, hint))[:, None]
+        else:
+            codes = _codes(table, name, known, "category")
+            block = (codes[:, None] == np.arange(len(known))).astype(np.float32)
+            block[np.isnan(codes)] = np.nan
+        blocks.append(block)
+        sources += [name] * block.shape[1]
+    return Part(np.concatenate(blocks, axis=1), sources)
+
+
+def _codes(table: Table, name: str, known: Sequence[str], what: str) -> NDArray[np.float64]:
+    """The number of each text among those known, NaN where a cell is empty."""
+    numbers = {text: float(k) for k, text in enumerate(known)} | {None: np.nan}
+    texts = table.texts(name)
+    for row, text in enumerate(texts):
+        if text not in numbers:
+            shown = ", ".join(map(repr, known[:10])) + (", ..." if len(known) > 10 else "")
+            wrong = f"column {name!r} has the {what} {text!r} in {table.place(row)}"
+            raise DatasetError(f"{wrong}, which is not known; there are {shown}")
+    return np.array([numbers[text] for text in texts], dtype=np.float64)
+
+
+def _actions(table: Table, columns: ColumnsConfig) -> Part:
+    name = columns.actions[0]
+    if columns.action_kind != "discrete":
+        return _numbers(table, columns.actions, "; text is a choice, and choices are one column")
+    if columns.choices:
+        return Part(_codes(table, name, columns.choices, "choice")[:, None], [name])
+    numbers = table.numbers(name)
+    wrong = np.flatnonzero((numbers < 0) | (numbers != np.round(numbers)) & ~np.isnan(numbers))
+    if len(wrong):
+        got = f"got {numbers[wrong[0]]:g} in {table.place(int(wrong[0]))}"
+        raise DatasetError(f"column {name!r} must hold choices, which are integers from 0 on, {got}")
+    if len(numbers) and np.nanmax(numbers, initial=0) >= MOST_CHOICES:
+        hint = "list them in choices, or set action_kind: continuous if they are quantities"
+        raise DatasetError(f"column {name!r} has choices up to {np.nanmax(numbers):g}, too many to number; {hint}")
+    return Part(numbers[:, None], [name])
+
+
+def _refuse_infinite(table: Table, part: Part) -> None:
+    infinite = np.isinf(part.values)
+    if infinite.any():
+        row, k = np.argwhere(infinite)[0]
+        wrong = f"column {part.sources[k]!r} is {part.values[row, k]} in {table.place(int(row))}"
+        raise DatasetError(f"{wrong}, expected finite numbers that fit into float32")

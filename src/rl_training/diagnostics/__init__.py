@@ -1,0 +1,1 @@
+"""Whether the training, the model and the machine are all right."""

@@ -1,0 +1,83 @@
+"""Diagnostics of a policy on held-out episodes, without an environment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from rl_training.algorithms import Algorithm
+from rl_training.core.batches import Batch, Metrics
+from rl_training.core.randomness import forked
+from rl_training.core.returns import returns_to_go
+from rl_training.data import TransitionDataset, with_annotations
+
+CHUNK = 512
+"""Rows at a time; some losses and policies look at dozens of actions for each."""
+
+
+def diagnose(algorithm: Algorithm, dataset: TransitionDataset, *, seed: int = 0) -> dict[str, float]:
+    """Held-out losses, action distance and, for algorithms with critics, TD error and predicted values.
+
+    Of choices, the distance is the share of agreement, and beside it the mean probability of the logged choices.
+    Values are the smallest of the critics at the policy's own action; `td_error` is the mean square of their
+    one-step inconsistency. `initial_value` is what they predict of the discounted return, on transformed rewards;
+    `initial_return` is what the logged episodes had of it. Neither is a substitute for a rollout.
+    """
+    dataset = dataset.to(algorithm.obs_mean.device)
+    if algorithm.annotates:
+        dataset = with_annotations(dataset, algorithm.annotate, standardizes=algorithm.standardizes)
+    with forked(seed, dataset.device):
+        # Rows without a field that the losses need, such as a next action, count in the measures only.
+        metrics = _average(algorithm.losses, dataset.requiring(*algorithm.needs))
+        metrics |= _average(partial(_measure, algorithm), dataset)
+    if hasattr(algorithm.model, "critic"):
+        starts = dataset.episode_bounds()[:, 0]
+        metrics["initial_value"] = float(_values(algorithm, dataset.obs[starts]).mean())
+        if dataset.has_episodes:
+            tails, gamma = dataset.tail_rewards, algorithm.hyper.gamma
+            returns = returns_to_go(dataset.rewards, dataset.episode_ends, gamma=gamma, tails=tails)
+            metrics["initial_return"] = float(returns[starts].mean())
+    return metrics
+
+
+def _average(report: Callable[[Batch], Metrics], dataset: TransitionDataset) -> dict[str, float]:
+    """Means over all rows of what a function reports on batches of them."""
+    totals: dict[str, float] = {}
+    for start in range(0, len(dataset), CHUNK):
+        batch = {name: value[start : start + CHUNK] for name, value in dataset.fields.items()}
+        size = len(batch["obs"])
+        for name, value in report(batch).items():
+            totals[name] = totals.get(name, 0.0) + float(value) * size
+    return {name: total / len(dataset) for name, total in totals.items()}
+
+
+def _measure(algorithm: Algorithm, batch: Batch) -> Metrics:
+    policy_actions = algorithm.act(batch["obs"])
+    report = algorithm.action_space.compare(policy_actions, batch["actions"])
+    report |= _probability(algorithm, batch)
+    if not hasattr(algorithm.model, "critic"):
+        return report
+    with torch.no_grad():
+        obs = algorithm.normalize(batch["obs"])
+        q = algorithm.model.values(obs, batch["actions"])
+        policy_q = algorithm.model.values(obs, policy_actions)
+        next_q = _values(algorithm, batch["next_obs"])
+        target = batch["rewards"] + getattr(algorithm.hyper, "gamma", 1.0) * (1 - batch["dones"]) * next_q
+    return report | {"td_error": (q - target).square().mean(), "value_mean": policy_q.mean()}
+
+
+@torch.no_grad()
+def _probability(algorithm: Algorithm, batch: Batch) -> Metrics:
+    """The mean probability of the logged choices; that of continuous actions would be a density, which has a unit."""
+    if algorithm.action_space.kind != "discrete":
+        return {}
+    log_probs = algorithm.model.log_probs(algorithm.normalize(batch["obs"]), batch["actions"])
+    return {} if log_probs is None else {"logged_action_probability": log_probs.exp().mean()}
+
+
+@torch.no_grad()
+def _values(algorithm: Algorithm, obs: torch.Tensor) -> torch.Tensor:
+    values: torch.Tensor = algorithm.model.values(algorithm.normalize(obs), algorithm.act(obs))
+    return values

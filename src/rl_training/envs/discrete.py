@@ -1,0 +1,108 @@
+"""Environments that say which choices are possible, by a method `action_masks()` or in `info`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from numpy.typing import NDArray
+
+from rl_training.core.errors import OwnCodeError, UserError
+from rl_training.core.user_code import own_code_failed
+from rl_training.envs.combinations import combined_mask, part_sizes
+
+METHOD = "action_masks"
+NAMES = ("action_mask", "action_masks", "valid_actions")
+"""The names under which `info` may hold a mask."""
+
+
+class MaskFirst(gym.Wrapper[Any, Any, Any, Any]):
+    """Flat observations that begin with a mask: 1 for every choice that is possible, 0 for the others."""
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        rest: Any = env.observation_space
+        self.masked_choices = number_of_choices(env)
+        low, high = (np.full(self.masked_choices, value, dtype=np.float32) for value in (0, 1))
+        self.observation_space = Box(np.concatenate([low, rest.low]), np.concatenate([high, rest.high]))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """The first observation of an episode, and further facts."""
+        obs, info = self.env.reset(seed=seed, options=options)
+        return self._joined(obs, info, over=False), info
+
+    def step(self, action: Any) -> Any:
+        """Observation, reward, the two ends, and further facts."""
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return self._joined(obs, info, over=bool(terminated)), reward, terminated, truncated, info
+
+    def _joined(self, obs: NDArray[np.float32], info: Mapping[str, Any], *, over: bool) -> NDArray[np.float32]:
+        # After the end of the task nothing is chosen any more, whatever the environment says.
+        mask = np.ones(self.masked_choices) if over else read_mask(self.env, info)
+        if mask is None:
+            names = ", ".join(map(repr, NAMES))
+            raise OwnCodeError(f"the environment gave a mask of actions before, but now info has none of {names}")
+        return np.concatenate([mask, obs]).astype(np.float32)
+
+
+def number_of_choices(env: gym.Env[Any, Any]) -> int:
+    """How many choices an environment has."""
+    actions: Any = env.action_space
+    return int(actions.n)
+
+
+def _part_sizes(env: gym.Env[Any, Any]) -> tuple[int, ...]:
+    found: tuple[int, ...] = env.get_wrapper_attr("choice_parts") if env.has_wrapper_attr("choice_parts") else ()
+    return found or part_sizes(env.action_space)
+
+
+def gives_masks(env: gym.Env[Any, Any]) -> bool:
+    """Whether an environment says which choices are possible. One without the method is reset to look at its `info`."""
+    if not isinstance(env.action_space, Discrete):
+        return False
+    if env.has_wrapper_attr(METHOD):
+        return True
+    try:
+        _, info = env.reset()
+        return any(name in info for name in NAMES)
+    # An environment that cannot be reset fails again where it is used, and is named there.
+    except Exception:
+        return False
+
+
+def read_mask(env: gym.Env[Any, Any], info: Mapping[str, Any]) -> NDArray[np.float32] | None:
+    """The mask of an environment, checked; None where it gives none.
+
+    Where an action is several choices at once, the mask of each stands after that of the one before.
+    """
+    source, mask = _find(env, info)
+    if mask is None:
+        return None
+    parts = _part_sizes(env)
+    count = sum(parts) or number_of_choices(env)
+    try:
+        found = np.asarray(mask, dtype=np.float32)
+    except (TypeError, ValueError):
+        raise OwnCodeError(f"{source} gives {mask!r}, expected {count} numbers that are 0 or 1") from None
+    if found.shape != (count,) or not np.isin(found, (0, 1)).all():
+        raise OwnCodeError(f"{source} gives {found.tolist()}, expected {count} numbers that are 0 or 1")
+    if parts:
+        found = combined_mask(found, parts)
+    if not found.any():
+        raise OwnCodeError(f"{source} leaves no choice: at least one must be possible, unless the task has ended")
+    return found
+
+
+def _find(env: gym.Env[Any, Any], info: Mapping[str, Any]) -> tuple[str, Any]:
+    if env.has_wrapper_attr(METHOD):
+        try:
+            return f"{METHOD}()", env.get_wrapper_attr(METHOD)()
+        except UserError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise own_code_failed(f"{METHOD}()", error) from error
+    name = next((name for name in NAMES if name in info), None)
+    return f"info[{name!r}]", None if name is None else info[name]

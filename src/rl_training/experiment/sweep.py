@@ -1,0 +1,135 @@
+"""Sweeps: many runs in one folder, of which the same call does what is missing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rl_training.config import dump_yaml
+from rl_training.core.errors import ConfigError
+from rl_training.core.files import write_text
+from rl_training.data.dataset_loaders import read_dataset
+from rl_training.data.files.mapped import write_mapped
+from rl_training.data.sharing import shared_key
+from rl_training.experiment.jobs import ProgressListener, SeedProgress
+from rl_training.experiment.manager import ExperimentManager
+from rl_training.experiment.pools import count_workers
+from rl_training.experiment.sweep_spec import Cell, SweepSpec, make_cells, read_sweep
+from rl_training.storage.find import is_run
+from rl_training.storage.lock import RunLock
+from rl_training.storage.run_directory import write_json
+
+SPEC, RESULTS, DATA = "sweep.yaml", "sweep.json", ".data"
+SCORES = ("normalized_score", "return_mean", "fqe_value")
+"""What the best run so far is found by: the first that runs report, and larger is better."""
+SHARED_BYTES = 1 << 26
+"""Files that are smaller are read by every run for itself."""
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """How one run of a sweep ended."""
+
+    cell: Cell
+    progress: SeedProgress
+
+    def to_plain(self) -> dict[str, Any]:
+        """Plain values, as `sweep.json` has them."""
+        found = self.progress
+        return {
+            "name": self.cell.name,
+            "values": dict(self.cell.values),
+            **{name: getattr(found, name) for name in ("seed", "status", "global_step", "metrics", "run_dir", "error")},
+        }
+
+
+def run_sweep(
+    spec: SweepSpec | Mapping[str, Any] | str | Path,
+    out: str | Path,
+    *,
+    workers: int = 1,
+    ray: str | None = None,
+    watcher: ProgressListener | None = None,
+) -> list[CellResult]:
+    """Train all runs of a sweep in the folder `out`, by `workers` processes or on the Ray cluster with this address.
+
+    A run that fails does not stop the others. The same call again does what is missing: runs that have ended are known
+    by their options, those that were stopped go on. One sweep at a time can use a folder.
+    """
+    watcher, spec, out = watcher or ProgressListener(), read_sweep(spec), Path(out)
+    if workers < 1:
+        raise ConfigError(f"a sweep needs at least one worker, got {workers}")
+    cells = find_cells(make_cells(spec, out), out)
+    # A cluster that does not answer is noticed before anything is written.
+    count_workers(workers, ray, threads=spec.threads)
+    with locked_folder(out):
+        write_text(out / SPEC, dump_yaml(json.loads(json.dumps(asdict(spec)))))
+        # Whoever reads the folder meanwhile, or after a kill, knows which runs belong to it.
+        _write_results(out, [CellResult(cell, SeedProgress(cell.config.seed, "waiting", cell.name)) for cell in cells])
+        watcher.on_runs(len(cells), scores=SCORES)
+        shared = share_data([cell for cell in cells if not is_run(out / cell.name)], out / DATA)
+        progress = ExperimentManager().train_all(
+            [cell.bound for cell in cells],
+            workers=workers,
+            ray=ray,
+            threads=spec.threads,
+            resume=True,
+            shared=shared,
+            on_progress=watcher.on_run,
+        )
+        results = [CellResult(cell, found) for cell, found in zip(cells, progress, strict=True)]
+        _write_results(out, results)
+        if all(each.progress.status == "done" for each in results):
+            shutil.rmtree(out / DATA, ignore_errors=True)
+    return results
+
+
+def _write_results(out: Path, results: Sequence[CellResult]) -> None:
+    write_json(out / RESULTS, {"cells": [each.to_plain() for each in results]})
+
+
+def find_cells(cells: Sequence[Cell], out: Path) -> list[Cell]:
+    """The runs, under the names that they have in the folder already, where a smaller sweep named them otherwise."""
+    there = {path.name.rpartition("__")[2]: path.name for path in out.iterdir()} if out.is_dir() else {}
+    return [
+        replace(cell, config=replace(cell.config, run_name=there[cell.digest])) if cell.digest in there else cell
+        for cell in cells
+    ]
+
+
+@contextmanager
+def locked_folder(out: Path) -> Iterator[None]:
+    """The folder, which is made if it is missing and which no other sweep can use meanwhile."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        lock = RunLock(out)
+    except OSError as error:
+        raise ConfigError(f"{out} cannot be written: {error.strerror}") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def share_data(cells: Sequence[Cell], folder: Path) -> dict[str, str]:
+    """Write large files that several runs read in the mapped form, once; by what `shared_key` calls them, where."""
+    specs = [spec for cell in cells for spec in (cell.options.data, *cell.options.data.dataset_mix)]
+    keys = [(key, spec) for spec in specs if (key := shared_key(spec)) is not None]
+    used = Counter(key for key, _ in keys)
+    shared: dict[str, str] = {}
+    for key, spec in keys:
+        if used[key] < 2 or key in shared or Path(str(spec.dataset_path)).stat().st_size < SHARED_BYTES:
+            continue
+        path = folder / hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
+        if not path.is_dir():
+            folder.mkdir(parents=True, exist_ok=True)
+            write_mapped(read_dataset(spec), path)
+        shared[key] = str(path.resolve())
+    return shared

@@ -1,0 +1,248 @@
+"""The search for good options: Optuna chooses, workers train, and runs without prospect are stopped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rl_training.config import dump_yaml
+from rl_training.core.errors import UserError
+from rl_training.core.files import write_text
+from rl_training.core.text import number_text
+from rl_training.core.user_code import IMPORTED
+from rl_training.experiment.jobs import Job, JobKey, ProgressListener, SeedProgress
+from rl_training.experiment.pools import Pool, count_workers, open_pool
+from rl_training.experiment.study import go_on, importances, open_study, report, require_optuna, suggest, tell_end
+from rl_training.experiment.sweep import locked_folder
+from rl_training.experiment.sweep_spec import Range
+from rl_training.experiment.tune_check import Check, best_config, check_best
+from rl_training.experiment.tune_spec import (
+    TuneSpec,
+    check_space,
+    decode,
+    pick_metric,
+    read_space,
+    read_tune,
+    trial_cell,
+)
+from rl_training.selection.lower_bound import LOWER_BOUND
+from rl_training.storage.run_directory import write_json
+from rl_training.storage.sinks import check_sinks
+
+SPEC, JOURNAL, TRIALS, RESULT, BEST = "tune.yaml", "study.journal", "trials", "result.json", "best.yaml"
+OUTCOMES = {"complete": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}
+"""How trials end, and Optuna's word for it."""
+FOLDER, RUN, ERROR = "folder", "run", "error"
+"""What a trial remembers: the folder of the search that trains it, its run, and why it failed."""
+
+
+@dataclass(frozen=True)
+class TuneResult:
+    """What a search came to."""
+
+    out: Path
+    metric: str
+    number: int
+    """The first trial with the best options."""
+    value: float
+    """The mean score of all trials with them."""
+    params: dict[str, Any]
+    trials: dict[str, int]
+    """How many trials were complete, pruned and failed."""
+    check: Check
+
+    @property
+    def config(self) -> Path:
+        """The best configuration, which `train` takes."""
+        return self.out / BEST
+
+    def to_plain(self) -> dict[str, Any]:
+        """Plain values, as `result.json` has them."""
+        plain = {**asdict(self), "sentence": self.check.sentence, "config": BEST}
+        return {name: value for name, value in plain.items() if name != "out"}
+
+
+def run_tuning(
+    spec: TuneSpec | Mapping[str, Any] | str | Path,
+    out: str | Path,
+    *,
+    workers: int = 1,
+    ray: str | None = None,
+    watcher: ProgressListener | None = None,
+) -> TuneResult:
+    """Search for good options in the folder `out`, then compare the best with the default ones on fresh seeds.
+
+    The same call goes on where an earlier one was stopped, at whatever point. Several machines may work on one study:
+    each has a folder of its own, and all name the same `storage`.
+    """
+    watcher, spec, out = watcher or ProgressListener(), read_tune(spec), Path(out)
+    require_optuna()
+    default = trial_cell(spec, {}, out / TRIALS, seed=spec.seed)
+    space = read_space(spec, default.config.algo)
+    check_space(spec, space, out / TRIALS)
+    metric = pick_metric(spec, default)
+    check_sinks(default.config.sinks)
+    slots = count_workers(workers, ray, threads=spec.threads)
+    with locked_folder(out):
+        write_text(out / SPEC, dump_yaml(json.loads(json.dumps(asdict(spec)))))
+        search = _Search(open_study(spec, out / JOURNAL), spec, space, metric, out, watcher)
+        pool = open_pool(workers, ray, threads=spec.threads)
+        try:
+            search.run(pool, slots)
+        finally:
+            pool.close()
+        number, value, params = search.best()
+        check = check_best(spec, params, metric, out, workers=workers, ray=ray, watcher=watcher)
+        result = TuneResult(out, metric, number, value, params, search.counts(), check)
+        write_text(out / BEST, best_config(spec, params))
+        write_json(out / RESULT, result.to_plain())
+        _plot(search, out)
+    return result
+
+
+@dataclass(frozen=True)
+class _Search:
+    """A study, and the trials that are being trained here."""
+
+    study: Any
+    spec: TuneSpec
+    space: Mapping[str, Range]
+    metric: str
+    out: Path
+    watcher: ProgressListener
+    running: dict[JobKey, Any] = field(default_factory=dict)
+    pruned: set[JobKey] = field(default_factory=set)
+    reported: dict[JobKey, int] = field(default_factory=dict)
+    """By run, the timestep of the last score that the study knows."""
+
+    def run(self, pool: Pool, slots: int) -> None:
+        """Train trials until there are as many as asked for; those that an earlier call has begun come first."""
+        left = [each for each in self._trials("RUNNING") if self._is_ours(each)]
+        ended = [each for each in self.study.get_trials() if each.state.is_finished()]
+        before = f", of which {len(ended)} have ended before" if ended else ""
+        self.watcher.on_news([f"{self.spec.trials} trials by {self.metric}{before}"])
+        self.watcher.on_runs(max(self.spec.trials - len(ended), 0), scores=[self.metric])
+        while True:
+            while pool.busy < slots and (left or self._has_room()):
+                trial = go_on(self.study, left.pop(0)) if left else self._ask()
+                self._submit(pool, trial)
+            if not pool.busy:
+                return
+            for progress in pool.collect():
+                self._hear(pool, progress)
+
+    def best(self) -> tuple[int, float, dict[str, Any]]:
+        """The options with the highest mean score, the first trial that had them, and that mean."""
+        scores: dict[str, list[float]] = {}
+        first: dict[str, Any] = {}
+        for trial in self._trials("COMPLETE"):
+            scores.setdefault(_key(trial), []).append(trial.value)
+            first.setdefault(_key(trial), trial)
+        if not scores:
+            errors = [each.user_attrs[ERROR] for each in self._trials("FAIL") if ERROR in each.user_attrs]
+            why = f": {errors[-1].splitlines()[-1]}" if errors else ""
+            raise UserError(f"no trial has come to its end with a {self.metric}{why}")
+        means = {key: sum(values) / len(values) for key, values in scores.items()}
+        best = max(means, key=means.__getitem__)
+        return first[best].number, means[best], self.params(first[best])
+
+    def params(self, trial: Any) -> dict[str, Any]:
+        """The options of a trial."""
+        return {key: decode(value, self.space[key]) for key, value in trial.params.items() if key in self.space}
+
+    def counts(self) -> dict[str, int]:
+        """How many trials ended in each way."""
+        return {name: len(self._trials(state)) for name, state in OUTCOMES.items()}
+
+    def _trials(self, state: str) -> list[Any]:
+        return [each for each in self.study.get_trials() if each.state.name == state]
+
+    def _is_ours(self, trial: Any) -> bool:
+        """Whether a trial that has not ended belongs to this folder; nobody else can train it now."""
+        return bool(trial.user_attrs.get(FOLDER) == str(self.out.resolve()))
+
+    def _has_room(self) -> bool:
+        return len(self.study.get_trials(deepcopy=False)) < self.spec.trials
+
+    def _ask(self) -> Any:
+        trial = self.study.ask()
+        for key, each in self.space.items():
+            suggest(trial, key, each)
+        trial.set_user_attr(FOLDER, str(self.out.resolve()))
+        return trial
+
+    def _submit(self, pool: Pool, trial: Any) -> None:
+        params = {key: decode(value, self.space[key]) for key, value in trial.params.items()}
+        if missing := [key for key in self.space if key not in params]:
+            # The process was killed while it chose them.
+            params |= {key: suggest(trial, key, self.space[key]) for key in missing}
+        # Options that come again get the next seed: the same run again would tell nothing.
+        before = [each for each in self.study.get_trials() if each.number < trial.number and _key(each) == _key(trial)]
+        seed, label = self.spec.seed + len(before), f"trial{trial.number:04d}"
+        cell = trial_cell(self.spec, params, self.out / TRIALS, seed=seed, label=label)
+        trial.set_user_attr(RUN, cell.name)
+        modules = tuple(dict.fromkeys([*IMPORTED, cell.options.algorithm.__module__]))
+        job = Job(cell.config, True, self.spec.threads, modules, judge=self.metric == LOWER_BOUND)
+        self.running[job.key] = trial
+        self.watcher.on_news([f"trial {trial.number}: {options_text(params)}"])
+        pool.submit(job)
+
+    def _hear(self, pool: Pool, progress: SeedProgress) -> None:
+        """Tell the study what a run has reached, and stop the run if others were better at that point."""
+        trial, metrics = self.running[progress.key], progress.metrics or {}
+        step = int(metrics.get("global_step", 0))
+        # The last score stands in every message until the next one, and a storage may be far away.
+        if self.metric in metrics and step != self.reported.get(progress.key):
+            self.reported[progress.key] = step
+            report(self.study, trial, metrics[self.metric], step)
+            if not progress.has_ended and progress.key not in self.pruned and trial.should_prune():
+                self.pruned.add(progress.key)
+                pool.stop(progress.key)
+        if progress.has_ended:
+            self._end(trial, progress)
+        else:
+            self._show(trial, progress)
+
+    def _end(self, trial: Any, progress: SeedProgress) -> None:
+        """Tell the study how a trial ended; one that was interrupted goes on with the next call."""
+        metrics, is_pruned = progress.metrics or {}, progress.key in self.pruned
+        del self.running[progress.key]
+        if progress.status == "done" and self.metric in metrics:
+            self.study.tell(trial, metrics[self.metric])
+        elif progress.status == "interrupted":
+            if not is_pruned:
+                raise KeyboardInterrupt
+            tell_end(self.study, trial, "PRUNED")
+            progress = replace(progress, status="pruned")
+        else:
+            error = progress.error or f"the run has reported no {self.metric}"
+            trial.set_user_attr(ERROR, error)
+            tell_end(self.study, trial, "FAIL")
+            progress = replace(progress, status="failed", error=error)
+        self._show(trial, progress)
+
+    def _show(self, trial: Any, progress: SeedProgress) -> None:
+        self.watcher.on_run(replace(progress, name=f"trial {trial.number}"))
+
+
+def options_text(params: Mapping[str, Any]) -> str:
+    """Options in a few words."""
+    texts = {key: number_text(value) if isinstance(value, float) else value for key, value in params.items()}
+    return ", ".join(f"{key.removeprefix('algo_kwargs.')} {text}" for key, text in texts.items())
+
+
+def _key(trial: Any) -> str:
+    """What trials with the same options have in common."""
+    return json.dumps(trial.params, sort_keys=True)
+
+
+def _plot(search: _Search, out: Path) -> None:
+    """Draw the history of the search and which options mattered."""
+    from rl_training.reports.tune_plot import draw_history, draw_importances
+
+    trials = search.study.get_trials()
+    draw_history(trials, search.metric, out / "history.png")
+    draw_importances(importances(search.study), out / "importance.png")

@@ -1,0 +1,1 @@
+"""A log in, a policy and a report out."""

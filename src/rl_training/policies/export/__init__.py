@@ -1,0 +1,1 @@
+"""A policy as a folder that runs without this package."""

@@ -1,0 +1,231 @@
+"""A trained policy from a checkpoint: evaluate it, show it, ask it for actions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from typing_extensions import Unpack
+
+from rl_training.acting.evaluation import Acting, EpisodeOptions, EvaluationResult, evaluate_policy
+from rl_training.acting.policy import Policy
+from rl_training.acting.video import play_policy, record_policy
+from rl_training.algorithms import ALGORITHMS
+from rl_training.config import TrainConfig
+from rl_training.core.errors import CheckpointError, ConfigError, DamagedError
+from rl_training.core.randomness import forked
+from rl_training.core.spaces import SpaceSpec
+from rl_training.core.user_code import permit
+from rl_training.data.collect import LONGEST_EPISODE
+from rl_training.envs import named_env
+from rl_training.runtime.faults import traces_logged
+from rl_training.runtime.run_options import bind_hyper, find_algorithm, merge, read_saved_config
+from rl_training.storage.checkpoint import (
+    load_checkpoint,
+    numbered_checkpoints,
+    refusing_other_networks,
+    save_checkpoint,
+    saved_spaces,
+)
+from rl_training.storage.checkpoint_schema import open_checkpoint, refusing_broken_state
+from rl_training.storage.find import find_checkpoint, is_run
+from rl_training.storage.policy_files import POLICY_ONLY
+from rl_training.storage.run_directory import run_of
+
+if TYPE_CHECKING:
+    from rl_training.policies.export.bundle import Export
+
+CHUNK = 1024
+"""Observations that a policy answers at a time; some look at a hundred actions for each."""
+
+
+@dataclass(frozen=True)
+class SavedPolicy:
+    """A trained policy with the config of its run, and the checkpoint that it comes from."""
+
+    policy: Policy
+    config: TrainConfig
+    tree: dict[str, Any]
+    path: Path | None = None
+    """The file that the checkpoint was read from."""
+
+    @property
+    def spaces(self) -> SpaceSpec:
+        """What the policy was trained for."""
+        return self.policy.spaces
+
+    def save(self, path: str | Path) -> None:
+        """Write the checkpoint that this was loaded from."""
+        save_checkpoint(Path(path), self.tree)
+
+    def evaluate(
+        self, *, episodes: int | None = None, num_envs: int | None = None, **options: Unpack[EpisodeOptions]
+    ) -> EvaluationResult:
+        """Episodes on raw reward, with fixed seeds, in the run's own environment or in another that fits.
+
+        `env` is the name of an environment, an environment, or a function that makes one. `env_kwargs` are written into
+        those of the run, or given to the other environment. The first episode starts from `seed`. A policy that is not
+        `deterministic` samples its actions.
+        """
+        count = self.config.eval_episodes if episodes is None else episodes
+        run = partial(evaluate_policy, num_envs=num_envs or self.config.num_envs)
+        return self._run(run, count, **options)
+
+    @property
+    def run_dir(self) -> Path | None:
+        """The directory of the run that the checkpoint is in; None where it is elsewhere."""
+        folder = None if self.path is None else run_of(self.path.resolve())
+        return folder if folder is not None and is_run(folder) else None
+
+    def record(self, path: str | Path, *, episodes: int = 1, **options: Unpack[EpisodeOptions]) -> EvaluationResult:
+        """Write a video (.mp4 or .gif) of the episodes that `evaluate` has, one after the other, with its options."""
+        return self._run(partial(record_policy, Path(path)), episodes, **options)
+
+    def play(self, *, episodes: int = 1, **options: Unpack[EpisodeOptions]) -> EvaluationResult:
+        """Show the episodes that `evaluate` has in a window, one after the other, with its options."""
+        return self._run(play_policy, episodes, **options)
+
+    def _run(
+        self,
+        run: Callable[..., EvaluationResult],
+        episodes: int,
+        *,
+        env: Any = None,
+        env_kwargs: Mapping[str, Any] | None = None,
+        **acting: Unpack[Acting],
+    ) -> EvaluationResult:
+        """Let the function run episodes in the environment that is meant; they are given up where the run's are."""
+        config = self.config
+        if episodes < 1:
+            raise ConfigError(f"at least 1 episode is needed, got {episodes}")
+        if isinstance(env, str):
+            permit([env.partition(":")[0]])
+        env = config.env_id if env is None else env
+        if env is None:
+            raise ConfigError("the run has no env_id: name an environment, with --env or as env=")
+        is_own = isinstance(env, str) and env == config.env_id
+        kwargs = merge(dict(config.env_kwargs) if is_own else {}, env_kwargs or {})
+        most = config.algo_kwargs.get("eval_max_steps", LONGEST_EPISODE)
+        with named_env(env) as env_id, traces_logged(self.run_dir):
+            return run(self.policy, env_id, kwargs, episodes=episodes, max_steps=most, **acting)
+
+    def predict(
+        self,
+        obs: ArrayLike | Mapping[str, ArrayLike],
+        *,
+        valid_actions: ArrayLike | None = None,
+        deterministic: bool = True,
+        allow_nan: bool = False,
+    ) -> NDArray[Any]:
+        """Actions in native units for one observation or a batch; the same call gives the same actions.
+
+        Where the environment gives dictionaries, an observation may be such a dictionary. A policy that was trained
+        with masks of choices needs `valid_actions`, 1 for each choice that is possible, as an argument or in that
+        dictionary. Rows with NaN or infinity are refused, unless `allow_nan`: the action for them means nothing.
+        """
+        rows = self.spaces.flatten(obs if valid_actions is None else self.spaces.with_valid(obs, valid_actions))
+        if not allow_nan:
+            _refuse_not_finite(np.atleast_2d(rows))
+        with forked(self.config.seed), torch.no_grad():
+            chunks = torch.split(torch.from_numpy(np.atleast_2d(rows)), CHUNK)
+            actions = torch.cat([self.policy.act(chunk, deterministic=deterministic) for chunk in chunks]).numpy()
+        found: NDArray[Any] = actions
+        return found if rows.ndim == 2 else found[0]
+
+    def predict_value(self, obs: ArrayLike | Mapping[str, ArrayLike], actions: ArrayLike) -> NDArray[Any]:
+        """Values of native actions by the critics: the discounted return that they predict, of transformed rewards."""
+        if POLICY_ONLY in self.tree and not hasattr(self.policy.model, "critic"):
+            raise ConfigError(
+                f"{self.path} holds a policy only, without critics: take a file in checkpoints/ of its run"
+            )
+        if not hasattr(self.policy.model, "critic"):
+            raise ConfigError(f"{self.config.algo} has no critic, so it cannot value actions")
+        rows, native = self._pairs(obs, actions)
+        with torch.no_grad():
+            values: NDArray[Any] = self.policy.values(rows, native).numpy()
+        return values
+
+    def log_probs(self, obs: ArrayLike | Mapping[str, ArrayLike], actions: ArrayLike) -> NDArray[Any] | None:
+        """Log-probabilities with which the stochastic policy draws native actions, one per observation.
+
+        Those of continuous actions are of densities in [-1, 1]. A greedy choice has the probability 1, all others 0.
+        None where the policy has no density, as a deterministic one with continuous actions.
+        """
+        rows, native = self._pairs(obs, actions)
+        parts = zip(torch.split(rows, CHUNK), torch.split(native, CHUNK), strict=True)
+        with torch.no_grad():
+            found = [self.policy.log_probs(*part) for part in parts]
+        known = [each for each in found if each is not None]
+        return torch.cat(known).numpy() if len(known) == len(found) else None
+
+    def _pairs(self, obs: ArrayLike | Mapping[str, ArrayLike], actions: ArrayLike) -> tuple[torch.Tensor, torch.Tensor]:
+        """Observations (B, obs_dim) and as many native actions."""
+        rows, column = np.atleast_2d(self.spaces.flatten(obs)), self.spaces.action.column
+        native = torch.as_tensor(np.asarray(actions), dtype=column.torch_dtype).reshape(-1, *column.shape)
+        if len(native) != len(rows):
+            raise ConfigError(f"got {len(rows)} observations and {len(native)} actions")
+        return torch.from_numpy(rows), native
+
+    def export(self, out: str | Path, *, dataset: Any = None, novelty: bool = True) -> Export:
+        """Write the policy to a folder for use without this package: an ONNX file, its description, and a check.
+
+        A run that was given its `dataset` as an object needs it again for `novelty`, the support score.
+        """
+        # Here, since that module imports this one, and packages that only an export needs.
+        from rl_training.policies.export.bundle import export_policy
+
+        return export_policy(self, out, dataset=dataset, novelty=novelty)
+
+
+def load_policy(path: str | Path, *, algo: str | None = None) -> SavedPolicy:
+    """The policy in a checkpoint or run directory; `algo`, if given, is the algorithm it must be of."""
+    checkpoint = find_checkpoint(path)
+    try:
+        tree = open_checkpoint(checkpoint, policy_only=True)
+    except DamagedError as error:
+        raise DamagedError(f"{error}{_whole_beside(checkpoint)}") from None
+    check_algo(checkpoint, tree["config"]["algo"], algo)
+    with refusing_broken_state(f"the config in {checkpoint}"):
+        config, spaces = read_saved_config(tree["config"]), saved_spaces(tree)
+    # Initial weights are drawn, and then replaced by those of the checkpoint.
+    with forked(config.seed), refusing_broken_state(str(checkpoint)), refusing_other_networks(str(checkpoint)):
+        acts_only = POLICY_ONLY in tree
+        policy = Policy.load(
+            find_algorithm(config.algo), spaces, bind_hyper(config), tree["algorithm"], acts_only=acts_only
+        )
+    return SavedPolicy(policy, config, tree, checkpoint)
+
+
+def _whole_beside(damaged: Path) -> str:
+    """Which checkpoint may be named instead of a damaged one. None is taken by itself: it has another policy."""
+    for path in numbered_checkpoints(damaged.parent).values():
+        with suppress(CheckpointError):
+            load_checkpoint(path, policy_only=True)
+            return f"; the newest that is whole is {path}: name that one"
+    return ""
+
+
+def _refuse_not_finite(rows: NDArray[np.float32]) -> None:
+    wrong = ~np.isfinite(rows)
+    if wrong.any():
+        (row, column), count = np.argwhere(wrong)[0], int(wrong.any(axis=1).sum())
+        place = f"row {row}, column {column} is {rows[row, column]}"
+        which = "1 row is" if count == 1 else f"{count} rows are"
+        raise ConfigError(f"obs: {which} not finite: {place}; to act on such rows, use --allow-nan, or allow_nan=True")
+
+
+def check_algo(checkpoint: Path, algo: str, expected: str | None) -> None:
+    """Refuse a checkpoint of another algorithm than the expected one, or of one that is not known."""
+    if expected is not None and algo != expected:
+        raise CheckpointError(f"{checkpoint} is a checkpoint of {algo!r}, not of {expected!r}")
+    if algo not in ALGORITHMS:
+        raise CheckpointError(
+            f"{checkpoint} is of {algo!r}, which is not registered: import its module, or use --import"
+        )

@@ -1,0 +1,1 @@
+"""Read runs: tables, plots, the HTML page."""

@@ -1,0 +1,301 @@
+"""Last scores over seeds: of each task, of all tasks put together, their profiles, and which group scores higher."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from rl_training.core.errors import ConfigError, nearest
+from rl_training.core.statistics import (
+    Numbers,
+    Scores,
+    improvement_over_tasks,
+    interquartile_mean,
+    rank_test,
+    score_profile,
+    stratified_band,
+    stratified_improvement,
+    stratified_interval,
+)
+from rl_training.ope import verdicts as claims
+from rl_training.ope.verdicts import Outcome, outcome_text
+from rl_training.reports.sweep_folder import ALGORITHM
+from rl_training.reports.table import FEWEST_RUNS, PREFERRED, Group, RunRecord, choose_metrics, is_error
+
+NORMALIZED = "normalized_score"
+EVALUATIONS = (NORMALIZED, "return_mean")
+"""Metrics that are scores in an environment."""
+MOST_COMPARED = 6
+"""Groups whose profiles stand in one figure, those with the highest scores."""
+
+
+@dataclass(frozen=True)
+class ScoreRow:
+    """The last scores of the runs of a group."""
+
+    group: Group
+    metric: str
+    env_id: str | None
+    scores: list[float]
+
+
+@dataclass(frozen=True)
+class ScoreTable:
+    """Scores that may stand in one figure: those of one task, or of all tasks put together."""
+
+    task: str
+    metric: str
+    tasks: tuple[str, ...]
+    groups: dict[str, list[list[float]]]
+    """By name, the scores of each task."""
+
+    def best(self, most: int = MOST_COMPARED) -> list[str]:
+        """The names with the highest scores, highest first."""
+        means = {name: interquartile_mean(np.concatenate(tasks)) for name, tasks in self.groups.items()}
+        return sorted(means, key=lambda name: -means[name])[:most]
+
+
+def score_rows(records: Sequence[RunRecord], metrics: Sequence[str] = ()) -> list[ScoreRow]:
+    """The last scores of every group, by metrics that runs may be chosen by, or that are asked for."""
+    rows = []
+    for group, metric, members in choose_metrics(records, metrics):
+        scores = [curve[-1][1] for record in members if (curve := record.curve(metric))]
+        if scores and (metric in metrics or metric in PREFERRED):
+            rows.append(ScoreRow(group, metric, members[0].config.env_id, scores))
+    return rows
+
+
+def score_tables(rows: Sequence[ScoreRow]) -> list[ScoreTable]:
+    """The scores of each task and metric by themselves; before them, of all tasks that can be put together."""
+    tables: dict[tuple[str, str], ScoreTable] = {}
+    for row in rows:
+        task = row.group.task
+        table = tables.setdefault((task, row.metric), ScoreTable(task, row.metric, (task,), {}))
+        table.groups[row.group.name] = [row.scores]
+    together, _ = put_together(rows)
+    return [*([] if together is None else [together]), *tables.values()]
+
+
+def put_together(rows: Sequence[ScoreRow]) -> tuple[ScoreTable | None, str]:
+    """The scores of groups that have all tasks, as runs and tasks; without it, why not, if there are several tasks.
+
+    Scores must be normalised, or of one environment, or their mean would be that of the task with the largest numbers.
+    """
+    tasks = list(dict.fromkeys(row.group.task for row in rows))
+    if len(tasks) < 2:
+        return None, ""
+    apart, metrics = f"the {len(tasks)} tasks stand each for itself", sorted({row.metric for row in rows})
+    if len(metrics) > 1:
+        return None, f"{apart}: their runs report different metrics ({', '.join(metrics)})"
+    one_env = len({row.env_id for row in rows}) == 1 and metrics[0] in EVALUATIONS
+    if metrics[0] != NORMALIZED and not one_env:
+        return None, f"{apart}: {metrics[0]} of different tasks cannot be put together, and not all have {NORMALIZED}"
+    by_name: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        by_name.setdefault(row.group.name, {})[row.group.task] = row.scores
+    whole = {name: [found[task] for task in tasks] for name, found in by_name.items() if len(found) == len(tasks)}
+    if not whole:
+        return None, f"{apart}: no combination has runs on all of them"
+    left_out = [name for name in by_name if name not in whole]
+    return (
+        ScoreTable(f"all {len(tasks)} tasks", metrics[0], tuple(tasks), whole),
+        f"not on all tasks: {'; '.join(left_out)}" if left_out else "",
+    )
+
+
+def summary_over_tasks(table: ScoreTable) -> list[dict[str, Any]]:
+    """A row per group over all tasks: IQM of all runs, and its interval by runs resampled within their tasks."""
+    return [
+        {
+            "name": name,
+            "metric": table.metric,
+            "tasks": len(tasks),
+            "runs": sum(map(len, tasks)),
+            "iqm": interquartile_mean(np.concatenate(tasks)),
+            "interval": list(stratified_interval(tasks)) if has_interval(*tasks) else None,
+        }
+        for name, tasks in table.groups.items()
+    ]
+
+
+def has_interval(*samples: Scores) -> bool:
+    """Whether there are runs enough of each kind to say how much runs differ."""
+    return all(len(scores) >= FEWEST_RUNS for scores in samples)
+
+
+def make_profile(
+    tasks: Sequence[Sequence[float]], thresholds: Numbers
+) -> tuple[Numbers, Numbers | None, Numbers | None]:
+    """The share of runs above each threshold, and its band where there are runs enough."""
+    rows = [score_profile(scores, thresholds) for scores in tasks]
+    low, high = stratified_band(rows) if has_interval(*tasks) else (None, None)
+    return np.concatenate(rows).mean(axis=0), low, high
+
+
+@dataclass(frozen=True)
+class Improvement:
+    """How probably a run of one group scores higher than one of another."""
+
+    first: str
+    second: str
+    metric: str
+    tasks: tuple[str, ...]
+    runs: tuple[tuple[int, int], ...]
+    """The numbers of runs of both, by task."""
+    probability: float
+    interval: tuple[float, float] | None
+    by_task: tuple[float, ...]
+    """The probability on each task, whose mean it is."""
+    p_value: float | None = None
+    """Of the hypothesis that both score alike, by a test of ranks; None where runs are too few for an interval."""
+    verdict: Outcome = "not distinguishable"
+    """Whether the first is better or worse than the second, or neither that one could tell."""
+
+    @property
+    def meaning(self) -> str:
+        """What follows from the numbers, in words."""
+        if self.p_value is None:
+            counts = " and ".join(map(str, min(self.runs, key=min)))
+            test = f"{counts} runs are too few for an interval, for which {FEWEST_RUNS} of each are needed"
+        else:
+            test = f"p = {self.p_value:.2g} by a test of ranks"
+        return f"{test}: {self.first} is {outcome_text(self.verdict, self.second)}"
+
+    def to_plain(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "first": self.first,
+            "second": self.second,
+            "metric": self.metric,
+            "probability": self.probability,
+            "interval": None if self.interval is None else list(self.interval),
+            "p_value": self.p_value,
+            "verdict": self.verdict,
+            "meaning": self.meaning,
+            "tasks": [
+                {"task": task, "probability": probability, "runs": list(counts)}
+                for task, probability, counts in zip(self.tasks, self.by_task, self.runs, strict=True)
+            ],
+        }
+
+
+def improvement(
+    names: tuple[str, str], metric: str, tasks: Sequence[str], first: Sequence[Scores], second: Sequence[Scores]
+) -> Improvement:
+    """The probability of improvement by the scores of both on each task."""
+    sign = -1.0 if is_error(metric) else 1.0
+    ours, theirs = ([sign * np.asarray(scores, dtype=np.float64) for scores in each] for each in (first, second))
+    found = Improvement(
+        *names,
+        metric=metric,
+        tasks=tuple(tasks),
+        runs=tuple((len(a), len(b)) for a, b in zip(ours, theirs, strict=True)),
+        probability=improvement_over_tasks(ours, theirs),
+        interval=None,
+        by_task=tuple(improvement_over_tasks([a], [b]) for a, b in zip(ours, theirs, strict=True)),
+    )
+    if not has_interval(*ours, *theirs):
+        return found
+    not_better, not_worse = rank_test(ours, theirs)
+    (verdict,) = claims.compare([not_better], [not_worse])
+    interval = stratified_improvement(ours, theirs)
+    return replace(found, interval=interval, p_value=min(not_better, not_worse), verdict=verdict)
+
+
+def _of_rows(names: tuple[str, str], first: Sequence[ScoreRow], second: Sequence[ScoreRow]) -> Improvement:
+    scores = ([row.scores for row in rows] for rows in (first, second))
+    return improvement(names, first[0].metric, [row.group.task for row in first], *scores)
+
+
+def compare_named(rows: Sequence[ScoreRow], first: str, second: str) -> list[Improvement]:
+    """The groups that two texts stand for, compared by each metric; a text is such as `algo=bc, batch_size=16`.
+
+    Where a text leaves out the task, tasks that both have are compared one by one, and the mean counts.
+    """
+    if not rows:
+        raise ConfigError("these runs have no score to compare by; name a metric with --metric")
+    found = []
+    for metric in dict.fromkeys(row.metric for row in rows):
+        own = [row for row in rows if row.metric == metric]
+        chosen = [_single(_select(own, text), text) for text in (first, second)]
+        if {row.group for row in chosen[0]} & {row.group for row in chosen[1]}:
+            raise ConfigError(f"--compare: {first!r} and {second!r} stand for the same runs")
+        if (pairs := _paired(*chosen)) is None:
+            why = f"have no task in common, and {metric} of different tasks cannot be compared"
+            raise ConfigError(f"--compare: {first!r} and {second!r} {why}")
+        found.append(_of_rows((first, second), *pairs))
+    return found
+
+
+def compare_two(rows: Sequence[ScoreRow]) -> list[Improvement]:
+    """The comparison that goes without saying: of two groups, or of two on the same tasks, where there are no more."""
+    found = []
+    for metric in dict.fromkeys(row.metric for row in rows):
+        own = [row for row in rows if row.metric == metric]
+        by_name = {name: [row for row in own if row.group.name == name] for name in (row.group.name for row in own)}
+        if len(by_name) == 1 and len(own) == 2:
+            by_name = {row.group.task: [row] for row in own}
+        if len(by_name) == 2:
+            (first, ours), (second, theirs) = by_name.items()
+            if (pairs := _paired(ours, theirs)) is not None:
+                found.append(_of_rows((first, second), *pairs))
+    return found
+
+
+def _select(rows: Sequence[ScoreRow], text: str) -> list[ScoreRow]:
+    """The rows that a text stands for: options with their values, and the name of an algorithm by itself."""
+    chosen, known = list(rows), list(dict.fromkeys(name for row in rows for name in _options(row.group)))
+    # A comma inside a value, such as that of a list, is followed by neither.
+    for part in re.split(r",\s*(?=[\w.]+\s*=|[^=\]]+$)", text.strip()):
+        name, is_pair, value = (each.strip() for each in part.partition("="))
+        if is_pair and name not in known:
+            raise ConfigError(f"--compare {text!r}: no option {name!r} varies{nearest(name, known) or _there(known)}")
+        wanted, names = (value, [name]) if is_pair else (name, ["algo", *ALGORITHM])
+        values = [found for row in chosen for each in names if (found := _options(row.group).get(each)) is not None]
+        chosen = [row for row in chosen if any(_is_same(_options(row.group).get(each), wanted) for each in names)]
+        if not chosen:
+            raise ConfigError(f"--compare {text!r}: no runs with {part}{nearest(wanted, values) or _there(values)}")
+    return chosen
+
+
+def _options(group: Group) -> dict[str, str]:
+    """Everything by which a group can be named."""
+    return {"algo": group.algo, "task": group.task, **dict(group.options)}
+
+
+def _there(names: Iterable[str]) -> str:
+    return f"; there are {', '.join(dict.fromkeys(names))}"
+
+
+def _is_same(found: str | None, wanted: str) -> bool:
+    if found is None or found.casefold() == wanted.casefold():
+        return found is not None
+    try:
+        return float(found) == float(wanted)
+    except ValueError:
+        return False
+
+
+def _single(rows: list[ScoreRow], text: str) -> list[ScoreRow]:
+    """The rows, if they differ in nothing but their task."""
+    names = list(dict.fromkeys(row.group.name for row in rows))
+    if len(names) > 1:
+        raise ConfigError(f"--compare {text!r} stands for {len(names)} combinations, name one: {'; '.join(names)}")
+    return rows
+
+
+def _paired(
+    first: Sequence[ScoreRow], second: Sequence[ScoreRow]
+) -> tuple[Sequence[ScoreRow], Sequence[ScoreRow]] | None:
+    """The rows of both on tasks that both have; of one row each, the two, if their scores mean the same."""
+    ours, theirs = {row.group.task: row for row in first}, {row.group.task: row for row in second}
+    common = [task for task in ours if task in theirs]
+    if common:
+        return [ours[task] for task in common], [theirs[task] for task in common]
+    envs = {row.env_id for row in (*first, *second)}
+    is_one_scale = first[0].metric == NORMALIZED or (len(envs) == 1 and None not in envs)
+    return (first, second) if len(first) == len(second) == 1 and is_one_scale else None

@@ -1,0 +1,342 @@
+"""Sections of a report about what is known besides estimates: the log, risk, actions, training, hand-over, limits."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+from collections.abc import Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_training.core.errors import ConfigError
+from rl_training.core.statistics import Numbers, bootstrap_band
+from rl_training.reports.compare import EVALUATIONS, ScoreTable, improvement, make_profile, score_rows, score_tables
+from rl_training.reports.curves import Panel, make_panels
+from rl_training.reports.page.actions import compare_actions
+from rl_training.reports.page.gather import RETURN, Material, Plain, pick, source_file
+from rl_training.reports.plots import ENOUGH_FOR_INTERVAL
+from rl_training.reports.table import RunRecord, is_one_sweep, options_that_differ, summarize
+from rl_training.storage.policy_files import policy_step
+from rl_training.storage.run_directory import describe_machine, read_json
+
+BINS = 24
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+WORST = 0.1
+"""The share of episodes whose mean is the tail risk."""
+ENOUGH_FOR_TAIL = 10
+"""Real episodes below which quantiles would say nothing."""
+LIMITS = (
+    "Nothing here says that a policy is safe. Estimates are of means; a good mean can go with rare disasters.",
+    "Estimates hold for starts like the logged ones. If the task begins elsewhere in use, they say nothing.",
+    "Values are discounted: what happens far beyond the horizon counts little. Compare values with values only.",
+    "Intervals cover chance in the log, and errors of the fit as large as that of the control. They do not cover a "
+    "lack of similar logged actions, or a task that has changed since the log was made.",
+    "The support score sees unusual observations. On dense data with few dimensions it hardly sees a wrong action, "
+    "and it knows nothing of values.",
+    "Where the same episodes served for training, choosing and judging, the numbers favour the policies a little.",
+)
+MOST_POINTS = 200
+"""Points of a curve that are kept: more would not be seen."""
+FEWEST_SEEDS = 2
+"""Runs of an algorithm from which on its scores are a distribution."""
+
+
+def log(material: Material) -> Plain:
+    """The log: size, returns, how episodes end, what the audit found."""
+    metadata = next((dict(each.metadata["data"]) for each in material.records if each.metadata.get("data")), {})
+    audit = metadata.get("audit")
+    plain: Plain = {"audit": audit, "notes": list(metadata.get("notes", ())), "step_times": metadata.get("step_times")}
+    if material.data is None:
+        plain["why_no_data"] = material.why_no_data
+        return {**plain, **{name: metadata.get(name) for name in ("rows", "episodes", "return_mean", "return_std")}}
+    data, bounds = material.data.log.dataset, material.data.log.bounds
+    lengths, returns = bounds[:, 1] - bounds[:, 0], _logged_returns(material)
+    terminated = int((data.dones[bounds[:, 1] - 1] > 0).sum())
+    return {
+        **plain,
+        "source": material.data.source,
+        "rows": len(data),
+        "episodes": len(bounds),
+        "observation_width": data.obs_dim,
+        "lengths": {"shortest": int(lengths.min()), "median": float(np.median(lengths)), "longest": int(lengths.max())},
+        "return_mean": None if returns is None else float(returns.mean()),
+        "return_std": None if returns is None else float(returns.std()),
+        "returns": None if returns is None else _histogram(returns),
+        "ends": {"terminated": terminated, "cut": len(bounds) - terminated},
+    }
+
+
+def _logged_returns(material: Material) -> NDArray[np.float64] | None:
+    """Returns of the logged episodes, not discounted; None where the log, or its rewards, are not there."""
+    if material.data is None or not material.data.log.dataset.has_rewards:
+        return None
+    returns: NDArray[np.float64] = material.data.log.dataset.episode_returns().double().numpy()
+    return returns
+
+
+def _histogram(values: NDArray[np.float64]) -> Plain:
+    low, high = float(values.min()), float(values.max())
+    room = 0.5 * abs(low) or 0.5
+    edges = np.linspace(low, high, min(BINS, max(8, len(values) // 4)) + 1) if high > low else [low - room, low + room]
+    counts, found = np.histogram(values, bins=edges)
+    return {"edges": found.tolist(), "counts": counts.tolist()}
+
+
+def risk(material: Material) -> Plain:
+    """How bad a bad episode is: of the log, and of the runs' own evaluations."""
+    rows = []
+    if (returns := _logged_returns(material)) is not None:
+        rows.append({"of": "the log", "episodes": len(returns), **tail(returns)})
+    rows += [
+        {"of": f"{each['name']}, real episodes", "episodes": len(each["returns"]), **tail(np.array(each["returns"]))}
+        for each in (real_episodes(material) or {"policies": ()})["policies"]
+        if len(each["returns"]) >= ENOUGH_FOR_TAIL
+    ]
+    evaluations = []
+    for record in material.records:
+        last = next((row for row in reversed(record.rows) if row.get("return_min") is not None), None)
+        if last is not None:
+            names = (RETURN, "return_std", "return_min", "return_max")
+            found = {name.removeprefix("return_"): last.get(name) for name in names}
+            evaluations.append({"name": material.names[record.path], "episodes": record.config.eval_episodes, **found})
+    if not rows and not evaluations:
+        why = f"it could not be read ({material.why_no_data})" if material.data is None else "it has no rewards"
+        return {"missing": f"The returns of the log are not known: {why}."}
+    return {"returns": rows, "evaluations": evaluations, "worst_share": WORST}
+
+
+def tail(returns: NDArray[np.float64]) -> Plain:
+    """Quantiles of returns, and the mean of the worst tenth (CVaR)."""
+    ordered = np.sort(returns)
+    worst = ordered[: max(int(np.ceil(WORST * len(ordered))), 1)]
+    quantiles = {f"{share:g}": float(np.quantile(ordered, share)) for share in QUANTILES}
+    return {"quantiles": quantiles, "worst_mean": float(worst.mean()), "worst": float(ordered[0])}
+
+
+def behavior(material: Material) -> Plain:
+    """What the chosen policy would have done in the log."""
+    if material.saved is None or material.data is None:
+        return {"missing": f"The policy's actions are not compared with the log's: {material.why_no_data}."}
+    name = material.chosen_name or material.names[material.records[0].path]
+    return {"policy": name, **compare_actions(material.saved, material.data)}
+
+
+def real_episodes(material: Material) -> Plain | None:
+    """What real episodes were spent on, and what they returned, if some were."""
+    pulls = [] if material.selection is None else material.selection.get("pulls") or []
+    if material.selection is None or not pulls:
+        return None
+    names = {each["name"]: material.name_of(each) for each in material.selection["candidates"]}
+    policies = []
+    for each in material.selection["candidates"]:
+        returns = [pull["episode_return"] for pull in pulls if pull["policy"] == each["name"]]
+        if returns:
+            known = pick(each, "believed", "believed_std")
+            policies.append({"name": names[each["name"]], "returns": returns, **known})
+    shown = ("number", "episode_return", "believed", "best_believed", "doubt")
+    return {
+        "budget": material.selection["budget"],
+        "pulls": [{**pick(pull, *shown), "name": names[pull["policy"]], "best": names[pull["best"]]} for pull in pulls],
+        "policies": policies,
+    }
+
+
+def handover(material: Material) -> Plain | None:
+    """The exported folder, if one is named."""
+    if material.bundle is None:
+        return None
+    about = read_json(material.bundle / "policy.json")
+    files = [
+        {"name": name, "bytes": (material.bundle / name).stat().st_size, "sha256": digest}
+        for name, digest in about.get("sha256", {}).items()
+        if (material.bundle / name).is_file()
+    ]
+    kept = ("policy", "input", "outputs", "action", "novelty", "control_interval", "latency_us", "made_with")
+    training = about.get("observation", {}).get("training")
+    ranges = None if not training else {name: training.get(name) for name in ("min", "max")}
+    return {
+        "folder": material.bundle.name,
+        "files": files,
+        **{name: about.get(name) for name in kept},
+        "observation": {"names": about.get("observation", {}).get("names"), "ranges": ranges},
+        "check": "python check.py",
+    }
+
+
+def limits(material: Material) -> Plain:
+    """What was not examined, and how all of this was made."""
+    machine = describe_machine()
+    commands = list(
+        dict.fromkeys(text for each in material.records if (text := _command(each.metadata.get("command"))))
+    )
+    if material.estimates is not None and material.policies:
+        commands.append(_judging_command(material, material.estimates))
+    return {
+        "limits": list(LIMITS),
+        "commands": commands,
+        "trained_with": _versions(material),
+        "reported_with": machine["versions"],
+        "python": platform.python_version(),
+        "platform": machine["platform"],
+    }
+
+
+def _judging_command(material: Material, found: Plain) -> str:
+    """The command that makes these estimates again: `select`, if they are part of a selection, else `estimate`."""
+    selection = material.selection if material.selection and material.selection["estimates"] is found else None
+    policies = found["policies"] if selection is None else selection["candidates"]
+    runs = dict.fromkeys(
+        str(material.policies[name]) for each in policies if (name := each["name"]) in material.policies
+    )
+    judged_on = source_file(found)
+    options: Plain = {}
+    if selection is not None:
+        has_all = any(policy_step(Path(each["path"])) is not None for each in policies if each["path"])
+        options = {"--checkpoints": "all" if has_all else "latest", "--episodes": selection["budget"] or None}
+    options |= {
+        "--data": judged_on,
+        "--split": None if judged_on else "held-out" if found["is_held_out"] else "all",
+        "--gamma": found["gamma"],
+        "--members": len(found["behavior_members"]),
+        "--updates": found["updates"],
+        "--hidden-sizes": ",".join(map(str, found["fit"]["hidden_sizes"])),
+        "--seed": found["fit"]["seed"],
+    }
+    given = [part for name, value in options.items() if value is not None for part in (name, str(value))]
+    return shlex.join(["rl-training", "estimate" if selection is None else "select", *runs, *given])
+
+
+def _command(arguments: Sequence[str] | None) -> str | None:
+    """A command as it was typed, whatever the place of the program."""
+    if not arguments:
+        return None
+    program = Path(arguments[0]).name
+    is_own = program in ("__main__.py", "rl-training")
+    start = ["rl-training"] if is_own else ["python", program] if program.endswith(".py") else [program]
+    return shlex.join([*start, *arguments[1:]])
+
+
+def _versions(material: Material) -> Plain:
+    """Versions that the runs were made with; all of them, where runs differ."""
+    found: dict[str, list[str]] = {}
+    for record in material.records:
+        for name, version in (record.metadata.get("versions") or {}).items():
+            if version not in found.setdefault(name, []):
+                found[name].append(version)
+    return {name: ", ".join(versions) for name, versions in found.items()}
+
+
+def training(material: Material) -> Plain:
+    """Learning curves over seeds, last scores, and options that differ between runs."""
+    records = material.records
+    plain: Plain = {"runs": len(records), "options": _options(material), "alarms": _alarms(material)}
+    try:
+        panels, rows = make_panels(records), summarize(records)
+    except ConfigError as error:
+        return {**plain, "missing": f"There are no learning curves: {error}."}
+    return {**plain, "scores": rows, "panels": [_panel(each) for each in panels], "seeds": _seeds(records)}
+
+
+def _alarms(material: Material) -> list[Plain]:
+    """What guards have found, by run and time."""
+    return [
+        {"run": material.names[record.path], **alarm._asdict()}
+        for record in material.records
+        for alarm in record.alarms
+    ]
+
+
+def _seeds(records: Sequence[RunRecord]) -> list[Plain]:
+    """Per task, how the last scores of several seeds are distributed, and how probably one beats another.
+
+    Definitions are those of rliable: a performance profile is the share of runs whose score is above a threshold, and
+    the probability of improvement counts equal scores half. Tasks that can be put together come first, as one.
+    """
+    rows = [row for row in score_rows(records) if row.metric in EVALUATIONS and len(row.scores) >= FEWEST_SEEDS]
+    return [_compared(table) for table in score_tables(rows) if len(table.groups) > 1]
+
+
+def _compared(table: ScoreTable) -> Plain:
+    best = table.best()
+    thresholds = np.unique(np.concatenate([scores for name in best for scores in table.groups[name]]))
+    return {
+        "task": table.task,
+        "metric": table.metric,
+        "groups_in_all": len(table.groups),
+        "thresholds": thresholds.tolist(),
+        "profiles": [_profile(name, table.groups[name], thresholds) for name in best],
+        "improvements": [
+            improvement(pair, table.metric, table.tasks, *(table.groups[name] for name in pair)).to_plain()
+            for pair in combinations(best, 2)
+        ],
+    }
+
+
+def _profile(name: str, tasks: list[list[float]], thresholds: Numbers) -> Plain:
+    """The share of runs above each threshold, with its band over resampled runs where there are enough."""
+    shares, low, high = make_profile(tasks, thresholds)
+    return {
+        "name": name,
+        "scores": [score for scores in tasks for score in scores],
+        "shares": shares.tolist(),
+        "low": None if low is None else low.tolist(),
+        "high": None if high is None else high.tolist(),
+    }
+
+
+def _options(material: Material) -> Plain:
+    """Options that differ between runs which have them; runs with the same options stand together.
+
+    What varied in a sweep is left out: the table of scores has a column for each.
+    """
+    found = options_that_differ([record.config for record in material.records])
+    varied = {name for record in material.records if record.swept for name in record.swept.columns}
+    if not is_one_sweep(material.records):
+        varied = set()
+    names = [name for name in found[0] if name not in varied and len({each[name] for each in found} - {"None"}) > 1]
+    groups: dict[tuple[str, ...], list[RunRecord]] = {}
+    for record, values in zip(material.records, found, strict=True):
+        groups.setdefault((record.config.algo, *(values[name] for name in names)), []).append(record)
+    plain = [
+        {
+            "name": material.names[same[0].path] if len(same) == 1 else f"{algo} ({len(same)} runs)",
+            "runs": [material.names[record.path] for record in same],
+            "values": [None if value == "None" else value for value in values],
+        }
+        for (algo, *values), same in groups.items()
+    ]
+    return {"names": names, "groups": plain}
+
+
+def _panel(panel: Panel) -> Plain:
+    lines: list[Plain] = []
+    for place, line in enumerate(panel.lines):
+        common = {"name": line.name, "colour": place, "runs": len(line.curves)}
+        if line.has_mean:
+            is_interval = len(line.curves) >= ENOUGH_FOR_INTERVAL
+            low, high = (
+                bootstrap_band(line.values) if is_interval else (line.values.min(axis=0), line.values.max(axis=0))
+            )
+            lines.append({**common, **_points(line.steps, y=line.values.mean(axis=0), low=low, high=high)})
+        else:
+            lines += [{**common, "thin": True, **_points(each.steps, y=each.values)} for each in line.curves]
+    has_interval = any(each["runs"] >= ENOUGH_FOR_INTERVAL for each in lines)
+    return {
+        "task": panel.task,
+        "metric": panel.metric,
+        "axis": panel.axis,
+        "data_return": panel.data_return,
+        "band": "95 % interval of the mean" if has_interval else "lowest to highest run",
+        "lines": lines,
+    }
+
+
+def _points(steps: NDArray[Any], **values: NDArray[Any]) -> dict[str, list[float]]:
+    """Values by step; of many, some that are evenly apart."""
+    count = len(steps)
+    kept = np.unique(np.linspace(0, count - 1, min(count, MOST_POINTS)).round().astype(np.int64))
+    return {name: each[kept].tolist() for name, each in {"x": steps, **values}.items()}

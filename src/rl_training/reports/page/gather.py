@@ -1,0 +1,359 @@
+"""What a report is made from: runs with names to show, their estimates, and the log that they were judged on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rl_training.core.errors import ConfigError, UserError, nearest
+from rl_training.core.text import step_of_name
+from rl_training.ope.verdicts import among_the_best
+from rl_training.policies.saved import SavedPolicy, load_policy
+from rl_training.reports.runs import RunRecord, named_sweeps, read_runs
+from rl_training.reports.sweep_folder import ALGORITHM, undone_text
+from rl_training.reports.table import options_that_differ
+from rl_training.selection.estimate import FILE as ESTIMATES
+from rl_training.selection.evaluation_data import JudgedData, data_given, data_of_runs
+from rl_training.selection.results import check_estimates, check_selection
+from rl_training.storage.run_directory import read_json, run_of
+
+Plain = dict[str, Any]
+
+SAME_FIT = ("source", "gamma", "kappa", "episodes", "rows", "logged_value", "behavior_value")
+"""What estimates must have in common to be compared."""
+RETURN = "return_mean"
+SELECTION = "selection.json"
+"""Where the command `select` keeps its result, in the folder of the runs."""
+NAMED = re.compile(r"(?P<algo>.+?)__(?P<subject>.+)__seed(?P<seed>\d+)__\d{8}-\d{6}(-\d+)?")
+"""The name of a run that was not given one."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The policy that a report is about."""
+
+    run: Path | None = None
+    policy: str | None = None
+    """Its name among the estimates."""
+    why: str = ""
+    file: Path | None = None
+    """Its file, where it was named by it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Material:
+    """Everything that sections are made from."""
+
+    records: list[RunRecord]
+    names: dict[Path, str]
+    """What a reader calls each run."""
+    estimates: Plain | None
+    """Estimates made together, as `estimate.json` has them, with all policies that the report is about."""
+    policies: dict[str, Path]
+    """The run of each policy that was estimated, roughly or well, by the policy's own name."""
+    selection: Plain | None
+    claim: Plain | None
+    """What is said of the choice by episodes that did not choose it, or after a correction."""
+    bundle: Path | None
+    choice: Choice
+    saved: SavedPolicy | None
+    data: JudgedData | None
+    why_no_data: str
+    notes: list[str] = field(default_factory=list)
+
+    def name_of(self, policy: Mapping[str, Any]) -> str:
+        """What a reader calls a policy that was estimated; of several checkpoints of a run, with its timestep."""
+        record = next((each for each in self.records if each.path == self.policies.get(policy["name"])), None)
+        if record is None:
+            # A policy of another run, which was judged by its file; others have names of their own.
+            file = Path(str(policy["name"]))
+            return f"{run_of(file).name} {which_checkpoint(str(file), None)}" if file.suffix == ".pt" else str(file)
+        name, is_one_of_several = self.names[record.path], list(self.policies.values()).count(record.path) > 1
+        return f"{name} {which_checkpoint(policy['path'], record)}" if is_one_of_several else name
+
+    @property
+    def chosen_name(self) -> str | None:
+        """What a reader calls the policy that the report is about."""
+        if self.choice.run is None:
+            return None
+        policies = () if self.estimates is None else self.estimates["policies"]
+        own = next((self.name_of(each) for each in policies if each["name"] == self.choice.policy), None)
+        return own or self.names[self.choice.run]
+
+
+def gather(
+    runs: str | Path | Iterable[str | Path],
+    *,
+    estimates: Mapping[str, Any] | str | Path | None = None,
+    selection: Mapping[str, Any] | str | Path | None = None,
+    claim: Mapping[str, Any] | str | Path | None = None,
+    bundle: str | Path | None = None,
+    dataset: Any = None,
+    chosen: str | Path | None = None,
+) -> Material:
+    """Read everything that a report can show of these runs."""
+    given = [runs] if isinstance(runs, (str, Path)) else list(runs)
+    records = read_runs(given)
+    notes = [line for sweep in named_sweeps(given, records) for line in undone_text(sweep)]
+    picked = _stored_selection(records) if selection is None else _read(selection, check_selection)
+    if estimates is not None:
+        found: Plain | None = _read(estimates, check_estimates)
+    else:
+        found = picked["estimates"] if picked else _stored_estimates(records, notes)
+    policies = {} if found is None else runs_of(found["policies"], records)
+    # Candidates that were left out after a rough fit are policies too.
+    policies |= {} if picked is None else runs_of(picked["candidates"], records)
+    choice = _choose(records, found, policies, picked, chosen)
+    saved = _policy(_checkpoint(found, choice) or records[0].path, notes)
+    data, why_no_data = _log(saved, source_file(found) if dataset is None else dataset, is_given=dataset is not None)
+    if bundle is not None and not read_json(Path(bundle) / "policy.json"):
+        raise ConfigError(f"{str(bundle)!r} is not an exported policy: it has no policy.json")
+    return Material(
+        records=records,
+        names=display_names(records),
+        estimates=found,
+        policies=policies,
+        selection=picked,
+        claim=_claim(None if claim is None else _read(claim, check_estimates), picked, choice),
+        bundle=None if bundle is None else Path(bundle),
+        choice=choice,
+        saved=saved,
+        data=data,
+        why_no_data=why_no_data,
+        notes=notes,
+    )
+
+
+def pick(found: Mapping[str, Any], *names: str) -> Plain:
+    """Some of the values of a mapping."""
+    return {name: found[name] for name in names}
+
+
+def _read(given: Mapping[str, Any] | str | Path, check: Callable[[Mapping[str, Any], str], Plain]) -> Plain:
+    """Plain values, or those in a file."""
+    if isinstance(given, Mapping):
+        return check(given, "the given value")
+    if not Path(given).is_file():
+        raise ConfigError(f"{str(given)!r} does not exist")
+    return check(read_json(Path(given)), repr(str(given)))
+
+
+def _stored_estimates(records: Sequence[RunRecord], notes: list[str]) -> Plain | None:
+    """What the runs' own files say, of those that were estimated together; of several such groups, the largest."""
+    groups: dict[tuple[Any, ...], list[Plain]] = {}
+    for record in records:
+        stored = read_json(record.path / ESTIMATES)
+        if stored.get("policies"):
+            stored = check_estimates(stored, repr(str(record.path / ESTIMATES)))
+            groups.setdefault(tuple(stored.get(name) for name in SAME_FIT), []).append(stored)
+    if not groups:
+        return None
+    largest = max(groups.values(), key=len)
+    policies = [each for stored in largest for each in stored["policies"]]
+    left_out = sum(map(len, groups.values())) - len(largest)
+    if left_out:
+        notes.append(
+            f"{left_out} of the runs were estimated separately, and cannot be compared with the others: "
+            "estimate all of them in one command"
+        )
+    # The runs of a report may be some of those that were estimated: who is the best is asked again.
+    known = [each for each in policies if not each["reasons"]]
+    values = {each["name"]: np.array([each["raw_value"], *each["members"]]) for each in known}
+    best = among_the_best(values, {each["name"]: each["fit_error"] for each in known})
+    weighted = [each for stored in largest for each in stored.get("weighted") or ()]
+    return {**largest[0], "policies": policies, "best": best, "weighted": weighted}
+
+
+def _stored_selection(records: Sequence[RunRecord]) -> Plain | None:
+    """The selection in the folder of the runs, if its choice is one of these runs."""
+    folders = dict.fromkeys(folder for record in records for folder in (record.path, record.path.parent))
+    for folder in folders:
+        stored = read_json(folder / SELECTION)
+        if stored.get("estimates"):
+            stored = check_selection(stored, repr(str(folder / SELECTION)))
+            if stored["chosen"] in runs_of(stored["candidates"], records):
+                return stored
+    return None
+
+
+def _claim(given: Plain | None, selection: Plain | None, choice: Choice) -> Plain | None:
+    """What may be said of the choice without the luck that made it the choice, where someone looked."""
+    if given is not None:
+        own = next((each for each in given["policies"] if each["name"] == choice.policy), None)
+        if own is None:
+            return None
+        basis = "held-out episodes" if given["is_held_out"] else given["relation"]
+        return {**own, "basis": basis, "episodes": given["episodes"], "logged_value": given["logged_value"]}
+    found = None if selection is None else selection.get("claim")
+    if not found or found["name"] != choice.policy:
+        return None
+    logged = None if found["value"] is None else found["value"] - found["difference"]
+    return {**found, "logged_value": logged}
+
+
+def runs_of(policies: Sequence[Mapping[str, Any]], records: Sequence[RunRecord]) -> dict[str, Path]:
+    """The run of each policy, where it is one of these."""
+    by_place = {record.path.resolve(): record.path for record in records}
+    by_name = {record.path.name: record.path for record in records}
+    found = {}
+    for each in policies:
+        place = each.get("path")
+        run = None if place is None else run_of(place)
+        if run is not None and (run.resolve() in by_place or run.name in by_name):
+            found[each["name"]] = by_place.get(run.resolve(), by_name.get(run.name, run))
+    return found
+
+
+def _choose(
+    records: Sequence[RunRecord],
+    estimates: Plain | None,
+    policies: Mapping[str, Path],
+    selection: Plain | None,
+    named: str | Path | None,
+) -> Choice:
+    """The policy that the report is about, and why it is this one."""
+    if named is not None:
+        record = _named_run(records, named)
+        file = Path(named) if Path(named).is_file() else None
+        return Choice(record.path, _policy_of(estimates, policies, record, file or named), "it was named", file)
+    picked = {} if selection is None else selection
+    if (name := picked.get("chosen")) in policies:
+        how = "with real episodes" if picked.get("pulls") else "by the log"
+        return Choice(policies[str(name)], name, f"it was chosen {how}")
+    for name in () if estimates is None else estimates["best"]:
+        if name in policies:
+            return Choice(policies[name], name, "it has the highest estimate")
+    if len(records) == 1:
+        run = records[0].path
+        return Choice(run, _policy_of(estimates, policies, records[0], run), "it is the only one")
+    scores = {record.path: curve[-1][1] for record in records if (curve := record.curve(RETURN))}
+    if scores and estimates is None:
+        return Choice(max(scores, key=lambda run: scores[run]), None, "it has the highest return in its environment")
+    return Choice()
+
+
+def _policy_of(
+    estimates: Plain | None, policies: Mapping[str, Path], record: RunRecord, named: str | Path
+) -> str | None:
+    """The name under which a run's policy was estimated; of several, the one that is named.
+
+    Where a file is named, it is the policy in this file or none: other checkpoints of the run are other policies.
+    """
+    found = () if estimates is None else estimates["policies"]
+    own = [each for each in found if policies.get(each["name"]) == record.path]
+    if Path(named).is_file():
+        return next((each["name"] for each in own if is_same_policy(each["path"], named, record)), None)
+    exact = [each for each in own if str(named) in (each["name"], each.get("path"))]
+    return next((each["name"] for each in [*exact, *own]), None)
+
+
+def _checkpoint(estimates: Plain | None, choice: Choice) -> Path | None:
+    """The file of the chosen policy, if it is still where it was estimated, else its run."""
+    for each in () if estimates is None else estimates["policies"]:
+        if each["name"] == choice.policy and each.get("path") and Path(each["path"]).is_file():
+            return Path(each["path"])
+    return choice.file or choice.run
+
+
+def _named_run(records: Sequence[RunRecord], name: str | Path) -> RunRecord:
+    """The run that is meant by a path, a checkpoint or the name of a folder."""
+    places = {each.resolve() for each in (Path(name), *Path(name).parents)}
+    for record in records:
+        if record.path.name == str(name) or record.path.resolve() in places:
+            return record
+    names = [record.path.name for record in records]
+    raise ConfigError(f"{str(name)!r} is none of the runs of the report{nearest(str(name), names)}")
+
+
+def _policy(run: Path, notes: list[str]) -> SavedPolicy | None:
+    try:
+        return load_policy(run)
+    except (UserError, OSError) as error:
+        notes.append(f"the policy of {run.name} cannot be loaded: {error}")
+        return None
+
+
+def source_file(estimates: Plain | None) -> str | None:
+    """The file that policies were judged by, where it was not the runs' own data."""
+    source = "" if estimates is None else str(estimates["source"])
+    return source if Path(source).suffix and Path(source).exists() else None
+
+
+def _log(saved: SavedPolicy | None, dataset: Any, *, is_given: bool) -> tuple[JudgedData | None, str]:
+    """The log of a policy's run, all of its episodes, or another one; where there is none, the reason."""
+    if saved is None:
+        return None, "no policy could be loaded"
+    try:
+        return (data_of_runs([saved], "all") if dataset is None else data_given(dataset, [saved])), ""
+    except (UserError, OSError) as error:
+        if is_given:
+            raise
+        return None, str(error)
+
+
+def display_names(records: Sequence[RunRecord]) -> dict[Path, str]:
+    """A name for every run that no other has: algorithm and seed, then options that tell runs apart, or its own."""
+    names = {record.path: _short_name(record) for record in records}
+    for longer in (_with_options, _folder_names, _places):
+        for name in set(names.values()):
+            same = [record for record in records if names[record.path] == name]
+            if len(same) > 1:
+                names.update(zip((record.path for record in same), longer(same), strict=True))
+    return names
+
+
+def _short_name(record: RunRecord) -> str:
+    if record.swept is not None:
+        shown = [value if name in ALGORITHM else f"{name}={value}" for name, value in record.swept.texts]
+        return ", ".join([*(shown or [record.config.algo]), f"seed {record.config.seed}"])
+    match = NAMED.fullmatch(record.path.name)
+    return f"{match['algo']}, seed {match['seed']}" if match else record.path.name
+
+
+def _with_options(records: Sequence[RunRecord]) -> list[str]:
+    options = options_that_differ([record.config for record in records])
+    texts = ([f"{name} {value}" for name, value in each.items()] for each in options)
+    return [", ".join([_short_name(record), *text]) for record, text in zip(records, texts, strict=True)]
+
+
+def _folder_names(records: Sequence[RunRecord]) -> list[str]:
+    return [record.path.name for record in records]
+
+
+def _places(records: Sequence[RunRecord]) -> list[str]:
+    return [str(record.path) for record in records]
+
+
+def which_checkpoint(path: str, record: RunRecord | None) -> str:
+    """Which checkpoint of a run a file is, in words."""
+    step = step_of(path, record)
+    return f"({Path(path).stem})" if step is None else f"at step {step:,}"
+
+
+def step_of(path: str | Path | None, record: RunRecord | None) -> int | None:
+    """The timestep of a checkpoint or policy file of a run; None where neither its name nor another file says it."""
+    if path is None:
+        return None
+    file = Path(path)
+    if (step := step_of_name(file.name)) is not None:
+        return step
+    # The latest checkpoint is a link to one that is named by its step, unless the run was copied.
+    for other in sorted(file.parent.glob("*.pt")) if file.is_file() else ():
+        if (step := step_of_name(other.name)) is not None and other.samefile(file):
+            return step
+    if record is None or file.stem != "latest":
+        return None
+    return max((row["global_step"] for row in record.rows), default=None)
+
+
+def is_same_policy(first: str | Path, second: str | Path, record: RunRecord) -> bool:
+    """Whether two files of a run hold one policy: they are one file, or of one timestep."""
+    if Path(first).resolve() == Path(second).resolve():
+        return True
+    step = step_of(first, record)
+    return step is not None and step == step_of(second, record)

@@ -1,0 +1,201 @@
+"""The options of a run that are not its algorithm's or its data's: the loop, acting, budgets and schedules."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field
+
+from rl_training.algorithms.base.algorithm import Mode
+from rl_training.compilation.performance import CompileOption
+from rl_training.config import PathText
+from rl_training.core.errors import LARGEST_BATCH, ConfigError
+from rl_training.core.options import MODES, option, options, refuse_unused
+from rl_training.data.collect import LONGEST_EPISODE
+from rl_training.runtime.schedules import ScheduleSpec, as_schedule
+
+Ratio = Annotated[float, Field(ge=0, le=1)] | Literal["proportional"]
+Schedule = Annotated[ScheduleSpec, BeforeValidator(as_schedule)]
+replay_option = partial(option, resume="fixed_while_acting", off_policy=True)
+"""An option of learning from a replay buffer, which a run that acts keeps."""
+
+
+@options
+class LoopOptions:
+    """How the loop runs."""
+
+    mode: Mode | None = option(
+        None, "where transitions come from; null: as the algorithm is made", resume="fixed", offline_only=True
+    )
+    batch_size: int = option(256, "transitions in a batch", ge=1, le=LARGEST_BATCH)
+    n_step: int = replay_option(1, "steps over which rewards are summed before a value is asked for", ge=1)
+    min_buffer_size: int = replay_option(1, "transitions that must be there before an update", ge=1)
+    compile: CompileOption = option(
+        "auto", "compile the update: auto compiles runs that earn it, after an eager beginning"
+    )
+
+
+@options
+class OnlineOptions:
+    """How a run acts, and what it does with its experience; for runs with `mode: online` or `offline_to_online`."""
+
+    modes: ClassVar = ("online", "offline_to_online")
+    buffer_capacity: int = replay_option(1_000_000, "transitions that the replay buffer holds", ge=1)
+    learning_starts: int = replay_option(5_000, "environment steps before the first update", ge=0)
+    update_to_data: float | None = replay_option(
+        None, "updates per transition, however many environments; default 1", gt=0
+    )
+    train_frequency: int | None = replay_option(
+        None, "steps of all environments together between rounds of updates", ge=1
+    )
+    gradient_updates_per_step: int | None = replay_option(None, "updates in such a round", ge=1)
+    exploration_noise: float = option(
+        0.0, "standard deviation of noise on actions; discrete: probability of a random action", ge=0, off_policy=True
+    )
+    exploration_schedule: Schedule | None = option(
+        None, "how exploration_noise falls: linear or cosine, or a mapping with fraction", off_policy=True
+    )
+    vector_env: Literal["sync", "async"] = option(
+        "sync", "environments one after the other, or each in a process of its own"
+    )
+    replay: Literal["uniform", "hindsight"] = replay_option(
+        "uniform", "hindsight: goals are exchanged for goals achieved later", modes=MODES
+    )
+    her_ratio: float = option(0.8, "share of a batch whose goals are exchanged", ge=0, le=1, modes=MODES)
+    goal_selection_strategy: Literal["future", "final", "episode"] = option(
+        "future", "which achieved goals may take their place", modes=MODES
+    )
+    save_replay: bool = option(False, "keep the buffer as a dataset, replay.npz, when the run ends", off_policy=True)
+    initial_checkpoint: PathText | None = option(
+        None, "checkpoint of the same algorithm whose networks the run begins with", resume="fixed_while_acting"
+    )
+    offline_pretrain_updates: int = option(
+        0,
+        "updates on prior data before the first environment step",
+        ge=0,
+        modes=("offline_to_online",),
+        resume="fixed_while_acting",
+    )
+    offline_batch_ratio: Ratio = option(
+        0.5, "share of prior data in a batch, or proportional: every row counts alike", modes=("offline_to_online",)
+    )
+
+    def __post_init__(self) -> None:
+        rounds = [name for name in ("train_frequency", "gradient_updates_per_step") if getattr(self, name) is not None]
+        if self.update_to_data is not None and rounds:
+            raise ConfigError(f"update_to_data and {rounds[0]} both say how often to update; give one")
+        hindsight = self.replay == "hindsight"
+        refuse_unused(self, "her_ratio", "goal_selection_strategy", unless="replay: hindsight", holds=hindsight)
+
+    @property
+    def counts_rounds(self) -> bool:
+        """Whether updates are counted by steps of the environments together, instead of by transitions."""
+        return self.train_frequency is not None or self.gradient_updates_per_step is not None
+
+
+@options
+class EarlyStoppingConfig:
+    """When evaluations say that training may end."""
+
+    metric: str = option("return_mean", "a metric of evaluations or of held-out diagnostics")
+    mode: Literal["max", "min"] = option("max", "whether more or less of it is better")
+    patience: int | None = option(None, "stop after this many evaluations without improvement", ge=1)
+    min_delta: float = option(0.0, "smallest change that counts as improvement", ge=0)
+    threshold: float | None = option(None, "stop on reaching this value")
+
+    def __post_init__(self) -> None:
+        if self.patience is None and self.threshold is None:
+            raise ConfigError("early_stopping needs patience, threshold, or both")
+
+
+@options
+class ControlOptions:
+    """Budgets, cadences and schedules of a run."""
+
+    eval_interval: int | None = option(5000, "timesteps between evaluations; null: at the end only", ge=1)
+    eval_max_steps: int | None = option(
+        LONGEST_EPISODE, "steps after which an evaluation gives up an episode that does not end; null: never", ge=1
+    )
+    eval_fqe: bool = option(
+        False,
+        "estimate the policy's value from logged episodes at every evaluation: fqe_value",
+        modes=("offline", "offline_to_online"),
+        offline_only=True,
+    )
+    max_updates: int | None = option(None, "stop after this many updates", ge=1, offline_only=True)
+    max_epochs: int | None = option(
+        None, "stop after this many passes over the data", ge=1, modes=("offline",), offline_only=True
+    )
+    learning_rate_schedule: Schedule | None = option(
+        None, "constant, linear or cosine, or a mapping of kind, warmup and final_ratio", offline_only=True
+    )
+    actor_learning_rate_schedule: Schedule | None = option(
+        None, "schedule of the actor's learning rate, if its own", offline_only=True
+    )
+    warmup_steps: int | None = replay_option(
+        None,
+        "environment steps with random actions; default learning_starts, or 0 for a policy that is trained "
+        "already; offline, shorthand for learning_rate_schedule.warmup",
+        ge=0,
+        offline_only=True,
+    )
+    early_stopping: EarlyStoppingConfig | None = option(None, "metric, mode, patience, min_delta, threshold")
+
+    def schedules(self, *, ramp: bool = True) -> dict[str, ScheduleSpec]:
+        """The learning-rate schedules: `multiplier` for all, and the actor's if it has its own.
+
+        With a `ramp`, `warmup_steps` are their warm-up, unless they have their own.
+        """
+        specs = {"multiplier": self.learning_rate_schedule or ScheduleSpec()}
+        if self.actor_learning_rate_schedule is not None:
+            specs["actor"] = self.actor_learning_rate_schedule
+        steps = (self.warmup_steps or 0) if ramp else 0
+        for name, spec in specs.items():
+            if steps and spec.warmup:
+                where = "learning_rate_schedule" if name == "multiplier" else f"{name}_learning_rate_schedule"
+                raise ConfigError(f"warmup_steps and {where}.warmup are the same thing; give one")
+        return {name: replace(spec, warmup=steps or spec.warmup) for name, spec in specs.items()}
+
+    def update_limit(self, total: int, updates_per_epoch: int) -> tuple[int, str | None]:
+        """How many updates the run may make, and the budget that says so if it is not the run's own length."""
+        limits: list[tuple[int, str | None]] = [(total, None)]
+        if self.max_updates is not None:
+            limits.append((self.max_updates, f"reached max_updates ({self.max_updates})"))
+        if self.max_epochs is not None:
+            limits.append((self.max_epochs * updates_per_epoch, f"reached max_epochs ({self.max_epochs})"))
+        return min(limits, key=lambda limit: limit[0])
+
+
+@options
+class GuardOptions:
+    """What a run watches at every log line and checkpoint, and what it does when something has gone wrong.
+
+    Each threshold belongs to one guard. A guard whose threshold is null does not look.
+    """
+
+    on_divergence: Literal["stop", "warn", "rollback"] = option(
+        "warn",
+        "what a guard does: end the run, only say so, or go back to the last good checkpoint with half the learning "
+        "rate, at most three times; a loss that is no number ends the run unless it goes back",
+    )
+    guard_value_slack: float | None = option(
+        1.0, "how far values may lie beyond the range that the rewards allow, in widths of that range", ge=0
+    )
+    guard_saturation: float | None = option(
+        0.99, "share of the policy's actions on the same bound from which the actor counts as saturated", gt=0, le=1
+    )
+    guard_action_spread: float | None = option(
+        1e-6, "largest spread of the policy's actions over observations at which the actor counts as dead", ge=0
+    )
+    guard_weight_growth: float | None = option(
+        100.0, "how many times as large as at the start the weights of a network may become", gt=1
+    )
+    guard_ensemble_spread: float | None = option(
+        1e-5, "spread of critics over their size, at random actions, below which the ensemble has collapsed", ge=0
+    )
+    guard_clone_error: float | None = option(
+        1.5, "error of a behaviour clone over that of the best constant action, from which it does not fit", gt=1
+    )
+    guard_clone_after: int = option(1000, "updates that a behaviour clone has to fit before its guard looks", ge=0)

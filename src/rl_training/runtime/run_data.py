@@ -1,0 +1,318 @@
+"""The data of a run: read, checked against the environment it is said to come from, and described."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rl_training.config import TrainConfig
+from rl_training.core.errors import ConfigError, DatasetError
+from rl_training.core.spaces import BoxActions, DiscreteActions, SpaceSpec
+from rl_training.data import DataOptions, TransitionDataset, load_transition_dataset
+from rl_training.data.audit_data import TrainingAudit
+from rl_training.data.dataset_loaders import LOGGED_REWARDS
+from rl_training.data.fields import REWARDS_HINT
+from rl_training.data.masks import with_all_possible, with_masks_first
+from rl_training.data.timing import StepTimes, step_times
+from rl_training.envs import Task, make_native_env, reward_transform, try_out
+from rl_training.runtime.run_options import RunOptions
+
+DEFAULT_VALIDATION = 0.1
+BY_LARGEST = "as the largest logged one suggests"
+SHOWN_CHOICES = 6
+
+
+@dataclass(frozen=True)
+class Data:
+    """A dataset ready for training, and what is known about it."""
+
+    dataset: TransitionDataset
+    spaces: SpaceSpec
+    fingerprint: str
+    origin: str = "as the data has them"
+    """Who says what the actions are, for the start of a run."""
+    audit: Mapping[str, Any] = field(default_factory=dict)
+    """What the cheap part of the audit found."""
+    step_times: StepTimes | None = None
+    """How long its steps take, where it has timestamps."""
+    logged: TransitionDataset | None = None
+    """The dataset with rewards as they were logged, where that was asked for."""
+
+    @property
+    def mean_return(self) -> float | None:
+        """Mean return of the logged episodes, on raw rewards."""
+        returns = self.dataset.raw_returns
+        return None if returns is None else float(returns.mean())
+
+    def has_fingerprint(self, fingerprint: str) -> bool:
+        """Whether a checkpoint was made with this data; older ones have an older kind of fingerprint."""
+        return fingerprint in (self.fingerprint, _fingerprint(self.dataset, older=True))
+
+    def describe(self, drawn: TransitionDataset) -> dict[str, Any]:
+        """Plain values for the run's metadata; `drawn` are the rows that are trained on."""
+        dataset, returns = self.dataset, self.dataset.raw_returns
+        about: dict[str, Any] = {
+            "fingerprint": self.fingerprint,
+            "rows": len(drawn),
+            "rows_held_out": 0 if dataset.validation is None else len(dataset.validation),
+            "rows_dropped": dataset.num_dropped + len(dataset) - len(drawn),
+            "notes": list(drawn.notes),
+            "audit": dict(self.audit),
+            "step_times": None if self.step_times is None else asdict(self.step_times),
+        }
+        if returns is None:
+            return about
+        spread = {"return_std": float(returns.std(correction=0)), "return_max": float(returns.max())}
+        return about | {"episodes": len(returns), "return_mean": self.mean_return, **spread}
+
+
+def find_task(config: TrainConfig) -> Task | None:
+    """The environment that a config names, which is tried out; None where it names none."""
+    return None if config.env_id is None else try_out(config.env_id, config.env_kwargs)
+
+
+def load_data(
+    config: TrainConfig,
+    options: RunOptions,
+    task: Task | None,
+    given: TransitionDataset | None = None,
+    *,
+    keep_rewards: bool = False,
+) -> Data:
+    """The dataset with actions as networks see them, checked against the environment it is said to come from.
+
+    With `keep_rewards`, the result has the rewards as they were logged beside those that training sees.
+    """
+    env_id, data_options = config.env_id, options.data
+    spaces = None if task is None else task.spaces
+    env = None if env_id is None else partial(make_native_env, env_id, config.env_kwargs, raw_rewards=True)
+    _check_reward_wrappers(config, data_options)
+    audit = TrainingAudit(None if spaces is None else spaces.action)
+    known, origin = (spaces.action, str(env_id)) if spaces is not None else _stated_choices(data_options)
+    first = known.start if isinstance(known, DiscreteActions) else 0
+
+    def inspect(part: TransitionDataset) -> None:
+        audit.inspect(part)
+        # Before rows are held out or dropped, so that they have the numbers of the log.
+        if isinstance(known, DiscreteActions) and part.is_discrete:
+            known.check(part.actions, name="actions", origin=origin)
+
+    dataset = load_transition_dataset(
+        data_options,
+        env=env,
+        env_rewards=reward_transform(config.env_kwargs),
+        default_validation=DEFAULT_VALIDATION if env is None else 0.0,
+        returns=_returns(options),
+        dataset=given,
+        inspect=inspect,
+        first_choice=first,
+        keep_rewards=keep_rewards,
+    )
+    summary = audit.summary(accepted=data_options.accept_audit)
+    times, dataset = step_times(dataset), _without(dataset, "timestamps")
+    _check_columns(dataset, options, env_id)
+    says = "as the data has them"
+    if spaces is None:
+        is_stated = data_options.action_low is not None or data_options.num_actions is not None
+        origin = "the config" if is_stated else "the data"
+        dataset, spaces, says = with_spaces_of_data(dataset, data_options)
+    else:
+        origin = str(env_id)
+        _refuse_stated_spaces(data_options)
+        dataset = _with_masks(fit_spaces(dataset, spaces, origin), spaces, origin)
+    if data_options.clip_actions and isinstance(spaces.action, BoxActions):
+        dataset = dataset.with_clipped_actions(spaces.action.low, spaces.action.high)
+    _check_actions(dataset, spaces, origin)
+    encoded = dataset.map_actions(spaces.action.encode)
+    if "valid_actions" in dataset.fields:
+        encoded, spaces = fit_masks(encoded, spaces)
+        says += "; valid_actions say which are possible"
+    logged = _as_logged(encoded) if keep_rewards else None
+    encoded = _without(encoded, LOGGED_REWARDS)
+    return Data(encoded, spaces, _fingerprint(encoded), says, summary, times, logged)
+
+
+def _fingerprint(dataset: TransitionDataset, *, older: bool = False) -> str:
+    """That of the rows to train on, and of those that are held out."""
+    held_out = "" if dataset.validation is None else dataset.validation.fingerprint(older=older)
+    return dataset.fingerprint(older=older) + held_out
+
+
+def _without(dataset: TransitionDataset, name: str) -> TransitionDataset:
+    """The dataset without a field that training does not read; not every device knows the float64 of timestamps."""
+    if name not in dataset.fields:
+        return dataset
+    held_out = None if dataset.validation is None else _without(dataset.validation, name)
+    kept = {other: value for other, value in dataset.fields.items() if other != name}
+    return replace(dataset, fields=kept, validation=held_out)
+
+
+def _as_logged(dataset: TransitionDataset) -> TransitionDataset:
+    """The dataset with the rewards that were kept in place of the transformed ones."""
+    held_out = None if dataset.validation is None else _as_logged(dataset.validation)
+    plain = dataset.with_fields(rewards=dataset.fields[LOGGED_REWARDS])
+    return replace(_without(plain, LOGGED_REWARDS), validation=held_out, reward_transforms=())
+
+
+def _check_columns(dataset: TransitionDataset, options: RunOptions, env_id: str | None) -> None:
+    """Refuse a table that lacks what the algorithm, or the environment, needs to know of it."""
+    algorithm, columns = options.algorithm, dataset.columns
+    reads = algorithm.make_reads(options.hyper)
+    if not dataset.has_rewards and (reads.bootstraps or reads.reads_returns or algorithm.annotates):
+        raise DatasetError(f"the data has no rewards, which {algorithm.name} learns from: {REWARDS_HINT}")
+    stated = [part.dataset_columns for part in (options.data, *options.data.dataset_mix)]
+    if env_id is not None and columns is not None and columns.choices and not any(c and c.choices for c in stated):
+        hint = f"list them in dataset_columns.choices in the order of the numbers that {env_id} gives them"
+        raise DatasetError(f"the choices of the table are text: {hint}")
+
+
+def with_columns(config: TrainConfig, data: Data | None) -> TrainConfig:
+    """The config with names, categories and choices in place of what `dataset_columns` left to the table."""
+    if data is None or data.dataset.columns is None:
+        return config
+    kwargs = {**config.algo_kwargs, "dataset_columns": asdict(data.dataset.columns)}
+    if config.algo_kwargs.get("dataset_mix"):
+        # The parts of a mixture agree in what a policy needs to know, and keep the rest for themselves.
+        found = {name: kwargs["dataset_columns"][name] for name in ("obs", "actions", "choices", "one_hot")}
+        parts = [
+            {**part, "dataset_columns": {**part["dataset_columns"], **found}} if part["dataset_columns"] else part
+            for part in config.algo_kwargs["dataset_mix"]
+        ]
+        kwargs |= {"dataset_columns": None, "dataset_mix": parts}
+    return replace(config, algo_kwargs=kwargs)
+
+
+def _returns(options: RunOptions) -> dict[str, Any] | None:
+    """How the returns-to-go are computed that the algorithm asks for, if it does."""
+    hyper: Any = options.hyper
+    if not options.algorithm.make_reads(hyper).reads_returns:
+        return None
+    return {"gamma": hyper.gamma, "failure_reward": getattr(hyper, "failure_reward", None)}
+
+
+def _check_reward_wrappers(config: TrainConfig, options: DataOptions) -> None:
+    kinds = {part.kind() for part in options.dataset_mix} or {options.kind()}
+    if reward_transform(config.env_kwargs) is not None and kinds != {"random"}:
+        raise ConfigError(
+            "env_kwargs.wrappers.reward does not change rewards in a file; use reward_preset, reward_scale, "
+            "reward_shift, reward_clip_min and reward_clip_max in algo_kwargs"
+        )
+
+
+def _stated_choices(options: DataOptions) -> tuple[DiscreteActions | None, str]:
+    """The choices that the options state, if they do, and how these are called."""
+    count = options.num_actions
+    return None if count is None else DiscreteActions(count), f"num_actions: {count}"
+
+
+def _refuse_stated_spaces(options: DataOptions) -> None:
+    if options.action_low is not None:
+        raise ConfigError("action_low and action_high come from the environment; leave them out or set env_id: null")
+    if options.num_actions is not None:
+        raise ConfigError("num_actions comes from the environment; leave it out or set env_id: null")
+
+
+def fit_spaces(dataset: TransitionDataset, spaces: SpaceSpec, origin: str) -> TransitionDataset:
+    """The dataset with actions of the spaces' kind; one that does not fit them is refused."""
+    if dataset.obs_dim != spaces.feature_dim:
+        raise DatasetError(f"the dataset has obs_dim {dataset.obs_dim}, {origin} has {spaces.feature_dim}")
+    return dataset.with_actions_of(spaces.action, origin)
+
+
+def _with_masks(dataset: TransitionDataset, spaces: SpaceSpec, env_id: str) -> TransitionDataset:
+    """The dataset with masks if the environment gives masks; one that has them where the environment does not."""
+    has_masks = "valid_actions" in dataset.fields
+    if has_masks and not spaces.is_masked:
+        hint = f"give {env_id} a method action_masks(), or leave valid_actions out of the data"
+        raise DatasetError(f"the data says which actions were possible, and {env_id} does not: {hint}")
+    if has_masks or not spaces.is_masked:
+        return dataset
+    note = f"{env_id} says which actions are possible and the data does not: all count as possible in the data"
+    return with_all_possible(dataset, spaces.action_dim).with_notes(note)
+
+
+def fit_masks(dataset: TransitionDataset, spaces: SpaceSpec) -> tuple[TransitionDataset, SpaceSpec]:
+    """The dataset with its masks before its observations, and the spaces for that."""
+    width, count = dataset.valid_actions.shape[1], spaces.action_dim
+    if width != count:
+        raise DatasetError(f"valid_actions has {width} columns, and there are {count} choices: one column per choice")
+    return with_masks_first(dataset), spaces if spaces.is_masked else spaces.with_mask()
+
+
+def with_spaces_of_data(dataset: TransitionDataset, options: DataOptions) -> tuple[TransitionDataset, SpaceSpec, str]:
+    """The spaces that the options or the data imply, where there is no environment to ask, and who says so."""
+    if options.num_actions is not None and not dataset.is_discrete and dataset.action_dim == 1:
+        whole = bool((dataset.actions == dataset.actions.round()).all())
+        dataset = dataset.map_actions(lambda values: values[:, 0].long()) if whole else dataset
+    if dataset.is_discrete:
+        count, says = choices_of_data(dataset, options)
+        if says == BY_LARGEST:
+            dataset = dataset.with_notes(f"taken to be all there are: {count} choices; set num_actions if more exist")
+        return dataset, SpaceSpec.vector(dataset.obs_dim, DiscreteActions(count)), says
+    if options.num_actions is not None:
+        raise ConfigError("num_actions does not go with actions that are no whole numbers; set action_low, action_high")
+    low, high, says = options.action_low, options.action_high, "as the config says"
+    if low is None or high is None:
+        low, high, says = _logged_bounds([part.numpy(force=True) for part in _actions(dataset)])
+    if not len(low) == len(high) == dataset.action_dim:
+        raise ConfigError(
+            f"action_low and action_high must have {dataset.action_dim} numbers, got {len(low)} and {len(high)}"
+        )
+    return dataset, SpaceSpec.vector(dataset.obs_dim, BoxActions(low, high)), says
+
+
+def _actions(dataset: TransitionDataset) -> list[Tensor]:
+    """Those of rows to train on, and of rows that are held out."""
+    return [part.actions for part in (dataset, dataset.validation) if part is not None]
+
+
+def choices_of_data(dataset: TransitionDataset, options: DataOptions) -> tuple[int, str]:
+    """How many choices there are, and who says so."""
+    if options.action_low is not None:
+        raise ConfigError("action_low and action_high do not go with choices, which are integers; set num_actions")
+    named = dataset.columns.choices if dataset.columns is not None else ()
+    if named:
+        if options.num_actions not in (None, len(named)):
+            wrong = f"num_actions is {options.num_actions}, but the table has {len(named)} choices"
+            raise ConfigError(f"{wrong}; list them in choices")
+        return len(named), _choices_text(named)
+    if options.num_actions is not None:
+        return options.num_actions, "as the config says"
+    if "valid_actions" in dataset.fields:
+        return dataset.valid_actions.shape[1], "as many as masks have columns"
+    if dataset.num_choices is not None:
+        return dataset.num_choices, "as many as one-hot actions have columns"
+    return 1 + max(int(part.max()) for part in _actions(dataset)), BY_LARGEST
+
+
+def _choices_text(names: tuple[str, ...]) -> str:
+    return f"by name: {', '.join(names[:SHOWN_CHOICES])}{', ...' if len(names) > SHOWN_CHOICES else ''}"
+
+
+def _logged_bounds(parts: list[NDArray[np.float32]]) -> tuple[tuple[float, ...], tuple[float, ...], str]:
+    """[0, 1] or [-1, 1] where it holds all logged actions, else the smallest and largest of them; and which it is."""
+    bottom = np.min([part.min(axis=0) for part in parts], axis=0)
+    top = np.max([part.max(axis=0) for part in parts], axis=0)
+    says = "as the smallest and largest logged ones suggest: set action_low and action_high if others are possible"
+    if (bottom >= -1).all() and (top <= 1).all():
+        lowest = 0 if (bottom >= 0).all() and (top > 0).any() else -1
+        bottom, top, says = np.full_like(bottom, lowest), np.ones_like(top), "assumed since all logged ones are"
+    flat = np.flatnonzero(bottom == top)
+    if len(flat):
+        raise DatasetError(f"action column {flat[0]} is {bottom[flat[0]]:g} throughout; set action_low and action_high")
+    return tuple(map(float, bottom)), tuple(map(float, top)), says
+
+
+def _check_actions(dataset: TransitionDataset, spaces: SpaceSpec, origin: str) -> None:
+    for part in [part for part in (dataset, dataset.validation) if part is not None]:
+        spaces.action.check(part.actions, name="actions", origin=origin)
+        if "next_actions" in part.fields:
+            # After the end of an episode there is no next action; what stands there means nothing.
+            ends = part.episode_ends
+            spaces.action.check(part.fields["next_actions"], name="next_actions", origin=origin, ignored=ends)

@@ -1,0 +1,1 @@
+"""Choose among policies, and what may be claimed afterwards."""

@@ -1,0 +1,1 @@
+"""Everything a run keeps outside its process."""

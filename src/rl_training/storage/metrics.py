@@ -1,0 +1,105 @@
+"""Rows of metrics in a text file: each says which run it is of, and whether it is what was written."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rl_training.core.errors import CheckpointError
+
+FILE = "metrics.jsonl"
+SEAL = re.compile(r'(?:, "run_id": "(?P<run>[0-9a-f]*)")?, "checksum": "(?P<sum>[0-9a-f]{8})"\}$')
+"""The end of a line: the run, where it has an identity, and the checksum of all that stands before it."""
+
+
+class Line(NamedTuple):
+    """A line of the file."""
+
+    number: int
+    text: bytes
+    """The line as it is, with its end."""
+    row: dict[str, Any] | None
+    """What it holds, without its seal; None if it is damaged."""
+    problem: str = ""
+    run_id: str | None = None
+
+    def without_row(self, problem: str) -> Line:
+        """The same line, as a damaged one."""
+        return self._replace(row=None, problem=problem)
+
+
+def encode_row(kind: str, metrics: Mapping[str, Any], run_id: str | None) -> bytes:
+    """A row as a line of JSON, which has no word for NaN, so that a reader in any language can go on."""
+    row = {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in metrics.items()
+    }
+    text = json.dumps({"kind": kind, **row})[:-1]
+    if run_id is not None:
+        text += f', "run_id": "{run_id}"'
+    return f'{text}, "checksum": "{_checksum(text)}"}}\n'.encode()
+
+
+def read_lines(path: Path) -> list[Line]:
+    """All lines of a file of metrics, with what is wrong with those that are damaged; none where there is no file."""
+    contents = path.read_bytes() if path.is_file() else b""
+    return [_read_line(number, text) for number, text in enumerate(contents.splitlines(keepends=True), start=1)]
+
+
+def refuse_foreign_rows(path: Path, lines: list[Line], run_id: str | None) -> None:
+    """Refuse a file with rows of another run than this one; rows of earlier versions do not say whose they are."""
+    for line in lines:
+        if run_id is not None and line.run_id not in (None, run_id):
+            raise CheckpointError(
+                f"{path}, line {line.number}, belongs to another run ({line.run_id}, this one is {run_id}): put back "
+                "the file of this run, or move this one away"
+            )
+
+
+def describe_damage(path: Path, lines: list[Line]) -> str:
+    """The damaged lines of a file in a sentence; empty where there are none."""
+    found = [f"line {line.number} {line.problem}" for line in lines if line.row is None]
+    if not found:
+        return ""
+    more = f", and {len(found) - 5} more" if len(found) > 5 else ""
+    return f"{path}: {', '.join(found[:5])}{more}"
+
+
+def _read_line(number: int, text: bytes) -> Line:
+    try:
+        row = _parse(text)
+    except ValueError as error:
+        return Line(number, text, None, str(error))
+    row.pop("checksum", None)
+    return Line(number, text, row, run_id=row.pop("run_id", None))
+
+
+def _parse(text: bytes) -> dict[str, Any]:
+    """What a line holds. The error says what is wrong with one that is damaged."""
+    if not text.endswith(b"\n"):
+        raise ValueError("is torn")
+    try:
+        plain = text.decode().rstrip("\r\n")
+    except UnicodeDecodeError:
+        raise ValueError("is no text in UTF-8") from None
+    if "\0" in plain:
+        raise ValueError("has bytes that are zero")
+    seal = SEAL.search(plain)
+    if seal is not None and _checksum(plain[: seal.start("sum") - len(', "checksum": "')]) != seal["sum"]:
+        raise ValueError("does not match its checksum")
+    try:
+        row = json.loads(plain)
+    except (ValueError, RecursionError):
+        raise ValueError("is no JSON") from None
+    if not isinstance(row, dict):
+        raise ValueError("is no JSON object")
+    return row
+
+
+def _checksum(text: str) -> str:
+    return f"{zlib.crc32(text.encode()):08x}"
