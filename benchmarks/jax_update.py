@@ -47,7 +47,7 @@ from interleaving import (
 from torch import Tensor
 
 from rl_training.algorithms.td3_bc import TD3BC
-from rl_training.compilation.performance import configure_machine
+from rl_training.core.machine import configure_machine
 from rl_training.data import TransitionDataset, source_for
 
 BATCH, WIDTH, CHECKED = 256, 256, 4

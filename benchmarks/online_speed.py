@@ -23,7 +23,7 @@ from quiet_runs import go_on, quiet_run
 from torch import Tensor, nn
 
 from rl_training.algorithms import ALGORITHMS
-from rl_training.compilation.performance import configure_machine
+from rl_training.core.machine import configure_machine
 
 BATCH, WIDTH, CRITICS = 256, 256, 10
 WARM_UP = 600

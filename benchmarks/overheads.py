@@ -36,8 +36,8 @@ from quiet_runs import go_on, quiet_run
 from rl_training.acting.evaluation import EVAL_SEED, evaluate_policy
 from rl_training.acting.policy import Policy
 from rl_training.algorithms.td3_bc import TD3BC
-from rl_training.compilation.performance import configure_machine
 from rl_training.config import TrainConfig
+from rl_training.core.machine import configure_machine
 from rl_training.data import TransitionDataset
 from rl_training.runtime.loop import log
 from rl_training.runtime.saving import save_latest

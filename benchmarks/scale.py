@@ -21,8 +21,8 @@ from interleaving import COMPARISON, Report, Variant, Work, compared, for_second
 from mapped_speed import in_memory, write_log
 
 from rl_training.algorithms.td3_bc import TD3BC
-from rl_training.compilation.performance import configure_machine
 from rl_training.core.batches import TRANSITION
+from rl_training.core.machine import configure_machine
 from rl_training.data import load_transition_dataset
 
 BATCH = 256

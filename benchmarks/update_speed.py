@@ -31,9 +31,9 @@ from halfcheetah import CHOICES, SPACES, make_arrays, updates
 from interleaving import RESULTS, Ratio, Variant, Work, for_seconds, machine, make_parser, rates, table
 
 from rl_training.algorithms import ALGORITHMS
-from rl_training.compilation.performance import configure_machine
+from rl_training.core.machine import configure_machine
 from rl_training.data import TransitionDataset
-from rl_training.models.precision import Precision
+from rl_training.models.mlp import Precision
 
 KEPT = RESULTS / "update_speed.json"
 CHART = Path(__file__).parents[1] / "docs" / "images" / "speed.svg"

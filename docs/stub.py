@@ -11,8 +11,9 @@ from pydantic import BeforeValidator
 
 from rl_training.config import TrainConfig
 from rl_training.data import DataOptions
+from rl_training.diagnostics.guards import GuardOptions
 from rl_training.experiment import AlgorithmSpec, list_algorithms
-from rl_training.runtime.controls import ControlOptions, GuardOptions, LoopOptions, OnlineOptions
+from rl_training.runtime.controls import ControlOptions, LoopOptions, OnlineOptions
 
 SHARED = (TrainConfig, DataOptions, LoopOptions, OnlineOptions, ControlOptions, GuardOptions)
 GIVEN_OTHERWISE = {"algo", "env_id"}

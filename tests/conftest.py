@@ -20,7 +20,7 @@ import rl_training
 from rl_training.algorithms import ALGORITHMS
 from rl_training.config import TrainConfig, load_config
 from rl_training.core.batches import Rollout
-from rl_training.experiment import local_pool
+from rl_training.experiment import pools
 
 # Tests train tiny networks, in this process and in others: more threads would only get in each other's way.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -49,10 +49,10 @@ def _prepared_workers() -> Iterator[None]:
     As workers do, they know nothing of this process. Commands in processes of their own start theirs as users do.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["pytest", "rl_training.experiment.local_pool", "rl_training.runtime.trainer"])
+    context.set_forkserver_preload(["pytest", "rl_training.experiment.pools", "rl_training.runtime.trainer"])
     calls = SimpleNamespace(get_context=lambda _: context, current_process=multiprocessing.current_process)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local_pool, "mp", calls)
+        patch.setattr(pools, "mp", calls)
         yield
 
 

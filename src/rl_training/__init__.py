@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rl_training.config import TrainConfig
-    from rl_training.experiment.sweep import run_sweep
-    from rl_training.experiment.tune import run_tuning
-    from rl_training.pipeline.run import run_pipeline
+    from rl_training.experiment import run_sweep, run_tuning
+    from rl_training.pipeline import run_pipeline
     from rl_training.runtime import evaluate, fetch_run, predict, resume, train
-    from rl_training.selection.estimate import estimate
-    from rl_training.selection.select import select
+    from rl_training.selection import estimate, select
 
     __version__: str
     __all__ = [

@@ -37,7 +37,7 @@ from kills import Kill, Operations, moments_of
 from small_runs import differences
 
 from rl_training.experiment import ExperimentManager
-from rl_training.runtime.named_runs import train_or_resume
+from rl_training.runtime.train import train_or_resume
 from rl_training.storage.checkpoint import load_checkpoint
 from rl_training.storage.find import is_finished
 from rl_training.storage.run_directory import OLD_DRAFT, read_metrics

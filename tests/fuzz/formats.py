@@ -15,11 +15,12 @@ import torch
 from rl_training import estimate, select
 from rl_training.config import load_config
 from rl_training.data import TransitionDataset
-from rl_training.data.conversion import convert, load_any
+from rl_training.data.convert import convert, load_any
 from rl_training.data.files.formats import write_dataset
 from rl_training.policies.tables import predict_table
 from rl_training.reports.page.write import write_report
-from rl_training.reports.table import read_runs, summarize
+from rl_training.reports.runs import read_runs
+from rl_training.reports.table import summarize
 from rl_training.runtime import load_policy, resume, train
 from rl_training.storage.find import is_finished
 from rl_training.storage.run_directory import read_json

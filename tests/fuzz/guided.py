@@ -34,7 +34,7 @@ def read_pt(content: bytes) -> None:
 
 def read_npz(content: bytes) -> None:
     """An archive of arrays."""
-    from rl_training.data.readers import read_npz as read
+    from rl_training.data.files.npz import read_npz as read
 
     (PLACE / "log.npz").write_bytes(content)
     read(PLACE / "log.npz", every=True)
@@ -47,7 +47,13 @@ def read_yaml(content: bytes) -> None:
     parse_yaml(content.decode("utf-8", "replace"), where="text")
 
 
-MODULES = ("zipfile", "pickletools", "rl_training.core.torch_files", "rl_training.data.readers", "rl_training.config")
+MODULES = (
+    "zipfile",
+    "pickletools",
+    "rl_training.core.torch_files",
+    "rl_training.data.files.formats",
+    "rl_training.config",
+)
 READERS: dict[str, Callable[[bytes], None]] = {"pt": read_pt, "npz": read_npz, "yaml": read_yaml}
 
 

@@ -22,10 +22,9 @@ from rl_training.config import TrainConfig
 from rl_training.core.errors import CheckpointError, ConfigError, DatasetError
 from rl_training.core.torch_files import read_tree
 from rl_training.data import TransitionDataset
-from rl_training.data.conversion import convert, load_any
-from rl_training.data.files.formats import write_dataset
-from rl_training.data.readers import read_pt
-from rl_training.reports.table import read_runs
+from rl_training.data.convert import convert, load_any
+from rl_training.data.files.formats import read_pt, write_dataset
+from rl_training.reports.runs import read_runs
 from rl_training.runtime import resume
 from rl_training.storage.run_directory import read_metrics
 

@@ -24,8 +24,7 @@ from rl_training.core.spaces import BoxActions, DiscreteActions, SpaceSpec
 from rl_training.experiment import get_algorithm_spec, list_algorithms
 from rl_training.runtime import TrainResult
 from rl_training.runtime.run_options import bind_options, option_groups
-from rl_training.storage.checkpoint import load_checkpoint
-from rl_training.storage.policy_files import policy_files
+from rl_training.storage.checkpoint import load_checkpoint, policy_files
 from rl_training.storage.run_directory import read_metrics
 
 NAMES = [spec.name for spec in list_algorithms()]

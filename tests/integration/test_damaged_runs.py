@@ -14,7 +14,7 @@ from small_runs import differences, online_config
 
 from rl_training.config import TrainConfig, load_config
 from rl_training.core.errors import CheckpointError
-from rl_training.reports.table import read_runs
+from rl_training.reports.runs import read_runs
 from rl_training.runtime import predict, resume, train
 from rl_training.storage.checkpoint import load_checkpoint, load_tree, save_checkpoint, save_tree
 from rl_training.storage.run_directory import read_metrics

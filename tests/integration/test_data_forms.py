@@ -16,7 +16,7 @@ from command_line import Command, call_main
 
 from rl_training.config import TrainConfig
 from rl_training.data import load_transition_dataset
-from rl_training.data.conversion import load_any
+from rl_training.data.convert import load_any
 from rl_training.runtime import train
 
 

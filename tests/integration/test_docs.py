@@ -21,7 +21,7 @@ from rl_training.core import user_code as importing
 from rl_training.core.options import bind
 from rl_training.experiment.sweep_spec import make_cells, read_sweep
 from rl_training.experiment.tune_spec import read_tune
-from rl_training.ope.fitting import FitOptions
+from rl_training.ope.fqe import FitOptions
 from rl_training.pipeline import outcome as pipeline_judging
 from rl_training.pipeline.config import read_pipeline
 from rl_training.runtime.run_options import bind_options

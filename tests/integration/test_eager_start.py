@@ -15,7 +15,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from rl_training.algorithms import ALGORITHMS, Algorithm
-from rl_training.compilation import performance
+from rl_training.compilation import graphs
 from rl_training.compilation.graphs import FOLDER, CompiledGradient
 from rl_training.config import TrainConfig
 from rl_training.core.batches import Batch
@@ -50,9 +50,9 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             numbers.append(gradient.arguments[0].updates - 1)
         return call(gradient, batch)
 
-    monkeypatch.setattr(performance, "EARNED_AFTER", 1)
-    monkeypatch.setattr(performance, "EAGER_UPDATES", FIRST)
-    monkeypatch.setattr(performance, "missing_for_compiling", lambda: None)
+    monkeypatch.setattr(graphs, "EARNED_AFTER", 1)
+    monkeypatch.setattr(graphs, "EAGER_UPDATES", FIRST)
+    monkeypatch.setattr(graphs, "missing_for_compiling", lambda: None)
     monkeypatch.setattr(compiling, "BACKEND", "aot_eager")
     monkeypatch.setattr(compiling, "can_compile", lambda wanted: wanted)
     monkeypatch.setattr(Compiling, "_start_helper", lambda self, batch: None)

@@ -28,7 +28,7 @@ from torch import nn
 from rl_training.core.errors import ConfigError, MissingExtraError
 from rl_training.policies.export import bundle as export
 from rl_training.policies.export import description as export_sidecar
-from rl_training.policies.export import export_numpy
+from rl_training.policies.export import graph
 from rl_training.policies.export import graph as export_graph
 from rl_training.policies.export import log as export_log
 from rl_training.policies.export.bundle import ExportError, write_bundle
@@ -125,7 +125,7 @@ def test_the_plain_policy_needs_numpy_only(bundle: Path) -> None:
 @pytest.mark.parametrize("activation", ["leaky_relu", "elu", "selu", "gelu", "silu", "mish", "tanh"])
 def test_the_plain_policy_knows_every_activation(activation: str, tmp_path: Path) -> None:
     saved = make_saved("td3_bc", activation=activation)
-    arrays: Any = export_numpy.plain_arrays(saved.policy, None)
+    arrays: Any = graph.plain_arrays(saved.policy, None)
     np.savez(tmp_path / "policy.npz", **arrays)
     policy = runpy.run_path(str(export.SCRIPTS / "policy_numpy.py"))["Policy"](tmp_path / "policy.npz")
     obs = observations(50) * 3

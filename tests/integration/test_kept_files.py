@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rl_training.data.conversion import load_any
+from rl_training.data.convert import load_any
 from rl_training.policies.novelty_check import find_novelty
 from rl_training.runtime import load_policy, predict
-from rl_training.storage.policy_files import policy_files
+from rl_training.storage.checkpoint import policy_files
 from rl_training.storage.run_directory import read_metrics
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

@@ -15,10 +15,10 @@ import torch
 from command_line import Command, call_main
 
 from rl_training import BC, DQN, PPO, DiscreteBCQ, DiscreteSAC, estimate
-from rl_training.core.errors import ConfigError, DatasetError, OwnCodeError
+from rl_training.core.errors import ConfigError, DatasetError, UserCodeError
 from rl_training.data import TransitionDataset, load_transition_dataset
-from rl_training.policies.saved import load_policy
-from rl_training.runtime.train import collect, resume
+from rl_training.policies.saved import collect, load_policy
+from rl_training.runtime.train import resume
 from rl_training.storage.checkpoint import load_checkpoint
 
 SMALL: dict[str, Any] = {"hidden_sizes": [16], "batch_size": 32}
@@ -168,7 +168,7 @@ def test_a_mask_that_is_wrong_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setattr(gates.SilentGates, "action_masks", lambda self: [1, 1])
     assert "action_masks() gives [1.0, 1.0], expected 4 numbers" in command("env", "check", "SilentGates-v0").out
     monkeypatch.setattr(gates.SilentGates, "action_masks", lambda self: [0, 0, 0, 0])
-    with pytest.raises((OwnCodeError, ConfigError), match="leaves no choice"):
+    with pytest.raises((UserCodeError, ConfigError), match="leaves no choice"):
         DQN(env="SilentGates-v0", total_timesteps=5, output_dir=tmp_path).learn()
 
 

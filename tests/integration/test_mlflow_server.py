@@ -18,9 +18,10 @@ import pytest
 from command_line import TINY
 from read_back import curves_in_mlflow, curves_of_run, only_run
 
-from rl_training.callbacks import Callback, TrainerState
 from rl_training.config import TrainConfig
 from rl_training.runtime import train
+from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.trainer import TrainerState
 
 PROGRAM = Path(__file__).parents[2] / ".venv-mlflow" / "bin" / "mlflow"
 pytestmark = pytest.mark.extras

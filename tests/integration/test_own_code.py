@@ -19,12 +19,12 @@ from conftest import packaged
 from gymnasium.envs.classic_control import PendulumEnv
 from small_runs import differences, online_config
 
-from rl_training.callbacks import Callback
 from rl_training.config import TrainConfig, load_config
-from rl_training.core.errors import OwnCodeError
+from rl_training.core.errors import UserCodeError
 from rl_training.data import collect as collection
 from rl_training.envs import make_vector_env
 from rl_training.runtime import TrainerState, resume, train
+from rl_training.runtime.callbacks import Callback
 from rl_training.storage.checkpoint import load_checkpoint
 from rl_training.storage.run_directory import read_metrics
 
@@ -263,7 +263,7 @@ def test_env_check_names_code_that_fails(name: str, command: Command, fault: Cal
 
 def test_an_evaluation_gives_up_an_episode_that_does_not_end(command: Command, tmp_path: Path) -> None:
     endless = offline_config(tmp_path / "runs", "env_id=Endless-v0", "algo_kwargs.eval_max_steps=50")
-    with pytest.raises(OwnCodeError) as caught:
+    with pytest.raises(UserCodeError) as caught:
         train(endless)
     words = "episode 1 (seed 10000) of Endless-v0 has not ended after 50 steps: give it a time limit"
     assert str(caught.value).startswith(words)
@@ -285,7 +285,7 @@ def test_the_process_of_an_environment_that_is_killed_is_named() -> None:
     envs.reset(seed=0)
     os.kill(int(envs.processes[1].pid), signal.SIGKILL)
 
-    with pytest.raises(OwnCodeError, match="the process of environment 1 was ended by SIGKILL, as systems do when"):
+    with pytest.raises(UserCodeError, match="the process of environment 1 was ended by SIGKILL, as systems do when"):
         step_often(envs)
 
     assert envs.closed
@@ -298,7 +298,7 @@ def test_a_fault_in_the_process_of_an_environment_has_its_traceback(fault: Calla
     for _ in range(2):
         envs.reset(seed=0)
 
-    with pytest.raises(OwnCodeError, match=r"in step 5 of episode 1 \(seed .\): step raised") as caught:
+    with pytest.raises(UserCodeError, match=r"in step 5 of episode 1 \(seed .\): step raised") as caught:
         step_often(envs)
 
     envs.close()

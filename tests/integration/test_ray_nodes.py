@@ -15,7 +15,7 @@ from command_line import TINY
 from test_ray_sweep import assert_same
 
 from rl_training.config import parse_overrides
-from rl_training.experiment.jobs import ProgressListener, SeedProgress
+from rl_training.experiment.pools import ProgressListener, SeedProgress
 from rl_training.experiment.sweep import run_sweep
 
 pytestmark = pytest.mark.extras

@@ -18,7 +18,7 @@ from rl_training import run_pipeline
 from rl_training.config import parse_overrides
 from rl_training.core.errors import CheckpointError
 from rl_training.core.torch_files import read_tree
-from rl_training.experiment.jobs import Job, ProgressListener, SeedProgress
+from rl_training.experiment.pools import Job, ProgressListener, SeedProgress
 from rl_training.experiment.ray_pool import RayPool
 from rl_training.experiment.sweep import CellResult, run_sweep
 from rl_training.runtime import read_options

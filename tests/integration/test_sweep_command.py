@@ -18,7 +18,7 @@ from small_runs import differences
 from rl_training.config import dump_yaml, parse_overrides
 from rl_training.core.errors import CheckpointError
 from rl_training.core.torch_files import read_tree
-from rl_training.data.sharing import use_shared
+from rl_training.data.dataset_loaders import use_shared
 from rl_training.experiment import sweep as sweeping
 from rl_training.experiment.sweep import run_sweep
 from rl_training.runtime import train

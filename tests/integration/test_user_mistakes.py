@@ -16,7 +16,7 @@ from conftest import transitions
 from numpy.typing import NDArray
 
 from rl_training import BC
-from rl_training.compilation import performance
+from rl_training.compilation import graphs
 from rl_training.config import TrainConfig
 from rl_training.core.errors import CheckpointError
 from rl_training.experiment import get_algorithm_spec
@@ -145,7 +145,7 @@ def test_a_device_that_the_machine_lacks_is_refused(train_tiny: Command, output:
 def test_bfloat16_is_refused_where_the_processor_lacks_it(
     train_tiny: Command, output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(performance, "has_bfloat16", lambda device: False)
+    monkeypatch.setattr(graphs, "has_bfloat16", lambda device: False)
     words = "precision: bfloat16 is not possible: this processor has no instructions for it; set float32"
     _refused(train_tiny("algo_kwargs.precision=bfloat16"), output, words)
 

@@ -10,7 +10,7 @@ import torch
 from choosing import BANDIT, bandit_batch, build, choice_batches, distinct, minimum
 from torch import Tensor
 
-from rl_training.algorithms.base.choices import conservative_gap
+from rl_training.algorithms.base.losses import conservative_gap
 from rl_training.algorithms.discrete_cql import discrete_cql_loss
 
 

@@ -10,7 +10,12 @@ import torch
 from choosing import MASKED, build, choice_batches, distinct, fix_choices, minimum, slopes, transition
 from torch import Tensor
 
-from rl_training.algorithms.base.choices import critic_objective, entropies, largest_entropies, normalized_entropy
+from rl_training.algorithms.base.losses import (
+    discrete_critic_objective,
+    entropies,
+    largest_entropies,
+    normalized_entropy,
+)
 from rl_training.algorithms.discrete_sac import (
     DiscreteSAC,
     DiscreteSACHyper,
@@ -158,10 +163,10 @@ def test_errors_of_critics_are_squared_or_linear_beyond_delta(huber_delta: float
         "actions": torch.tensor([0, 1]),
         "target_q_values": torch.tensor([0.5, 1.0]),
     }
-    metrics = critic_objective(**tensors, huber_delta=huber_delta)
+    metrics = discrete_critic_objective(**tensors, huber_delta=huber_delta)
     assert float(metrics["critic_loss"]) == pytest.approx(expected)
     assert "cql_penalty" not in metrics
-    penalized = critic_objective(**tensors, huber_delta=huber_delta, conservative_weight=0.1)
+    penalized = discrete_critic_objective(**tensors, huber_delta=huber_delta, conservative_weight=0.1)
     gaps = [math.log1p(math.exp(gap)) for gap in (8, 5, 7.5, 6)]
     assert float(penalized["td_loss"]) == pytest.approx(expected)
     # The penalties of critics are added up as their errors are.

@@ -14,7 +14,7 @@ from rl_training.acting.policy import Policy
 from rl_training.algorithms import ALGORITHMS, Algorithm, dqn_loss
 from rl_training.core.batches import Batch
 from rl_training.core.spaces import DiscreteActions, SpaceSpec
-from rl_training.models.discrete import ChoiceCritic, duel
+from rl_training.models.discrete import DiscreteCritic, duel
 
 CHOICES = 3
 SPACES = SpaceSpec.vector(OBS_DIM, DiscreteActions(CHOICES))
@@ -46,7 +46,7 @@ def test_a_duel_adds_centred_advantages_to_the_value() -> None:
 
 def test_the_advantages_of_a_dueling_critic_are_centred_in_each_state() -> None:
     torch.manual_seed(0)
-    critic, obs = ChoiceCritic(4, 3, hidden_sizes=(8,), dueling=True), torch.randn(6, 4)
+    critic, obs = DiscreteCritic(4, 3, hidden_sizes=(8,), dueling=True), torch.randn(6, 4)
     outputs = critic.mlp(obs)
     assert outputs.shape == (6, 4)
     torch.testing.assert_close(critic(obs).mean(-1), outputs[:, 0])

@@ -7,7 +7,7 @@ import torch
 from choosing import BANDIT, CHOICES, build, choice_batches, fix_choices, minimum, transition
 from torch import Tensor
 
-from rl_training.algorithms.base.quantiles import quantile_huber_loss
+from rl_training.algorithms.base.losses import quantile_huber_loss
 from rl_training.algorithms.dqn import dqn_loss, quantile_dqn_loss
 
 ONE_IN_TEN_FAILS = torch.tensor([1.0] * 9 + [0.0]).double()[:, None]

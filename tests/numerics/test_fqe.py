@@ -14,9 +14,17 @@ from rl_training.algorithms import ALGORITHMS
 from rl_training.algorithms.base.optimizers import AdamW
 from rl_training.core.spaces import BoxActions, DiscreteActions, SpaceSpec
 from rl_training.data import TransitionDataset
-from rl_training.ope.fitting import EvaluationLog, FitOptions, ValueFitter, resampled_episodes
-from rl_training.ope.fqe import FQE, FQEHyper, fqe_loss, fqe_targets
-from rl_training.runtime.run_data import fit_masks
+from rl_training.data.infer_spaces import fit_masks
+from rl_training.ope.fqe import (
+    FQE,
+    EvaluationLog,
+    FitOptions,
+    FQEHyper,
+    ValueFitter,
+    fqe_loss,
+    fqe_targets,
+    resampled_episodes,
+)
 
 UNIT = SpaceSpec.vector(2, BoxActions((-1.0,), (1.0,)))
 QUICK: dict[str, Any] = {"hidden_sizes": (32,), "learning_rate": 3e-3, "batch_size": 64}

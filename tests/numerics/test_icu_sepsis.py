@@ -21,8 +21,9 @@ from rl_training.ope.importance import (
     weighted_per_decision,
 )
 from rl_training.ope.intervals import EpisodeEstimate, episode_interval
+from rl_training.ope.policies import Support
 from rl_training.ope.weights import WeightVerdict
-from rl_training.selection.evaluation_data import Support, data_given
+from rl_training.selection.evaluation_data import data_given
 
 Ints = NDArray[np.int64]
 

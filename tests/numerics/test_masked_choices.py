@@ -11,7 +11,7 @@ from choosing import CHOICES, MASKED, bandit_batch, build, choice_batches, fix_c
 from torch import Tensor
 
 from rl_training.acting.policy import Policy
-from rl_training.algorithms.base.choices import conservative_gap, entropies, normalized_entropy
+from rl_training.algorithms.base.losses import conservative_gap, entropies, normalized_entropy
 from rl_training.core.batches import Batch
 from rl_training.models.discrete import draw, duel, expectation
 

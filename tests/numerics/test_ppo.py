@@ -19,7 +19,7 @@ from rl_training.algorithms.ppo import policy_objective, standardize, value_obje
 from rl_training.config import TrainConfig
 from rl_training.core.batches import Batch
 from rl_training.core.errors import ConfigError
-from rl_training.core.returns import generalized_advantages
+from rl_training.core.rewards import generalized_advantages
 from rl_training.core.spaces import BoxActions, DiscreteActions, SpaceSpec
 from rl_training.runtime.assembly import open_session
 from rl_training.runtime.run_options import read_options

@@ -11,7 +11,7 @@ from peers import batches, build
 from torch import Tensor
 from torch.nn import functional
 
-from rl_training.algorithms.base.quantiles import quantile_huber_loss
+from rl_training.algorithms.base.losses import quantile_huber_loss
 from rl_training.algorithms.tqc import (
     pooled_atoms,
     quantile_objective,

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from rl_training.core.spaces import BoxActions
 from rl_training.data import TransitionDataset
 from rl_training.data.audit import borders
-from rl_training.data.audit.checks import Finding, View, check_data
+from rl_training.data.audit.checks import check_data
+from rl_training.data.audit.view import Finding, View
 
 LAW = settings(deadline=None, max_examples=30, derandomize=True)
 SEEDS = st.integers(0, 2**31 - 1)

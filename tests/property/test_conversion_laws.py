@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rl_training.data import TransitionDataset
-from rl_training.data.conversion import convert, load_any
+from rl_training.data.convert import convert, load_any
 
 ENDINGS = (".npz", ".pt", ".hdf5", ".parquet", ".rlt")
 

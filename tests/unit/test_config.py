@@ -14,7 +14,6 @@ from pydantic import Field
 
 from rl_training.algorithms import ALGORITHMS
 from rl_training.config import (
-    RewardTransformConfig,
     TrainConfig,
     find_config,
     load_config,
@@ -25,6 +24,7 @@ from rl_training.config import (
 )
 from rl_training.core.errors import ConfigError
 from rl_training.core.options import MODES, bind, describe, options, options_with
+from rl_training.core.rewards import RewardTransformConfig
 from rl_training.runtime.run_options import bind_options, option_groups, option_modes, read_options
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from rl_training.acting.evaluation import read_successes
 from rl_training.acting.policy import Policy
 from rl_training.core.batches import Acted
-from rl_training.core.errors import DivergedError, OwnCodeError, TrainingError
+from rl_training.core.errors import DivergedError, TrainingError, UserCodeError
 from rl_training.data import ReplayBuffer
 from rl_training.envs import AutoresetMode
 
@@ -70,7 +70,7 @@ class Stepper:
         """All environments, by one step."""
         try:
             return self._step(actions)
-        except OwnCodeError:
+        except UserCodeError:
             self.is_broken = True
             raise
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from rl_training.algorithms import Algorithm
-from rl_training.algorithms.base.algorithm import Hyper
+from rl_training.algorithms.base import Hyper
 from rl_training.core.batches import Acted, Batch
 from rl_training.core.spaces import SpaceSpec
 from rl_training.models import Model
@@ -145,7 +145,7 @@ def model_part(state: Mapping[str, Any]) -> dict[str, Any]:
 
 def _filled(model: Model, networks: Mapping[str, Tensor], *, acts_only: bool) -> Model:
     """A model with numbers from a checkpoint, which must be of the model's own types."""
-    for name in spectators(model) if acts_only else ():
+    for name in unused_in_acting(model) if acts_only else ():
         delattr(model, name)
     dtypes = {name: value.dtype for name, value in model.state_dict().items() if isinstance(value, Tensor)}
     model.load_state_dict(networks, assign=True)
@@ -155,6 +155,6 @@ def _filled(model: Model, networks: Mapping[str, Tensor], *, acts_only: bool) ->
     return model
 
 
-def spectators(model: Model) -> tuple[str, ...]:
+def unused_in_acting(model: Model) -> tuple[str, ...]:
     """The networks that have no part in acting."""
     return tuple(name for name, _ in model.named_children() if name not in model.acting)

@@ -16,13 +16,13 @@ from typing import Literal
 
 from torch import Tensor
 
-from rl_training.algorithms.base.algorithm import Algorithm, Hyper, Step, register
-from rl_training.algorithms.base.choices import normalized_entropy, share
+from rl_training.algorithms.base.algorithm import Algorithm, Step
+from rl_training.algorithms.base.hyper import Hyper
+from rl_training.algorithms.base.losses import normalized_entropy, share
+from rl_training.algorithms.base.registration import register
 from rl_training.core.batches import Batch, Metrics, Transitions
 from rl_training.core.options import option, options
-from rl_training.models import MLPBCModel
-from rl_training.models.actors import gaussian_log_prob
-from rl_training.models.discrete import pick
+from rl_training.models import MLPBCModel, gaussian_log_prob, pick
 
 
 @options

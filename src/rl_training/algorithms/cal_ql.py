@@ -18,9 +18,9 @@ import math
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base.algorithm import TRANSITION, register
+from rl_training.algorithms.base.registration import register
 from rl_training.algorithms.cql import CQL, CQLHyper, cql_loss
-from rl_training.core.batches import Metrics, Transitions
+from rl_training.core.batches import TRANSITION, Metrics, Transitions
 from rl_training.core.options import options
 
 

@@ -25,9 +25,10 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.base import losses
-from rl_training.algorithms.base.algorithm import TRANSITION, Algorithm, Step, ValueHyper, register
-from rl_training.algorithms.base.hyper import CalibrationHyper, EntropyHyper
-from rl_training.core.batches import Batch, Metrics, Transitions
+from rl_training.algorithms.base.algorithm import Algorithm, Step
+from rl_training.algorithms.base.hyper import CalibrationHyper, EntropyHyper, ValueHyper
+from rl_training.algorithms.base.registration import register
+from rl_training.core.batches import TRANSITION, Batch, Metrics, Transitions
 from rl_training.core.options import option, options, refuse_unused
 from rl_training.models import MLPCQLModel
 
@@ -191,7 +192,7 @@ class CQL(Algorithm[CQLHyper, MLPCQLModel]):
             policy_log_probs=log_probs,
             next_policy_log_probs=next_log_probs,
             action_dim=actions.shape[-1],
-            conservative_weight=losses.by_phase(self, hyper.conservative_weight, hyper.online_conservative_weight),
+            conservative_weight=losses.online_value(self, hyper.conservative_weight, hyper.online_conservative_weight),
             returns_to_go=bounds,
             multiplier=None if hyper.conservative_gap is None else self.model.lagrange(),
             **hyper.only("penalty_temperature", "importance_sampled", "penalty_clip_min", "penalty_clip_max"),

@@ -23,14 +23,14 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.base import losses
-from rl_training.algorithms.base.algorithm import Algorithm, Step, register
+from rl_training.algorithms.base.algorithm import Algorithm, Step
 from rl_training.algorithms.base.hyper import ActorCriticHyper, EntropyHyper, network_option
+from rl_training.algorithms.base.registration import register
 from rl_training.algorithms.sac import actor_objective, half_squared_error
 from rl_training.core.batches import Batch, Metrics
 from rl_training.core.errors import ConfigError
 from rl_training.core.options import option, options
-from rl_training.models import MLPCrossQModel
-from rl_training.models.mlp import Norm
+from rl_training.models import MLPCrossQModel, Norm
 
 
 @options

@@ -18,13 +18,13 @@ from __future__ import annotations
 from torch import Tensor
 
 from rl_training.algorithms.base import losses
-from rl_training.algorithms.base.algorithm import Step, register
-from rl_training.algorithms.base.choices import share
+from rl_training.algorithms.base.algorithm import Step
+from rl_training.algorithms.base.losses import share
+from rl_training.algorithms.base.registration import register
 from rl_training.algorithms.dqn import DQN, DQNHyper, dqn_loss
 from rl_training.core.batches import Batch, Metrics
 from rl_training.core.options import option, options
-from rl_training.models.discrete import allowed_choices, pick
-from rl_training.models.discrete_models import MLPDiscreteBCQModel
+from rl_training.models import MLPDiscreteBCQModel, allowed_choices, pick
 
 
 @options

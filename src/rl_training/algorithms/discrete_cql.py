@@ -20,8 +20,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from rl_training.algorithms.base import losses
-from rl_training.algorithms.base.algorithm import register
-from rl_training.algorithms.base.choices import conservative_gap
+from rl_training.algorithms.base.losses import conservative_gap
+from rl_training.algorithms.base.registration import register
 from rl_training.algorithms.dqn import DQN, DQNHyper, dqn_loss
 from rl_training.core.batches import Batch, Metrics
 from rl_training.core.options import option, options
@@ -71,7 +71,7 @@ class DiscreteCQL(DQN):
     def critic_loss(self, batch: Batch) -> Metrics:
         """The loss of DQN, and the penalty."""
         hyper, quantiles = self.hyper, self.model.critic.quantiles(batch["obs"])
-        weight = losses.by_phase(self, hyper.conservative_weight, hyper.online_conservative_weight)
+        weight = losses.online_value(self, hyper.conservative_weight, hyper.online_conservative_weight)
         metrics = self.td_loss(quantiles, batch)
         return with_penalty(metrics, q_values=quantiles.mean(-1), actions=batch["actions"], conservative_weight=weight)
 

@@ -23,13 +23,14 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.base import losses
-from rl_training.algorithms.base.algorithm import Algorithm, Step, ValueHyper, register
-from rl_training.algorithms.base.choices import critic_objective, normalized_entropy
+from rl_training.algorithms.base.algorithm import Algorithm, Step
+from rl_training.algorithms.base.hyper import ValueHyper
+from rl_training.algorithms.base.losses import discrete_critic_objective, normalized_entropy
+from rl_training.algorithms.base.registration import register
 from rl_training.algorithms.crr import Weights, weighted_imitation
 from rl_training.core.batches import Batch, Metrics
 from rl_training.core.options import option, options, refuse_unused
-from rl_training.models.discrete import expectation, pick
-from rl_training.models.discrete_models import MLPDiscreteCRRModel
+from rl_training.models import MLPDiscreteCRRModel, expectation, pick
 
 
 @options
@@ -67,7 +68,7 @@ def actor_objective(
     return metrics | {"entropy_normalized": normalized_entropy(log_probs.detach())}
 
 
-discrete_crr_loss = losses.combine("discrete_crr_loss", critic_objective, actor_objective)
+discrete_crr_loss = losses.combine("discrete_crr_loss", discrete_critic_objective, actor_objective)
 
 
 @register("discrete_crr", mode="offline")
@@ -84,7 +85,7 @@ class DiscreteCRR(Algorithm[DiscreteCRRHyper, MLPDiscreteCRRModel]):
         """Critics and actor, each by its own loss at the same point."""
         obs, actions, hyper = batch["obs"], batch["actions"], self.hyper
         q = self.model.critic.choices(obs)
-        critic = critic_objective(
+        critic = discrete_critic_objective(
             q_values=q,
             actions=actions,
             target_q_values=self.targets(batch),

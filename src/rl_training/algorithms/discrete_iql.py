@@ -26,13 +26,14 @@ from typing import Literal
 import torch
 
 from rl_training.algorithms.base import losses
-from rl_training.algorithms.base.algorithm import Algorithm, Step, ValueHyper, register
-from rl_training.algorithms.base.choices import normalized_entropy, share
+from rl_training.algorithms.base.algorithm import Algorithm, Step
+from rl_training.algorithms.base.hyper import ValueHyper
+from rl_training.algorithms.base.losses import normalized_entropy, share
+from rl_training.algorithms.base.registration import register
 from rl_training.algorithms.iql import actor_objective, bootstrap_objective, value_objective
 from rl_training.core.batches import Batch, Metrics
 from rl_training.core.options import option, options, refuse_unused
-from rl_training.models.discrete import pick
-from rl_training.models.discrete_models import MLPDiscreteIQLModel
+from rl_training.models import MLPDiscreteIQLModel, pick
 
 
 @options

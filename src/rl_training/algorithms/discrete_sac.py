@@ -22,12 +22,18 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.base import losses
-from rl_training.algorithms.base.algorithm import Algorithm, Alpha, Step, ValueHyper, register
-from rl_training.algorithms.base.choices import critic_objective, entropies, largest_entropies, normalized_entropy
+from rl_training.algorithms.base.algorithm import Algorithm, Step
+from rl_training.algorithms.base.hyper import Alpha, ValueHyper
+from rl_training.algorithms.base.losses import (
+    discrete_critic_objective,
+    entropies,
+    largest_entropies,
+    normalized_entropy,
+)
+from rl_training.algorithms.base.registration import register
 from rl_training.core.batches import Batch, Metrics
 from rl_training.core.options import option, options, refuse_unused
-from rl_training.models.discrete import expectation, pick
-from rl_training.models.discrete_models import MLPDiscreteSACModel
+from rl_training.models import MLPDiscreteSACModel, expectation, pick
 
 
 @options
@@ -81,7 +87,7 @@ def temperature_objective(*, log_temperature: Tensor, log_probs: Tensor, target_
 
 
 discrete_sac_loss = losses.combine(
-    "discrete_sac_loss", critic_objective, actor_objective, temperature_objective, target_entropy_ratio=0.5
+    "discrete_sac_loss", discrete_critic_objective, actor_objective, temperature_objective, target_entropy_ratio=0.5
 )
 
 
@@ -103,11 +109,11 @@ class DiscreteSAC(Algorithm[DiscreteSACHyper, MLPDiscreteSACModel]):
     def critic_loss(self, batch: Batch) -> Metrics:
         """All critics against the expectation of the smallest target critic, entropy included."""
         hyper = self.hyper
-        return critic_objective(
+        return discrete_critic_objective(
             q_values=self.model.critic.choices(batch["obs"]),
             actions=batch["actions"],
             target_q_values=self.targets(batch),
-            conservative_weight=losses.by_phase(self, hyper.conservative_weight, hyper.online_conservative_weight),
+            conservative_weight=losses.online_value(self, hyper.conservative_weight, hyper.online_conservative_weight),
             huber_delta=hyper.huber_delta,
         )
 

@@ -30,13 +30,13 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.base import losses
-from rl_training.algorithms.base.algorithm import Algorithm, Hyper, Step, register
-from rl_training.algorithms.base.choices import share
-from rl_training.algorithms.base.quantiles import bellman_atoms, quantile_huber_loss
+from rl_training.algorithms.base.algorithm import Algorithm, Step
+from rl_training.algorithms.base.hyper import Hyper
+from rl_training.algorithms.base.losses import bellman_atoms, quantile_huber_loss, share
+from rl_training.algorithms.base.registration import register
 from rl_training.core.batches import Batch, Metrics
 from rl_training.core.options import option, options
-from rl_training.models.discrete import pick
-from rl_training.models.discrete_models import MLPDQNModel
+from rl_training.models import MLPDQNModel, pick
 
 
 @options

@@ -26,15 +26,15 @@ import math
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base.algorithm import Algorithm, Hyper, Step, register
-from rl_training.algorithms.base.choices import entropies
+from rl_training.algorithms.base.algorithm import Algorithm, Step
+from rl_training.algorithms.base.hyper import Hyper
+from rl_training.algorithms.base.losses import entropies
+from rl_training.algorithms.base.registration import register
 from rl_training.core.batches import Batch, Metrics, Rollout
 from rl_training.core.options import option, options
-from rl_training.core.returns import generalized_advantages
+from rl_training.core.rewards import generalized_advantages
 from rl_training.core.spaces import Column
-from rl_training.models.actors import gaussian_log_prob
-from rl_training.models.discrete import pick
-from rl_training.models.mlp_ppo import MLPPPOModel
+from rl_training.models import MLPPPOModel, gaussian_log_prob, pick
 
 
 @options

@@ -22,9 +22,10 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.base import losses
-from rl_training.algorithms.base.algorithm import TRANSITION, Algorithm, Step, register
+from rl_training.algorithms.base.algorithm import Algorithm, Step
 from rl_training.algorithms.base.hyper import SmoothingHyper
-from rl_training.core.batches import Batch, Metrics, Transitions
+from rl_training.algorithms.base.registration import register
+from rl_training.core.batches import TRANSITION, Batch, Metrics, Transitions
 from rl_training.core.options import option, options
 from rl_training.models import MLPReBRACModel
 
@@ -87,7 +88,7 @@ class ReBRAC(Algorithm[ReBRACHyper, MLPReBRACModel]):
     def critic_loss(self, batch: Batch) -> Metrics:
         """Twin critics against the smaller target critic, at a smoothed action that should be near the logged one."""
         hyper, next_obs = self.hyper, batch["next_obs"]
-        factor = losses.by_phase(self, 1.0, hyper.online_critic_bc_factor)
+        factor = losses.online_value(self, 1.0, hyper.online_critic_bc_factor)
         with torch.no_grad():
             next_policy_actions = losses.smooth(self.target.actor(next_obs), hyper.policy_noise, hyper.noise_clip)
             next_q, penalty = penalized_values(

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.base import losses
-from rl_training.algorithms.base.algorithm import register
-from rl_training.algorithms.base.quantiles import bellman_atoms, quantile_huber_loss
+from rl_training.algorithms.base.losses import bellman_atoms, quantile_huber_loss
+from rl_training.algorithms.base.registration import register
 from rl_training.algorithms.sac import SAC, SACHyper
 from rl_training.core.batches import Batch, Metrics
 from rl_training.core.options import option, options

@@ -13,28 +13,27 @@ from typing import Any, ClassVar
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import Self, Unpack
 
-from rl_training.acting.evaluation import EpisodeOptions
+from rl_training.acting import EpisodeOptions, Policy
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError, nearest
 from rl_training.envs import env_id_for
-from rl_training.experiment.registry import AlgorithmSpec, list_algorithms
-from rl_training.reports.handover import export_with_report
+from rl_training.experiment import AlgorithmSpec, list_algorithms
+from rl_training.policies import SavedPolicy, load_policy
+from rl_training.policies.export import Export, export_policy
+from rl_training.reports import export_with_report
 from rl_training.runtime import (
-    Export,
-    Policy,
-    SavedPolicy,
+    Callback,
+    ConfigSource,
+    ProgressCallback,
     TrainResult,
     check_algorithm,
-    export_policy,
-    load_policy,
+    merge,
+    plain_config,
     read_options,
     resume,
     train,
 )
-from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.progress import ProgressCallback
-from rl_training.runtime.run_options import ConfigSource, merge, plain_config
-from rl_training.storage.find import find_checkpoint
+from rl_training.storage import find_checkpoint
 
 
 class ManagedAlgorithm:

@@ -111,7 +111,7 @@ def _answer(*, as_json: bool) -> NoReturn:
         sys.exit(app(standalone_mode=not as_json))
     except (UserError, OSError) as error:
         if isinstance(error, UserError) and error.trace:
-            from rl_training.runtime.faults import log_trace
+            from rl_training.runtime import log_trace
 
             log_trace(error)
         # OSError: a traceback would not explain a missing folder or a full disk.

@@ -15,7 +15,8 @@ from rl_training.core.files import write_text
 from rl_training.core.templates import fill_template
 
 if TYPE_CHECKING:
-    from rl_training.data.audit_data import Audit, Finding
+    from rl_training.data import Audit
+    from rl_training.data.audit import Finding
 
 MEANING = (
     "fail: the data is wrong, whatever it is about. warn: it looks wrong, or limits what can be learned; for some data "
@@ -34,7 +35,7 @@ def audit(
     columns: dict[str, Any] | None,
 ) -> None:
     """Look for mistakes in logged data before training on it; the status is 1 if a check fails."""
-    from rl_training.data.audit_data import audit_data
+    from rl_training.data import audit_data
 
     if html is not None and Path(html).suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"--html expects a file that ends with .html, got {html!r}")
@@ -74,7 +75,7 @@ def _details(finding: Finding) -> dict[str, str]:
 
 def summary(report: Audit) -> str:
     """The whole report in a sentence."""
-    from rl_training.data.audit.view import count_verdicts
+    from rl_training.data.audit import count_verdicts
 
     counts = count_verdicts([each.verdict for each in report.findings])
     size = "" if report.rows is None else f" ({report.rows:,} rows)"

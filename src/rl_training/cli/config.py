@@ -73,7 +73,7 @@ def config_validate(
     as_json: JsonOption = False,
 ) -> None:
     """Check configurations, and that the files they name exist, without running them."""
-    from rl_training.runtime.run_options import missing_files, read_options
+    from rl_training.runtime import missing_files, read_options
 
     configs = [word for word in words if "=" not in word]
     overrides = [*(set_ or []), *(word for word in words if "=" in word)]
@@ -121,7 +121,7 @@ def list_rows() -> Rows:
     if is_complete():
         rows: Rows = read_index()["algorithms"]
         return rows
-    from rl_training.experiment.registry import list_algorithms
+    from rl_training.experiment import list_algorithms
 
     return [spec.row() for spec in list_algorithms()]
 
@@ -129,7 +129,7 @@ def list_rows() -> Rows:
 def option_rows(algorithm: str | None) -> dict[str, Rows]:
     """The options of a run and, where one is named, of an algorithm, by group."""
     if not is_complete():
-        from rl_training.experiment.registry import describe_options
+        from rl_training.experiment import describe_options
 
         return describe_options(algorithm)
     index = read_index()

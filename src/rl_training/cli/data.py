@@ -43,9 +43,8 @@ def inspect(
     columns: dict[str, Any] | None,
 ) -> None:
     """Say what is in a dataset: fields, episodes and how they end, returns, bounds, memory."""
-    from rl_training.data.conversion import load_any
-    from rl_training.data.inspect import inspect_dataset
-    from rl_training.reports.data_plot import check_picture, plot_dataset
+    from rl_training.data import inspect_dataset, load_any
+    from rl_training.reports import check_picture, plot_dataset
 
     if plot is not None:
         check_picture(plot)
@@ -71,8 +70,7 @@ def head(
     columns: dict[str, Any] | None,
 ) -> None:
     """Show the first rows of a dataset."""
-    from rl_training.data.conversion import load_any
-    from rl_training.data.inspect import first_rows
+    from rl_training.data import first_rows, load_any
 
     rows = first_rows(load_any(source, columns), count)
     if as_json:
@@ -91,7 +89,7 @@ def convert(
     columns: dict[str, Any] | None,
 ) -> None:
     """Write a dataset in another form, such as a folder that is trained on without being read into memory."""
-    from rl_training.data.conversion import convert as convert_dataset
+    from rl_training.data import convert as convert_dataset
 
     with working(quiet=as_json) as show:
         show(f"converting {source}")
@@ -118,7 +116,7 @@ def mix(
     columns: dict[str, Any] | None,
 ) -> None:
     """Write several datasets as one: all their episodes, or rows in given proportions."""
-    from rl_training.data.conversion import mix as mix_datasets
+    from rl_training.data import mix as mix_datasets
 
     shares = None if ratio is None else _ratios(ratio)
     dataset = mix_datasets(sources, out, ratios=shares, seed=seed, columns=columns)
@@ -137,7 +135,7 @@ def split(
     columns: dict[str, Any] | None,
 ) -> None:
     """Write two datasets of whole episodes, chosen at random, such as one to train on and one to hold out."""
-    from rl_training.data.conversion import split as split_dataset
+    from rl_training.data import split as split_dataset
 
     parts = split_dataset(source, out, fraction=fraction, seed=seed, columns=columns)
     _report(list(zip(out, parts, strict=True)), as_json=as_json)
@@ -160,9 +158,9 @@ def collect(
     as_json: JsonOption = False,
 ) -> None:
     """Let a policy act, and write what happens as a dataset with raw rewards."""
-    from rl_training.compilation.performance import set_threads
-    from rl_training.runtime import collect as collect_run
-    from rl_training.storage.find import find_checkpoint
+    from rl_training.core.machine import set_threads
+    from rl_training.policies import collect as collect_run
+    from rl_training.storage import find_checkpoint
 
     if random == (checkpoint is not None):
         raise ConfigError("give either --checkpoint or --random")

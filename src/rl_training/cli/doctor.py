@@ -12,13 +12,13 @@ from rl_training.cli.display.options import JsonOption
 from rl_training.core.text import number_text, plural, size_text
 
 if TYPE_CHECKING:
-    from rl_training.diagnostics.doctor import Machine, Speed
+    from rl_training.diagnostics import Machine, Speed
 
 
 def doctor(as_json: JsonOption = False) -> None:
     """Say what this machine offers to training, how fast it is, and what is missing; takes about ten seconds."""
-    from rl_training.compilation.performance import configure_machine
-    from rl_training.diagnostics.doctor import advise, examine, measure
+    from rl_training.core.machine import configure_machine
+    from rl_training.diagnostics import advise, examine, measure
 
     with working(quiet=as_json) as show:
         show("looking at the machine")

@@ -53,7 +53,7 @@ def check(
 def _view(report: EnvReport) -> dict[str, str]:
     """The environment as algorithms see it, by name."""
     from rl_training.experiment import list_algorithms
-    from rl_training.runtime.run_options import mode_defaults
+    from rl_training.runtime import mode_defaults
 
     def fits(algorithm: Any) -> bool:
         needs_goals = mode_defaults(algorithm, algorithm.mode).get("replay") == "hindsight"

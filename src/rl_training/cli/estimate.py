@@ -19,9 +19,9 @@ from rl_training.core.files import write_text
 from rl_training.core.text import clock_text, number_text
 
 if TYPE_CHECKING:
-    from rl_training.ope.weighted import WeightedEstimate, WeightedValue
-    from rl_training.selection.estimate import Estimate, Estimates, Progress
-    from rl_training.selection.evaluation_data import Split
+    from rl_training.ope import WeightedEstimate, WeightedValue
+    from rl_training.runtime import Split
+    from rl_training.selection import Estimate, Estimates, Progress
 
 RUNS_HELP = "Run directories, checkpoints, folders of runs, or patterns."
 DATA_HELP = "Judge by this log instead of the runs' own data."
@@ -54,7 +54,7 @@ def estimate(
     as_json: JsonOption = False,
 ) -> None:
     """Estimate how good policies are from logged data alone, without running them; several are compared."""
-    from rl_training.selection.estimate import estimate as estimate_policies
+    from rl_training.selection import estimate as estimate_policies
 
     check_options(split, data, out)
     if columns and data is None:
@@ -158,7 +158,7 @@ def print_estimates(result: Estimates) -> None:
 
 
 def _row(each: Estimate) -> list[str]:
-    from rl_training.ope.verdicts import probability_text, verdict_text
+    from rl_training.ope import probability_text, verdict_text
 
     if each.value is None or each.interval is None or each.probability_better is None:
         return [each.name, "-", "-", "-", each.verdict]
@@ -180,7 +180,7 @@ def summary(result: Estimates) -> str:
 
 
 def _words(each: Estimate) -> str:
-    from rl_training.ope.verdicts import verdict_text
+    from rl_training.ope import verdict_text
 
     return verdict_text(each.verdict)
 

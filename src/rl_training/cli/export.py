@@ -14,7 +14,7 @@ from rl_training.cli.policies import load
 from rl_training.core.text import plural
 
 if TYPE_CHECKING:
-    from rl_training.runtime import Export
+    from rl_training.policies.export import Export
 
 NO_REPORT = "Leave out the report on the run, report.html."
 NO_NOVELTY = "Leave out novelty, the support score, which needs the data of the run."
@@ -31,9 +31,9 @@ def export(
     quiet: QuietOption = False,
 ) -> None:
     """Write a trained policy as an ONNX file with description, check and report, for use without this package."""
-    from rl_training.reports.handover import export_with_report
-    from rl_training.runtime import export_policy
-    from rl_training.storage.find import find_checkpoint
+    from rl_training.policies.export import export_policy
+    from rl_training.reports import export_with_report
+    from rl_training.storage import find_checkpoint
 
     path = find_checkpoint(run, name="best.pt" if best else "latest.pt")
     with working(quiet=quiet or as_json) as show:

@@ -25,7 +25,7 @@ from rl_training.core.seeds import parse_seeds
 from rl_training.core.text import number_text
 
 if TYPE_CHECKING:
-    from rl_training.pipeline.run import PipelineResult
+    from rl_training.pipeline import PipelineResult
 
 DATA_HELP = "A table, a file of transitions, or the id of a Minari dataset."
 OUT_HELP = "Folder for everything; the same command goes on with what is there."
@@ -65,7 +65,7 @@ def pipeline(
     # What is imported from here on takes seconds, and they are the user's.
     began = time.monotonic()
     from rl_training.cli.display.progress import shown
-    from rl_training.pipeline.run import run_pipeline
+    from rl_training.pipeline import run_pipeline
 
     named: dict[str, Any] = {
         "data": data,
@@ -99,7 +99,7 @@ def _names(algos: str | None) -> list[str] | None:
 def _options(config: str | None, named: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     """The options of a file, with those of the command in their place."""
     from rl_training.config import with_overrides
-    from rl_training.pipeline.config import read_values
+    from rl_training.pipeline import read_values
 
     given = {name: value for name, value in named.items() if value is not None}
     values = {**({} if config is None else read_values(config)), **given}
@@ -114,7 +114,7 @@ def _options(config: str | None, named: dict[str, Any], overrides: list[str]) ->
 
 def print_result(result: PipelineResult, out: str) -> None:
     """The policies, the ending in words, how the time was spent, and what to do next."""
-    from rl_training.pipeline.pipeline_clock import describe_times
+    from rl_training.pipeline import describe_times
 
     print()
     if result.selection is not None and result.selection["estimates"] is not None:
@@ -163,7 +163,7 @@ def _print_selection(result: PipelineResult, selection: dict[str, Any]) -> None:
 
 
 def _row(each: dict[str, Any], result: PipelineResult, *, with_env: bool) -> list[str]:
-    from rl_training.ope.verdicts import verdict_text
+    from rl_training.ope import verdict_text
 
     run = result.runs.get(each["name"], {"metrics": {}})
     numbers = ["-" if each["value"] is None else number_text(each["value"])]

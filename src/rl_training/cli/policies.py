@@ -29,8 +29,8 @@ from rl_training.core.files import atomic_write
 from rl_training.core.text import first_of, plural
 
 if TYPE_CHECKING:
-    from rl_training.acting.evaluation import EpisodeOptions
-    from rl_training.runtime import EvaluationResult, SavedPolicy
+    from rl_training.acting import EpisodeOptions, EvaluationResult
+    from rl_training.policies import SavedPolicy
 
 
 COLUMNS = {
@@ -48,8 +48,8 @@ COLUMNS = {
 
 def load(path: Path) -> SavedPolicy:
     """The policy of a checkpoint; the process computes with no more threads than it has cores."""
-    from rl_training.compilation.performance import set_threads
-    from rl_training.runtime import load_policy
+    from rl_training.core.machine import set_threads
+    from rl_training.policies import load_policy
 
     set_threads()
     return load_policy(path)
@@ -75,7 +75,7 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Run trained policies in their environment, on raw reward; several are compared on the same seeds."""
-    from rl_training.storage.find import find_checkpoints
+    from rl_training.storage import find_checkpoints
 
     runs = [word for word in words if "=" not in word or Path(word).exists()]
     overrides = _env_kwargs([*(set_ or []), *(word for word in words if word not in runs)])
@@ -112,7 +112,7 @@ def record(
     as_json: JsonOption = False,
 ) -> None:
     """Make a video of a trained policy; the episodes are those of an evaluation."""
-    from rl_training.storage.find import find_checkpoint
+    from rl_training.storage import find_checkpoint
 
     overrides = _env_kwargs([*(set_ or []), *(more or [])])
     path, how = find_checkpoint(run, name=_checkpoint_name(best)), _options(env, overrides, seed, stochastic=stochastic)
@@ -133,7 +133,7 @@ def play(
     import_: ImportOption = None,
 ) -> None:
     """Show a trained policy in a window; the episodes are those of an evaluation."""
-    from rl_training.storage.find import find_checkpoint
+    from rl_training.storage import find_checkpoint
 
     overrides = _env_kwargs([*(set_ or []), *(more or [])])
     path, how = find_checkpoint(run, name=_checkpoint_name(best)), _options(env, overrides, seed, stochastic=stochastic)
@@ -163,8 +163,8 @@ def predict(
     as_json: JsonOption = False,
 ) -> None:
     """Actions of a trained policy for observations in a file."""
-    from rl_training.policies.tables import name_actions, table_observations
-    from rl_training.storage.find import find_checkpoint
+    from rl_training.policies import name_actions, table_observations
+    from rl_training.storage import find_checkpoint
 
     path, is_table = find_checkpoint(run, name=_checkpoint_name(best)), _is_table(obs)
     if out is not None:
@@ -182,7 +182,7 @@ def predict(
 
 def _name_far(saved: SavedPolicy, rows: Any, actions: Any, *, fit: bool) -> None:
     """Say once, beside the actions, that observations are far from the training data."""
-    from rl_training.policies.novelty_check import far_text, find_novelty
+    from rl_training.policies import far_text, find_novelty
 
     score = find_novelty(saved, fit=fit)
     remark = None if score is None else far_text(score, saved, rows, actions)
@@ -191,13 +191,13 @@ def _name_far(saved: SavedPolicy, rows: Any, actions: Any, *, fit: bool) -> None
 
 
 def _is_table(path: Path) -> bool:
-    from rl_training.policies.tables import table_kind
+    from rl_training.policies import table_kind
 
     return table_kind(path) is not None
 
 
 def _check_out(out: Path, *, is_table: bool) -> None:
-    from rl_training.policies.tables import check_table_path
+    from rl_training.policies import check_table_path
 
     if out.suffix in (".npy", ".json"):
         return
@@ -211,7 +211,7 @@ def _write_columns(columns: dict[str, Any], out: Path | None, *, as_json: bool) 
     """Actions under the names of their columns, choices by their names."""
     import numpy as np
 
-    from rl_training.policies.tables import table_text, tabulate, write_table
+    from rl_training.policies import table_text, tabulate, write_table
 
     records = [
         dict(zip(columns, row, strict=True)) for row in zip(*(c.tolist() for c in columns.values()), strict=True)
@@ -341,7 +341,7 @@ def _row(
 
 def _print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
     """A table with a row per policy; a column that no policy has a value for is left out."""
-    from rl_training.storage.find import policy_name
+    from rl_training.storage import policy_name
 
     shown = {head: column for head, column in COLUMNS.items() if any(row.get(column[0]) is not None for row in rows)}
     errors = [row.get("error", "") for row in rows]
@@ -357,7 +357,7 @@ def _print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
 
 def _options(env: str | None, overrides: dict[str, Any], seed: int | None, *, stochastic: bool) -> EpisodeOptions:
     """What the options of a command say about the episodes of a policy."""
-    from rl_training.acting.evaluation import EVAL_SEED
+    from rl_training.acting import EVAL_SEED
 
     first = EVAL_SEED if seed is None else seed
     return {"env": env, "env_kwargs": overrides, "seed": first, "deterministic": not stochastic}

@@ -18,9 +18,7 @@ from rl_training.core.text import first_of, number_text, plural
 from rl_training.core.user_code import command_text
 
 if TYPE_CHECKING:
-    from rl_training.reports.compare import Improvement
-    from rl_training.reports.sweep_report import Findings
-    from rl_training.reports.table import RunRecord
+    from rl_training.reports import Findings, Improvement, RunRecord
 
 RUNS_HELP = "Run directories, checkpoints, folders of runs, or patterns."
 METRIC_HELP = "Metric to report; default the most telling one; repeatable."
@@ -82,7 +80,7 @@ class Pictures:
 
     def check(self) -> None:
         """Refuse what cannot be drawn, before anything is read."""
-        from rl_training.reports.pictures import check_picture
+        from rl_training.reports import check_picture
 
         if self.plot is not None:
             check_picture(self.plot)
@@ -96,8 +94,7 @@ class Pictures:
 
     def draw(self, records: Sequence[RunRecord], metrics: Sequence[str]) -> None:
         """Draw what is asked for."""
-        from rl_training.reports.plots import plot_curves
-        from rl_training.reports.profile_plot import plot_profiles
+        from rl_training.reports import plot_curves, plot_profiles
 
         if self.plot is not None:
             plot_curves(records, self.plot, metrics=metrics, smooth=self.smooth, title=self.title, size=self.size)
@@ -107,7 +104,7 @@ class Pictures:
 
 def write_page(runs: Sequence[str], html: Path, *, title: str | None, as_json: bool, **options: Any) -> None:
     """Write the page and its content, and print the answer, or all of it."""
-    from rl_training.reports.page.write import write_report
+    from rl_training.reports.page import write_report
 
     content = write_report(runs, html, title=title, **options)
     if as_json:
@@ -127,13 +124,12 @@ def print_report(
     as_json: bool,
 ) -> None:
     """Print the table and what belongs to it, and draw the pictures that are asked for."""
-    from rl_training.reports.sweep_report import find_out
-    from rl_training.reports.table import read_runs, summarize
+    from rl_training.reports import read_runs, summarize, sweep_findings
 
     pictures.check()
     records = read_runs(runs)
     rows = summarize(records, metrics=metrics)
-    found = find_out(runs, records, metrics=metrics, compare=compare)
+    found = sweep_findings(runs, records, metrics=metrics, compare=compare)
     pictures.draw(records, metrics)
     if as_json:
         print_json(rows if found is None else {"rows": rows, **found.to_plain()})
@@ -172,7 +168,7 @@ def taken_text(records: Sequence[RunRecord], names: Sequence[str]) -> str:
 
 def _in_common(records: Sequence[RunRecord]) -> str:
     """Algorithm and task of a sweep in which they did not vary; its table has no columns for them."""
-    from rl_training.reports.table import is_one_sweep
+    from rl_training.reports import is_one_sweep
 
     if not is_one_sweep(records):
         return ""
@@ -183,7 +179,7 @@ def _in_common(records: Sequence[RunRecord]) -> str:
 
 def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
     """The rows of `summarize` as a table, without columns that say nothing: no variants, or one metric for all."""
-    from rl_training.reports.sweep_folder import value_text
+    from rl_training.reports import value_text
 
     swept = list(dict.fromkeys(name for row in rows for name in row.get("values", ())))
     columns = {"algo": "algorithm", "task": "task", "variant": "variant", "metric": "metric", "runs": "n"}

@@ -30,10 +30,8 @@ from rl_training.core.text import number_text, plural
 from rl_training.core.user_code import command_text
 
 if TYPE_CHECKING:
-    from rl_training.selection.claim import Claim
-    from rl_training.selection.evaluation_data import Split
-    from rl_training.selection.ranking import ShuffleControl
-    from rl_training.selection.select import Candidate, Checkpoints, Selection
+    from rl_training.runtime import Split
+    from rl_training.selection import Candidate, Checkpoints, Claim, Selection, ShuffleControl
 
 CHECKPOINTS_HELP = "Which policies of a run are candidates: the latest one, or that of every checkpoint."
 EPISODES_HELP = "Real episodes to spend at most; they need an environment."
@@ -61,7 +59,7 @@ def select(
     as_json: JsonOption = False,
 ) -> None:
     """Rank runs, seeds and checkpoints by logged data, choose one, and say what may be said about the choice."""
-    from rl_training.selection.select import select as select_policy
+    from rl_training.selection import select as select_policy
 
     check_options(split, data, out)
     if checkpoints not in ("latest", "all"):
@@ -118,7 +116,7 @@ def print_selection(result: Selection) -> None:
 
 
 def _row(each: Candidate, *, with_episodes: bool) -> list[str]:
-    from rl_training.ope.verdicts import probability_text, verdict_text
+    from rl_training.ope import probability_text, verdict_text
 
     value = "-" if each.value is None else number_text(each.value)
     if each.interval is None or each.verdict is None or each.probability_better is None:
@@ -165,7 +163,7 @@ def _how(result: Selection) -> str:
 
 def claim_text(claim: Claim) -> str:
     """What may be said about the choice, and by which episodes."""
-    from rl_training.ope.verdicts import probability_text, verdict_text
+    from rl_training.ope import probability_text, verdict_text
 
     if claim.basis == "held-out episodes":
         basis = f"By {claim.episodes} episodes that did not choose it"
@@ -181,7 +179,7 @@ def claim_text(claim: Claim) -> str:
 
 def shuffle_text(control: ShuffleControl | None) -> str:
     """What the shuffle control says about the ranking."""
-    from rl_training.selection.ranking import FEWEST_POLICIES
+    from rl_training.selection import FEWEST_POLICIES
 
     if control is None:
         return f"Shuffle control: needs at least {FEWEST_POLICIES} policies that can be judged."

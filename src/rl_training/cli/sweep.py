@@ -22,10 +22,7 @@ from rl_training.core.text import duration_text, number_text, plural
 from rl_training.core.user_code import command_text
 
 if TYPE_CHECKING:
-    from rl_training.experiment.sweep import CellResult
-    from rl_training.experiment.sweep_cost import Cost
-    from rl_training.experiment.sweep_spec import Cell, SweepSpec
-    from rl_training.experiment.tune import TuneResult
+    from rl_training.experiment import Cell, CellResult, Cost, SweepSpec, TuneResult
 
 OUT_HELP = "Folder of the sweep; the same command does what is missing there. Default sweeps/<name of the file>."
 SEARCH_OUT_HELP = "Folder of the search; the same command goes on with it. Default tuning/<name of the file>."
@@ -46,8 +43,7 @@ def sweep(
 ) -> None:
     """Train every combination of options in a file; given again, those that are missing."""
     from rl_training.cli.display.progress import shown
-    from rl_training.experiment.sweep import find_cells, run_sweep
-    from rl_training.experiment.sweep_spec import make_cells, read_sweep
+    from rl_training.experiment import find_cells, make_cells, read_sweep, run_sweep
 
     if not Path(file).is_file():
         raise UserError(f"{file!r} does not exist: expected a YAML file that says what varies")
@@ -86,8 +82,7 @@ def _show_cost(
 ) -> None:
     """Print every run, what is left of it to do, and what that takes."""
     from rl_training.cli.display.console import working
-    from rl_training.experiment.pools import count_workers
-    from rl_training.experiment.sweep_cost import estimate_costs, total_seconds
+    from rl_training.experiment import count_workers, estimate_costs, total_seconds
 
     count = count_workers(workers, ray, threads=spec.threads)
     with working(quiet=quiet or as_json) as show:
@@ -117,8 +112,7 @@ def tune(
 ) -> None:
     """Search for good options, and say how sure it is that they are better than the default ones."""
     from rl_training.cli.display.progress import shown
-    from rl_training.experiment.tune import run_tuning
-    from rl_training.experiment.tune_spec import read_tune
+    from rl_training.experiment import read_tune, run_tuning
 
     if not Path(file).is_file():
         raise UserError(f"{file!r} does not exist: expected a YAML file that says what to search")
@@ -134,7 +128,7 @@ def tune(
 
 def print_search(result: TuneResult) -> None:
     """The best options, whether they are better than the default ones, and where the files are."""
-    from rl_training.experiment.tune import options_text
+    from rl_training.experiment import options_text
 
     counts = ", ".join(f"{count} {name}" for name, count in result.trials.items() if count)
     pictures = [name for name in ("history.png", "importance.png") if (result.out / name).is_file()]

@@ -30,8 +30,7 @@ from rl_training.core.user_code import resume_command
 
 if TYPE_CHECKING:
     from rl_training.experiment import SeedProgress
-    from rl_training.runtime import TrainResult
-    from rl_training.runtime.run_options import BoundConfig
+    from rl_training.runtime import BoundConfig, TrainResult
 
 ConfigOption = Annotated[
     str | None,
@@ -84,8 +83,7 @@ def train(
     columns: dict[str, Any] | None = None,
 ) -> None:
     """Train from a configuration, or an algorithm with its defaults: rl-training train td3_bc --data log.npz."""
-    from rl_training.runtime import read_options
-    from rl_training.runtime.fine_tuning import fine_tuning_config
+    from rl_training.runtime import fine_tuning_config, read_options
 
     more = list(words or [])
     if more and "=" not in more[0]:
@@ -126,7 +124,7 @@ def resume(
     """Continue a run that was stopped, killed or interrupted; of a folder, the newest that has not ended."""
     from rl_training.config import parse_overrides
     from rl_training.runtime import resume as resume_run
-    from rl_training.storage.find import find_unfinished
+    from rl_training.storage import find_unfinished
 
     overrides = parse_overrides([*(set_ or []), *(more or [])])
     path = find_unfinished([run])
@@ -157,7 +155,7 @@ def _goes_on(resume: str | None, config: BoundConfig) -> bool:
 
 def _train_one(config: BoundConfig, *, goes_on: bool, quiet: bool, as_json: bool) -> None:
     from rl_training.runtime import train as start
-    from rl_training.runtime.named_runs import train_or_resume
+    from rl_training.runtime import train_or_resume
 
     train_run = train_or_resume if goes_on else start
     callbacks = _progress(quiet=quiet, as_json=as_json)
@@ -223,7 +221,7 @@ def _report_result(result: TrainResult, *, as_json: bool) -> None:
 
 
 def _progress(*, quiet: bool, as_json: bool) -> list[Any]:
-    from rl_training.runtime.progress import ProgressCallback
+    from rl_training.runtime import ProgressCallback
 
     return [] if quiet else [ProgressCallback(to_stderr=as_json)]
 
@@ -234,7 +232,7 @@ def fetch(
     as_json: JsonOption = False,
 ) -> None:
     """Make the directory of an uploaded run again, on this machine; resume goes on with it."""
-    from rl_training.storage.upload import fetch_run
+    from rl_training.storage import fetch_run
 
     run = fetch_run(url, out)
     if as_json:

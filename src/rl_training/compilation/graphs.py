@@ -1,21 +1,27 @@
-"""Loss and gradient of a step as one compiled graph, which torch keeps in a folder for later starts."""
+"""Compiled gradients: whether they can be had, when they pay, and where they are kept."""
 
 from __future__ import annotations
 
 import os
+import platform
+import shlex
+import shutil
 import struct
 import sys
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from types import FunctionType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from rl_training.compilation.kernels import passes as loops
 from rl_training.core.batches import Batch
 from rl_training.core.errors import ConfigError
+from rl_training.models import Precision
 
 FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 """The environment variable that names the folder of compiled graphs."""
@@ -144,3 +150,110 @@ def _with_own_code(function: Any, name: str) -> Any:
     torch.compile has a bounded cache per code object, and would refuse shared code after a few runs in one process.
     """
     return FunctionType(function.__code__.replace(co_name=name), function.__globals__, name)
+
+
+CompileOption = Literal["auto", "always", "never"]
+
+EARNED_AFTER = 20_000
+"""Updates from which compiling pays: it takes about 20 s and saves 1 to 3 ms per update."""
+
+EAGER_UPDATES = 2_000
+"""Eager updates with which a run that earns compilation begins, while its graphs are compiled beside it.
+
+They are at most a tenth of the run, and cost a few seconds more than compiled ones: about as long as a start with known
+graphs would wait for them."""
+
+
+def compiled_from(option: CompileOption, updates: int) -> int | None:
+    """The number of the first compiled update in a run of `updates` updates; None if none is compiled.
+
+    It depends on options alone, never on how long something takes: equal seeds give equal results on any machine.
+    Warns where a run that earns compilation cannot have it. Whether the compiler works is found out when it is used.
+    """
+    if option == "always":
+        if (obstacle := _obstacle()) is not None:
+            raise ConfigError(f"compile: always is not possible: {obstacle}; set compile: never or auto")
+        return 0 if can_compile(True) else None
+    if option == "never" or updates < EARNED_AFTER:
+        return None
+    if (missing := missing_for_compiling()) is not None:
+        warnings.warn(f"training without compilation, which is slower: {missing}", stacklevel=2)
+        return None
+    return EAGER_UPDATES
+
+
+def can_compile(wanted: bool) -> bool:
+    """Whether what is wanted is possible; says so where it is not, or not well."""
+    if not wanted:
+        return False
+    obstacle = _obstacle()
+    if obstacle is not None:
+        warnings.warn(f"training without compilation, which is slower: {obstacle}", stacklevel=2)
+        return False
+    if torch.backends.cpu.get_cpu_capability() != "DEFAULT" and not _finds_vector_instructions():
+        # If the compiler's own test program fails once, its cache remembers slow code for good.
+        from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+        advice = f"delete {cache_dir()} and start again"
+        warnings.warn(f"compiled updates will be slow, no vector instructions were found; {advice}", stacklevel=2)
+    return True
+
+
+def _finds_vector_instructions() -> bool:
+    """Whether the compiler can use what the processor has; it finds out by compiling a small program."""
+    from torch._inductor.cpu_vec_isa import pick_vec_isa
+
+    return bool(pick_vec_isa())
+
+
+def _obstacle() -> str | None:
+    """Why nothing can be compiled."""
+    if (lack := missing_for_compiling()) is not None:
+        return lack
+    try:
+        use_private_folder()
+    except ConfigError as error:
+        return str(error)
+    try:
+        _finds_vector_instructions()
+    except Exception as error:
+        return f"the C++ compiler does not work ({str(error).splitlines()[0]})"
+    return None
+
+
+def missing_for_compiling() -> str | None:
+    """What compiling needs and is not there; whether the compiler works takes seconds to find out, and is not tried."""
+    if find_compiler() is None:
+        return f"no C++ compiler found (looked for {', '.join(_compilers())})"
+    traces_gradients = hasattr(torch._dynamo.config, "trace_autograd_ops")
+    if not (traces_gradients and find_spec("torch._dynamo.aot_compile")):
+        return f"torch {torch.__version__} cannot compile a gradient; 2.13 can"
+    return None
+
+
+def find_compiler() -> str | None:
+    """The path of the C++ compiler that compiled runs use."""
+    return next(filter(None, map(shutil.which, _compilers())), None)
+
+
+def _compilers() -> list[str]:
+    return shlex.split(os.environ["CXX"])[:1] if "CXX" in os.environ else ["g++", "clang++"]
+
+
+def check_precision(precision: Precision, device: torch.device) -> None:
+    """Refuse products in bfloat16 where they would be emulated, which is many times slower than float32."""
+    if precision == "bfloat16" and not has_bfloat16(device):
+        where = "this processor" if device.type == "cpu" else f"the device {device}"
+        raise ConfigError(f"precision: bfloat16 is not possible: {where} has no instructions for it; set float32")
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """Whether a device multiplies numbers in bfloat16 by instructions of its own."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    if device.type != "cpu":
+        return False
+    if platform.machine() in ("aarch64", "arm64"):
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(getattr(torch.cpu, name)() for name in names if hasattr(torch.cpu, name))

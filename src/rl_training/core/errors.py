@@ -61,7 +61,7 @@ class DivergedError(TrainingError):
     """Training whose networks, and not its data or its environment, give something other than finite numbers."""
 
 
-class OwnCodeError(UserError, RuntimeError):
+class UserCodeError(UserError, RuntimeError):
     """Code of the user's own that failed, or gave what it must not give: an environment, a callback."""
 
     def __init__(self, message: object, trace: str = "") -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from rl_training.core.errors import StorageError
+from rl_training.core.errors import DatasetError, StorageError, nearest
 from rl_training.core.text import size_text
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -121,3 +121,17 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def refuse_what_is_no_file(path: Path) -> None:
+    """Say what is at the path of a dataset, or what lies beside it, if it is no file."""
+    if path.is_file():
+        return
+    if path.is_dir():
+        raise DatasetError(f"dataset_path {str(path)!r} is a folder, expected a file")
+    if path.is_symlink() and not path.exists():
+        raise DatasetError(f"dataset_path {str(path)!r} is a link that leads nowhere")
+    if path.exists():
+        raise DatasetError(f"dataset_path {str(path)!r} is neither a file nor a folder")
+    beside = [item.name for item in path.parent.iterdir()] if path.parent.is_dir() else []
+    raise DatasetError(f"dataset_path {str(path)!r} does not exist{nearest(path.name, beside)}")

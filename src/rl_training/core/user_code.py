@@ -13,7 +13,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
-from rl_training.core.errors import ConfigError, OwnCodeError, UserError, nearest
+from rl_training.core.errors import ConfigError, UserCodeError, UserError, nearest
 
 IMPORTED: list[str] = []
 """Modules that were imported, files by their whole path. A process that this one starts has to import them too."""
@@ -33,7 +33,7 @@ def doubt(modules: Iterable[str], origin: str) -> None:
     DOUBTED.update(dict.fromkeys(modules, origin))
 
 
-def permit(modules: Iterable[str]) -> None:
+def trust(modules: Iterable[str]) -> None:
     """Allow modules that the user names, whatever else names them."""
     for module in modules:
         DOUBTED.pop(module, None)
@@ -45,7 +45,7 @@ def check_permitted(module: str, what: str) -> None:
         return
     origin = DOUBTED[module]
     if ASK and ASK[0](f"{origin} names code: {what}. Import the module {module!r} and run what is in it?"):
-        permit([module])
+        trust([module])
         return
     raise ConfigError(
         f"{origin} names code, {what}, and is not one of your own runs: nothing was imported. If you trust it, add "
@@ -111,12 +111,12 @@ def failure(error: BaseException, name: str | None) -> str:
     return f" failed{f' in line {lines[-1]}' if lines else ''}: {what}"
 
 
-def own_code_failed(what: str, error: BaseException) -> OwnCodeError:
+def own_code_failed(what: str, error: BaseException) -> UserCodeError:
     """The error for code of the user's own that raised another: what was called, and the line that raised."""
     how = f"called sys.exit({error.code!r})" if isinstance(error, SystemExit) else f"raised {type(error).__name__}"
     reason = "" if isinstance(error, SystemExit) or not str(error) else f": {error}"
     trace = "".join(traceback.format_exception(error))
-    return OwnCodeError(f"{what} {how}{reason}{error_place(error)}", trace)
+    return UserCodeError(f"{what} {how}{reason}{error_place(error)}", trace)
 
 
 def error_place(error: BaseException) -> str:

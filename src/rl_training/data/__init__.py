@@ -1,39 +1,56 @@
-"""Where batches come from: logged transitions, and a run's own."""
+"""Logged data as a dataset, from any source, checked."""
 
-from rl_training.data.collect import collect_dataset as collect_dataset
-from rl_training.data.dataset_loaders import DataOptions as DataOptions
-from rl_training.data.dataset_loaders import as_dataset as as_dataset
-from rl_training.data.dataset_loaders import load_transition_dataset as load_transition_dataset
-from rl_training.data.files.formats import check_destination as check_destination
-from rl_training.data.files.formats import write_dataset as write_dataset
-from rl_training.data.files.formats import write_npz as write_npz
-from rl_training.data.offline_dataset import Episode as Episode
-from rl_training.data.offline_dataset import TransitionDataset as TransitionDataset
-from rl_training.data.offline_mixers import concatenate_datasets as concatenate_datasets
-from rl_training.data.offline_mixers import mix_transition_datasets as mix_transition_datasets
-from rl_training.data.replay.buffer import ReplayBuffer as ReplayBuffer
-from rl_training.data.replay.hindsight import Hindsight as Hindsight
-from rl_training.data.replay.lambda_returns import with_lambda_returns as with_lambda_returns
-from rl_training.data.replay.n_step import with_n_step as with_n_step
-from rl_training.data.replay.rollouts import RolloutSource as RolloutSource
-from rl_training.data.replay.samplers import Source as Source
-from rl_training.data.replay.samplers import UniformSource as UniformSource
-from rl_training.data.replay.samplers import WindowSource as WindowSource
-from rl_training.data.replay.samplers import sample_trajectory_windows as sample_trajectory_windows
-from rl_training.data.replay.sources import AnnotatedLog as AnnotatedLog
-from rl_training.data.replay.sources import AnnotatedSource as AnnotatedSource
-from rl_training.data.replay.sources import MixedSource as MixedSource
-from rl_training.data.replay.sources import Ratio as Ratio
-from rl_training.data.replay.sources import hindsight_source as hindsight_source
-from rl_training.data.replay.sources import make_source as make_source
-from rl_training.data.replay.sources import source_for as source_for
-from rl_training.data.replay.sources import with_annotations as with_annotations
-from rl_training.data.rows import Rows as Rows
-from rl_training.data.tables.columns import ColumnsConfig as ColumnsConfig
-from rl_training.data.tables.files import TableFiles as TableFiles
-from rl_training.data.tables.in_memory import check_table_path as check_table_path
-from rl_training.data.tables.in_memory import make_table as make_table
-from rl_training.data.tables.in_memory import table_kind as table_kind
-from rl_training.data.tables.in_memory import table_text as table_text
-from rl_training.data.tables.in_memory import write_table as write_table
-from rl_training.data.tables.to_fields import read_observations as read_observations
+from __future__ import annotations
+
+from rl_training.data.collect import LONGEST_EPISODE, collect_dataset, endless_episode
+from rl_training.data.convert import convert, load_any, mix, split
+from rl_training.data.dataset_audit import Audit, TrainingAudit, audit_data
+from rl_training.data.dataset_loaders import (
+    LOGGED_REWARDS,
+    DataOptions,
+    as_dataset,
+    load_transition_dataset,
+    read_dataset,
+    shared_key,
+    use_shared,
+)
+from rl_training.data.episodes import Episode
+from rl_training.data.fields import REWARDS_HINT
+from rl_training.data.files.formats import check_destination, write_dataset, write_npz
+from rl_training.data.infer_spaces import fit_masks, fit_spaces, with_masks_of_env, with_spaces_of_data
+from rl_training.data.inspect import StepTimes, first_rows, inspect_dataset, step_times
+from rl_training.data.masks import check_logged, without_masks_first
+from rl_training.data.offline_dataset import TransitionDataset, sample_trajectory_windows
+from rl_training.data.offline_mixers import concatenate_datasets, mix_transition_datasets
+from rl_training.data.replay.buffer import ReplayBuffer
+from rl_training.data.replay.samplers import Hindsight, Source, UniformSource, WindowSource, with_n_step
+from rl_training.data.replay.sources import (
+    AnnotatedLog,
+    AnnotatedSource,
+    MixedSource,
+    Ratio,
+    RolloutSource,
+    hindsight_source,
+    make_source,
+    source_for,
+    with_annotations,
+    with_lambda_returns,
+)
+from rl_training.data.rows import Rows
+from rl_training.data.tables.columns import ColumnsConfig
+from rl_training.data.tables.files import TableFiles
+from rl_training.data.tables.in_memory import check_table_path, make_table, table_kind, table_text, write_table
+from rl_training.data.tables.to_fields import read_observations
+
+__all__ = [
+    "LOGGED_REWARDS", "LONGEST_EPISODE", "REWARDS_HINT", "AnnotatedLog", "AnnotatedSource", "Audit", "ColumnsConfig",
+    "DataOptions", "Episode", "Hindsight", "MixedSource", "Ratio", "ReplayBuffer", "RolloutSource", "Rows", "Source",
+    "StepTimes", "TableFiles", "TrainingAudit", "TransitionDataset", "UniformSource", "WindowSource", "as_dataset",
+    "audit_data", "check_destination", "check_logged", "check_table_path", "collect_dataset", "concatenate_datasets",
+    "convert", "endless_episode", "first_rows", "fit_masks", "fit_spaces", "hindsight_source", "inspect_dataset",
+    "load_any", "load_transition_dataset", "make_source", "make_table", "mix", "mix_transition_datasets",
+    "read_dataset", "read_observations", "sample_trajectory_windows", "shared_key", "source_for", "split",
+    "step_times", "table_kind", "table_text", "use_shared", "with_annotations", "with_lambda_returns",
+    "with_masks_of_env", "with_n_step", "with_spaces_of_data", "without_masks_first", "write_dataset", "write_npz",
+    "write_table",
+]  # fmt: skip

@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from rl_training.core.errors import ConfigError, OwnCodeError
+from rl_training.core.errors import ConfigError, UserCodeError
 from rl_training.data.offline_dataset import TransitionDataset
 
 LONGEST_EPISODE = 100_000
 """Steps after which an episode is taken for one that never ends, where nothing else is said."""
 
 
-def endless_episode(env_id: str, episode: str, steps: int, *, or_else: str) -> OwnCodeError:
+def endless_episode(env_id: str, episode: str, steps: int, *, or_else: str) -> UserCodeError:
     """The error for an episode that does not end, with another way out than a time limit."""
     limit = "give it a time limit (max_episode_steps in gym.register, or env_kwargs.max_episode_steps=1000)"
-    return OwnCodeError(f"{episode} of {env_id} has not ended after {steps} steps: {limit}, or {or_else}")
+    return UserCodeError(f"{episode} of {env_id} has not ended after {steps} steps: {limit}, or {or_else}")
 
 
 def collect_dataset(

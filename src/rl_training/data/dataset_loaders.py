@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
+from torch import Tensor
 
-from rl_training.config import PathText, RewardPreset, RewardTransformConfig
+from rl_training.config import PathText
 from rl_training.core.errors import LARGEST_SEED, ConfigError, DatasetError
+from rl_training.core.files import refuse_what_is_no_file
 from rl_training.core.options import MODES, bind, option, options
+from rl_training.core.rewards import RewardPreset, RewardTransformConfig
 from rl_training.data.audit.checks import audit
 from rl_training.data.collect import collect_dataset
 from rl_training.data.fields import REWARDS_HINT
+from rl_training.data.files.formats import read_pt
 from rl_training.data.files.hdf5 import read_hdf5
 from rl_training.data.files.mapped import read_mapped
-from rl_training.data.files.npz import CONVERT_HINT
-from rl_training.data.holding_out import hold_out
+from rl_training.data.files.minari import read_minari
+from rl_training.data.files.npz import CONVERT_HINT, read_npz
+from rl_training.data.mapped_columns import take_rows
 from rl_training.data.masks import check_logged
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.offline_mixers import concatenate_datasets, mix_transition_datasets
-from rl_training.data.readers import read_minari, read_npz, read_pt, refuse_what_is_no_file
-from rl_training.data.sharing import find_shared
 from rl_training.data.tables.arrow import WHAT_COLUMNS, read_table
 from rl_training.data.tables.columns import ColumnsConfig
 from rl_training.data.tables.in_memory import ENDINGS as TABLE_ENDINGS
 from rl_training.data.tables.in_memory import table_kind
 
 Kind = Literal["random", "npz", "pt", "hdf5", "mapped", "minari", "csv", "parquet"]
+
 ENDINGS: dict[str, Kind] = {
     ".npz": "npz",
     ".pt": "pt",
@@ -38,8 +44,10 @@ ENDINGS: dict[str, Kind] = {
     ".h5": "hdf5",
     ".rlt": "mapped",
 }
+
 LOGGED_REWARDS = "logged_rewards"
 """The field of rewards as they were logged, in a dataset that keeps them beside transformed ones."""
+
 _NEEDS = {
     "dataset_path": ("npz", "pt", "hdf5", "mapped", "csv", "parquet"),
     "dataset_id": ("minari",),
@@ -346,3 +354,66 @@ def _reward_normalizer(parts: list[TransitionDataset], how: str) -> RewardTransf
             raise DatasetError("reward_normalize: standard needs rewards that differ")
         return RewardTransformConfig(scale=1 / std, shift=-mean / std)
     return RewardTransformConfig()
+
+
+NUMBERS = "numbers"
+
+
+def hold_out(
+    dataset: TransitionDataset, fraction: float | None, default: float = 0.0, *, seed: int = 0
+) -> TransitionDataset:
+    """The dataset with a fraction of its episodes as `validation`; the default may be too much for it."""
+    share = default if fraction is None else fraction
+    if not share:
+        return dataset
+    episodes = len(dataset.episode_bounds())
+    if episodes < 2 and fraction is None:
+        return dataset.with_notes("no episode could be held out for diagnostics: there is only one")
+    if episodes < 2:
+        raise DatasetError(f"validation_fraction holds out whole episodes and needs at least 2 of them, got {episodes}")
+    if dataset.stored is not None:
+        rest, held_out = dataset.split(share, seed=seed)
+        return replace(rest, validation=held_out)
+    # Column by column: if nobody else has the dataset, its rows are not in memory twice.
+    columns = dict(dataset.fields)
+    dataset = replace(dataset, fields={"dones": columns["dones"], NUMBERS: torch.arange(len(dataset))})
+    rest, held_out = dataset.split(share, seed=seed)
+    found: tuple[dict[str, Tensor], ...] = ({}, {})
+    for name in list(columns):
+        column = columns.pop(name)
+        for part, kept in zip((rest, held_out), found, strict=True):
+            kept[name] = take_rows(column, part.fields[NUMBERS], None)
+    return replace(rest, fields=found[0], validation=replace(held_out, fields=found[1]))
+
+
+_SHARED: dict[str, str] = {}
+"""Folders that hold what a file holds, by what `shared_key` calls the file."""
+
+
+def shared_key(spec: DatasetSpec) -> str | None:
+    """What a dataset in a file is called as long as the file does not change; None where there is no single file."""
+    kind, path = spec.kind(), Path(str(spec.dataset_path))
+    if kind not in ("npz", "pt", "hdf5", "csv", "parquet") or not path.is_file():
+        return None
+    status = path.stat()
+    columns = None if spec.dataset_columns is None else asdict(spec.dataset_columns)
+    return json.dumps([kind, str(path.resolve()), status.st_size, status.st_mtime_ns, columns])
+
+
+@contextmanager
+def use_shared(folders: Mapping[str, str]) -> Iterator[None]:
+    """In this block, read these folders instead of the files that they were made of."""
+    before = dict(_SHARED)
+    _SHARED.update(folders)
+    try:
+        yield
+    finally:
+        _SHARED.clear()
+        _SHARED.update(before)
+
+
+def find_shared(spec: DatasetSpec) -> Path | None:
+    """The folder that takes the place of a file, if there is one."""
+    key = shared_key(spec) if _SHARED else None
+    folder = None if key is None else _SHARED.get(key)
+    return None if folder is None or not Path(folder).is_dir() else Path(folder)

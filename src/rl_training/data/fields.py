@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rl_training.core.errors import DatasetError, nearest
-from rl_training.data.choices import (
+from rl_training.data.discrete import (
     FIRST_ROWS,
     MASKS,
     as_vector,
@@ -47,13 +48,16 @@ ALIASES: dict[str, tuple[str, ...]] = {
 The last two are what reading a log without `next_obs` makes of it: they are in files that it was converted to."""
 
 KNOWN = frozenset(spelling for field, others in ALIASES.items() for spelling in (field, *others))
+
 REQUIRED = ("obs", "actions")
 """Rewards may be missing: an algorithm that clones the log reads none."""
+
 DONE_QUESTION = (
     "what does 'done' mean? If the task itself ended there, so that nothing comes after it (a fall, a goal, a fault), "
     "name the array 'terminals'. If only the recording ended (a time limit, the end of a shift), name it 'timeouts'. "
     "If it is set in both cases, split it into these two"
 )
+
 BESIDE_STEPS = (
     "achieved_goals",
     "behavior_log_probs",
@@ -67,9 +71,12 @@ BESIDE_STEPS = (
     "next_valid_actions",
 )
 """Fields that an episode may have for every step."""
+
 VECTORS = ("obs", "next_obs", "actions", "next_actions", "achieved_goals", *MASKS)
 """Fields with several numbers per row."""
+
 REWARDS_HINT = "add an array named 'rewards' or, of a table, set dataset_columns.reward; bc needs none"
+
 ROW_LIMIT = 1 << 14
 """Rows checked at a time, which bounds the memory that checks take beside the data."""
 
@@ -320,3 +327,36 @@ def add_next_obs(logged: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
 def following(array: NDArray[Any]) -> NDArray[Any]:
     """The next row on every row, and the last row on itself."""
     return np.concatenate([array[1:], array[-1:]])
+
+
+FLAGS = ("dones", "truncations", "episode_ends")
+
+
+@dataclass(frozen=True)
+class EndConflict:
+    """Rows whose end flags contradict each other, as they were logged."""
+
+    kind: Literal["both", "early"]
+    """Termination and truncation are both set, or termination is set before the last row of an episode."""
+    count: int
+    rows: tuple[int, ...]
+    """The first ones."""
+
+
+def end_conflict(arrays: Mapping[str, Any]) -> EndConflict | None:
+    """The contradiction between the end flags of arrays that `read_fields` can read; None where there is none."""
+    found = rename(arrays)
+    if "dones" not in found or "masks" in found:
+        # Beside `masks`, `terminals` says where the recording ended.
+        return None
+    flags = {name: np.asarray(arrays[spelling]).reshape(-1) != 0 for name, spelling in found.items() if name in FLAGS}
+    conflicts: dict[Literal["both", "early"], NDArray[np.bool_]] = {}
+    if "truncations" in flags:
+        conflicts["both"] = flags["dones"] & flags["truncations"]
+    if "episode_ends" in flags:
+        conflicts["early"] = flags["dones"] & ~flags["episode_ends"]
+    for kind, wrong in conflicts.items():
+        if wrong.any():
+            rows = np.flatnonzero(wrong)
+            return EndConflict(kind, len(rows), tuple(rows[:FIRST_ROWS].tolist()))
+    return None

@@ -1,4 +1,4 @@
-"""Which choices are possible: masks as fields of a log, and as the first part of its observations."""
+"""Action masks of a log: rows that contradict them, masks as part of the observation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rl_training.core.errors import DatasetError
 from rl_training.data.audit.view import View
-from rl_training.data.choices import FIRST_ROWS, MASKS
+from rl_training.data.discrete import FIRST_ROWS, MASKS
 from rl_training.data.mapped_columns import join_columns
 from rl_training.data.offline_dataset import TransitionDataset
 

@@ -7,35 +7,55 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from typing_extensions import Self
 
-from rl_training.config import RewardTransformConfig
 from rl_training.core.batches import Batch
 from rl_training.core.errors import DatasetError
-from rl_training.core.returns import episode_bounds, returns_to_go
+from rl_training.core.rewards import RewardTransformConfig, episode_bounds, returns_to_go
 from rl_training.core.spaces import ActionSpace, BoxActions, DiscreteActions
-from rl_training.data.choices import is_one_hot, one_hot_width
-from rl_training.data.episodes import SHUFFLED, SHUFFLED_HINT, Episode
-from rl_training.data.fields import as_numpy, read_transitions, rename
-from rl_training.data.mapped_columns import Stored, digest, map_rows, older_digest, take_rows
-from rl_training.data.origin import UNKNOWN, Origin
-from rl_training.data.replay.samplers import BlockSampler, sample_trajectory_windows
+from rl_training.data.discrete import MASKS, is_one_hot, one_hot_width
+from rl_training.data.episodes import SHUFFLED, SHUFFLED_HINT, Episode, join_episodes
+from rl_training.data.fields import KNOWN, EndConflict, as_numpy, end_conflict, read_transitions, rename
+from rl_training.data.mapped_columns import Stored, chunks, digest, map_rows, older_digest, take_rows
 from rl_training.data.rows import Rows
-from rl_training.data.tables.columns import AnyColumns, ColumnsConfig, RewardOf
-from rl_training.data.trajectories import join_episodes
 
-__all__ = ["Episode", "TransitionDataset", "sample_trajectory_windows"]
+if TYPE_CHECKING:
+    from rl_training.data.replay.samplers import BlockSampler
+    from rl_training.data.tables.columns import AnyColumns, ColumnsConfig, RewardOf
+
 
 _ORIGINS = {"next_actions": f": {SHUFFLED_HINT}", "returns_to_go": "; call with_returns_to_go(gamma=...)"}
 """Fields that not every dataset has, and where they come from."""
+
 BESIDE = ("truncations", "next_action_mask", "tail_rewards")
 """What a dataset has for every row beside its fields."""
+
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """Facts about a log that its rows do not show any more; the audit asks for them."""
+
+    end_conflict: EndConflict | None = None
+    """Rows whose end flags contradicted each other."""
+    ignored: tuple[str, ...] = ()
+    """Names of arrays that no field was made of."""
+    row_numbers: NDArray[np.int64] | None = None
+    """Of a table: where each row that was read stands in it, counted from 1; rows that were dropped are among them."""
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, Any]) -> Origin:
+        """That of rows made of named arrays, which `read_fields` can read."""
+        return cls(end_conflict(arrays), tuple(name for name in arrays if name not in KNOWN))
+
+
+UNKNOWN = Origin()
+"""That of rows that are not all of a log, or in another order."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -353,6 +373,8 @@ class TransitionDataset:
     @cached_property
     def sampler(self) -> BlockSampler:
         """What draws the batches; its state is the position in the stream of samples."""
+        from rl_training.data.replay.samplers import BlockSampler  # Here, since that district imports this module.
+
         return BlockSampler(self.fields, seed=self.seed)
 
     def sample(self, batch_size: int) -> Batch:
@@ -373,3 +395,38 @@ class TransitionDataset:
     def _require_order(self, what: str) -> None:
         if not self.is_ordered:
             raise DatasetError(f"a mixed or filtered dataset has no {what}: its rows are not in episode order any more")
+
+
+def sample_trajectory_windows(
+    dataset: TransitionDataset, length: int, batch_size: int, *, seed: int = 0, pad: Literal["left", "right"] = "right"
+) -> Batch:
+    """One batch of windows of consecutive rows, decided by the seed; `WindowSource` says what is in it."""
+    from rl_training.data.replay.samplers import UniformSource, WindowSource  # As in `sampler`.
+
+    base = UniformSource(dataset.rows, (), seed=seed, is_raw=False)
+    return WindowSource(base, dataset.fields, length, pad=pad).sample(batch_size)
+
+
+def further_fields(dataset: TransitionDataset) -> dict[str, NDArray[Any]]:
+    """These fields, by their names."""
+    names = ["achieved_goals", "behavior_log_probs", "returns_to_go", "tail_rewards", "timestamps"]
+    names += list(MASKS)
+    names += [] if finds_next_actions(dataset) else ["next_actions", "next_action_mask"]
+    found = {name: getattr(dataset, name, None) for name in names}
+    return {name: value.numpy(force=True) for name, value in found.items() if value is not None}
+
+
+def finds_next_actions(dataset: TransitionDataset) -> bool:
+    """Whether the next actions are those of the next rows, as reading a log takes them."""
+    if "next_actions" not in dataset.fields or dataset.next_action_mask is None:
+        return True
+    actions, following = (dataset.fields[name].numpy(force=True) for name in ("actions", "next_actions"))
+    follows = ~dataset.episode_ends.numpy(force=True)
+    is_known = follows | dataset.dones.bool().numpy(force=True)
+    if not follows.any() or not np.array_equal(is_known, dataset.next_action_mask.numpy(force=True)):
+        return False
+    rows = len(dataset)
+    return all(
+        np.array_equal(actions[part.start + 1 : part.stop + 1], following[part.start : min(part.stop, rows - 1)])
+        for part in chunks(rows)
+    ) and np.array_equal(actions[-1:], following[-1:])

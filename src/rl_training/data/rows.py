@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rl_training.core.batches import Batch
 from rl_training.core.errors import ConfigError
-from rl_training.core.returns import episode_bounds
+from rl_training.core.rewards import episode_bounds
 from rl_training.core.spaces import Column
 
 Columns = Mapping[str, Tensor | NDArray[Any]]

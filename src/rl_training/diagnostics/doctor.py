@@ -19,13 +19,12 @@ from typing import Any
 import torch
 
 from rl_training.algorithms import ALGORITHMS
-from rl_training.compilation.performance import find_compiler, has_bfloat16, missing_for_compiling
-from rl_training.core.cores import Cores, read_cores
-from rl_training.core.machine import free_memory
+from rl_training.compilation import find_compiler, has_bfloat16, missing_for_compiling
+from rl_training.core.machine import Cores, free_memory, read_cores
 from rl_training.core.spaces import BoxActions, SpaceSpec
 from rl_training.core.text import size_text
 from rl_training.data import TransitionDataset, source_for
-from rl_training.models.precision import Precision
+from rl_training.models import Precision
 
 PROBE_SECONDS = 20.0
 """How long a compiler may take for a few headers."""

@@ -9,8 +9,8 @@ import torch
 
 from rl_training.algorithms import Algorithm
 from rl_training.core.batches import Batch, Metrics
-from rl_training.core.randomness import forked
-from rl_training.core.returns import returns_to_go
+from rl_training.core.rewards import returns_to_go
+from rl_training.core.seeds import forked
 from rl_training.data import TransitionDataset, with_annotations
 
 CHUNK = 512

@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl_training.acting.collecting import SCALED_REWARDS
-from rl_training.acting.policy import Policy
+from rl_training.acting import SCALED_REWARDS, Policy
 from rl_training.algorithms import Algorithm
 from rl_training.core.errors import ConfigError
-from rl_training.core.randomness import forked
+from rl_training.core.seeds import forked
 from rl_training.core.user_code import failure
 from rl_training.models import Model
 

@@ -1,25 +1,29 @@
-"""Gymnasium in, [-1, 1] actions and flat float32 observations out."""
+"""Environments: made, wrapped, checked, rendered and saved."""
 
-from gymnasium.vector import AutoresetMode as AutoresetMode
+from __future__ import annotations
 
-from rl_training.envs.checking import EnvReport as EnvReport
-from rl_training.envs.checking import Task as Task
-from rl_training.envs.checking import check_env as check_env
-from rl_training.envs.checking import try_out as try_out
-from rl_training.envs.factory import GIVEN as GIVEN
-from rl_training.envs.factory import env_id_for as env_id_for
-from rl_training.envs.factory import is_known as is_known
-from rl_training.envs.factory import make_env as make_env
-from rl_training.envs.factory import make_native_env as make_native_env
-from rl_training.envs.factory import make_vector_env as make_vector_env
-from rl_training.envs.factory import named_env as named_env
-from rl_training.envs.factory import reward_transform as reward_transform
-from rl_training.envs.factory import space_spec as space_spec
-from rl_training.envs.goals import GoalTask as GoalTask
-from rl_training.envs.goals import goal_task as goal_task
-from rl_training.envs.rendering import rendering_kwargs as rendering_kwargs
-from rl_training.envs.rewards import RewardClipWrapper as RewardClipWrapper
-from rl_training.envs.rewards import RewardScaleWrapper as RewardScaleWrapper
-from rl_training.envs.rewards import RewardShiftWrapper as RewardShiftWrapper
-from rl_training.envs.rewards import RewardTransformConfig as RewardTransformConfig
-from rl_training.envs.rewards import apply_reward_wrappers as apply_reward_wrappers
+from gymnasium.vector import AutoresetMode
+
+from rl_training.core.rewards import RewardTransformConfig
+from rl_training.envs.check import EnvReport, Task, check_env, try_out
+from rl_training.envs.factory import (
+    GIVEN,
+    env_id_for,
+    is_known,
+    make_env,
+    make_native_env,
+    make_vector_env,
+    named_env,
+    reward_transform,
+    space_spec,
+)
+from rl_training.envs.goals import GoalTask, goal_task
+from rl_training.envs.rendering import rendering_kwargs
+from rl_training.envs.rewards import RewardClipWrapper, RewardScaleWrapper, RewardShiftWrapper, apply_reward_wrappers
+
+__all__ = [
+    "GIVEN", "AutoresetMode", "EnvReport", "GoalTask", "RewardClipWrapper", "RewardScaleWrapper", "RewardShiftWrapper",
+    "RewardTransformConfig", "Task", "apply_reward_wrappers", "check_env", "env_id_for", "goal_task", "is_known",
+    "make_env", "make_native_env", "make_vector_env", "named_env", "rendering_kwargs", "reward_transform",
+    "space_spec", "try_out",
+]  # fmt: skip

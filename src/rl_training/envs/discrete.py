@@ -1,25 +1,27 @@
-"""Environments that say which choices are possible, by a method `action_masks()` or in `info`."""
+"""Environments with discrete actions: masks in observations, and several actions at once."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from numpy.typing import NDArray
 
-from rl_training.core.errors import OwnCodeError, UserError
+from rl_training.core.errors import UserCodeError, UserError
+from rl_training.core.spaces import split_choices
 from rl_training.core.user_code import own_code_failed
-from rl_training.envs.combinations import combined_mask, part_sizes
 
 METHOD = "action_masks"
+
 NAMES = ("action_mask", "action_masks", "valid_actions")
 """The names under which `info` may hold a mask."""
 
 
-class MaskFirst(gym.Wrapper[Any, Any, Any, Any]):
+class PrependMask(gym.Wrapper[Any, Any, Any, Any]):
     """Flat observations that begin with a mask: 1 for every choice that is possible, 0 for the others."""
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
@@ -44,7 +46,7 @@ class MaskFirst(gym.Wrapper[Any, Any, Any, Any]):
         mask = np.ones(self.masked_choices) if over else read_mask(self.env, info)
         if mask is None:
             names = ", ".join(map(repr, NAMES))
-            raise OwnCodeError(f"the environment gave a mask of actions before, but now info has none of {names}")
+            raise UserCodeError(f"the environment gave a mask of actions before, but now info has none of {names}")
         return np.concatenate([mask, obs]).astype(np.float32)
 
 
@@ -86,13 +88,13 @@ def read_mask(env: gym.Env[Any, Any], info: Mapping[str, Any]) -> NDArray[np.flo
     try:
         found = np.asarray(mask, dtype=np.float32)
     except (TypeError, ValueError):
-        raise OwnCodeError(f"{source} gives {mask!r}, expected {count} numbers that are 0 or 1") from None
+        raise UserCodeError(f"{source} gives {mask!r}, expected {count} numbers that are 0 or 1") from None
     if found.shape != (count,) or not np.isin(found, (0, 1)).all():
-        raise OwnCodeError(f"{source} gives {found.tolist()}, expected {count} numbers that are 0 or 1")
+        raise UserCodeError(f"{source} gives {found.tolist()}, expected {count} numbers that are 0 or 1")
     if parts:
         found = combined_mask(found, parts)
     if not found.any():
-        raise OwnCodeError(f"{source} leaves no choice: at least one must be possible, unless the task has ended")
+        raise UserCodeError(f"{source} leaves no choice: at least one must be possible, unless the task has ended")
     return found
 
 
@@ -106,3 +108,45 @@ def _find(env: gym.Env[Any, Any], info: Mapping[str, Any]) -> tuple[str, Any]:
             raise own_code_failed(f"{METHOD}()", error) from error
     name = next((name for name in NAMES if name in info), None)
     return f"info[{name!r}]", None if name is None else info[name]
+
+
+MOST_COMBINATIONS = 10_000
+"""Networks have an output for every combination."""
+
+
+class MultiDiscreteToDiscrete(gym.Wrapper[Any, Any, Any, Any]):
+    """An environment with MultiDiscrete actions, whose combinations are numbered as single choices."""
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        space: Any = env.action_space
+        self.choice_parts = part_sizes(space)
+        self.first_choices: NDArray[Any] = space.start
+        self.action_space: Any = Discrete(math.prod(self.choice_parts))
+
+    def step(self, action: Any) -> Any:
+        """Observation, reward, the two ends, and further facts."""
+        return self.env.step(split_choices(np.asarray(action), self.choice_parts) + self.first_choices)
+
+
+def part_sizes(space: gym.Space[Any]) -> tuple[int, ...]:
+    """How many choices each part of an action has; none where actions have no parts."""
+    return tuple(map(int, space.nvec)) if isinstance(space, MultiDiscrete) else ()
+
+
+def refusal(space: MultiDiscrete) -> str | None:
+    """What is wrong with a space of several choices at once, if anything is."""
+    if space.nvec.ndim != 1:
+        return "the parts of a MultiDiscrete action must be a vector"
+    count = math.prod(part_sizes(space))
+    if count > MOST_COMBINATIONS:
+        return f"there are {count:,} combinations, and each is a choice of its own: at most {MOST_COMBINATIONS:,}"
+    return None
+
+
+def combined_mask(mask: NDArray[np.float32], parts: tuple[int, ...]) -> NDArray[np.float32]:
+    """Which combinations are possible, by masks of the parts that stand one after the other."""
+    found = np.ones((), dtype=np.float32)
+    for part in np.split(mask, np.cumsum(parts)[:-1]):
+        found = np.multiply.outer(found, part)
+    return found.ravel()

@@ -20,14 +20,13 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, flatdim
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FlattenObservation, RescaleAction, TransformAction, TransformObservation
 
-from rl_training.config import RewardTransformConfig
 from rl_training.core.errors import ConfigError, MissingExtraError, UserError, import_extra, nearest
+from rl_training.core.rewards import RewardTransformConfig
 from rl_training.core.spaces import MASK, BoxActions, Column, DiscreteActions, SpaceSpec
 from rl_training.core.user_code import FILES, check_permitted, own_code_failed
-from rl_training.envs.combinations import Combined, refusal
-from rl_training.envs.discrete import MaskFirst, gives_masks
+from rl_training.envs.discrete import MultiDiscreteToDiscrete, PrependMask, gives_masks, refusal
 from rl_training.envs.goals import FlattenGoal, has_goal
-from rl_training.envs.guarded import Apart, Guarded
+from rl_training.envs.guarded import CheckedEnv, SubprocessVectorEnv
 from rl_training.envs.rewards import apply_reward_wrappers, as_reward_transform
 from rl_training.envs.snapshots import Snapshot
 
@@ -46,7 +45,7 @@ def make_native_env(
     `with_achieved`, then the goal achieved.
     """
     transform = reward_transform(env_kwargs or {})
-    env: gym.Env[Any, Any] = Guarded(make_bare_env(env_id, env_kwargs), env_id)
+    env: gym.Env[Any, Any] = CheckedEnv(make_bare_env(env_id, env_kwargs), env_id)
     check_spaces(env_id, env)
     env = env if raw_rewards else apply_reward_wrappers(env, transform)
     if with_achieved and not has_goal(env):
@@ -59,9 +58,9 @@ def as_native(env: gym.Env[Any, Any], *, with_achieved: bool = False) -> gym.Env
 
     Several choices at once are numbered as one.
     """
-    env = Combined(env) if isinstance(env.action_space, MultiDiscrete) else env
+    env = MultiDiscreteToDiscrete(env) if isinstance(env.action_space, MultiDiscrete) else env
     flat = FlattenGoal(env, with_achieved=with_achieved) if has_goal(env) else _flatten(env)
-    return MaskFirst(flat) if gives_masks(flat) else flat
+    return PrependMask(flat) if gives_masks(flat) else flat
 
 
 GIVEN = "given/"
@@ -172,7 +171,7 @@ def make_vector_env(
     num_envs: int,
     kind: Literal["sync", "async"] = "sync",
     **options: bool,
-) -> SyncVectorEnv | Apart:
+) -> SyncVectorEnv | SubprocessVectorEnv:
     """Several such environments stepped together, `async` ones in processes of their own.
 
     They never reset themselves: the code that steps them does.
@@ -180,7 +179,7 @@ def make_vector_env(
     make = partial(make_env, env_id, env_kwargs, **options)
     if kind == "sync":
         return SyncVectorEnv([make] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
-    return Apart([partial(_make_apart, make, os.getpid())] * num_envs)
+    return SubprocessVectorEnv([partial(_make_apart, make, os.getpid())] * num_envs)
 
 
 def _make_apart(make: Callable[[], gym.Env[Any, Any]], leader: int) -> gym.Env[Any, Any]:
@@ -207,7 +206,7 @@ def _obs_parts(env: gym.Env[Any, Any]) -> dict[str, Column]:
     """The parts of an observation before it is flattened, in the order of the flat vector."""
     inner = env
     while isinstance(inner, gym.Wrapper):
-        if isinstance(inner, MaskFirst):
+        if isinstance(inner, PrependMask):
             return {MASK: Column((inner.masked_choices,)), **_obs_parts(inner.env)}
         whole = inner.env.observation_space
         if isinstance(whole, Dict) and isinstance(inner, (FlattenGoal, FlattenObservation)):

@@ -12,14 +12,14 @@ import numpy as np
 from gymnasium.spaces import Dict, Discrete
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
-from rl_training.core.errors import OwnCodeError, UserError
+from rl_training.core.errors import UserCodeError, UserError
 from rl_training.core.signals import name_of
 from rl_training.core.user_code import own_code_failed
-from rl_training.envs.check import Trial
+from rl_training.envs.trial import Trial
 
 
-class Guarded(gym.Wrapper[Any, Any, Any, Any]):
-    """An environment that gives what it declares, or an `OwnCodeError`.
+class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
+    """An environment that gives what it declares, or an `UserCodeError`.
 
     That is so for whatever its code raises, for `sys.exit`, and for results that a run cannot use: other shapes, text,
     numbers that are not finite.
@@ -81,7 +81,7 @@ class Guarded(gym.Wrapper[Any, Any, Any, Any]):
 
     def _refuse(self, mistakes: list[str]) -> None:
         if mistakes:
-            raise OwnCodeError(f"{self._place()}: {'; '.join(mistakes)}")
+            raise UserCodeError(f"{self._place()}: {'; '.join(mistakes)}")
 
     def _place(self) -> str:
         seed = "" if self.seed is None else f" (seed {self.seed})"
@@ -103,7 +103,7 @@ def _fits(space: gym.Space[Any], obs: Any) -> bool:
     )
 
 
-class Apart(AsyncVectorEnv):
+class SubprocessVectorEnv(AsyncVectorEnv):
     """Environments in processes of their own; one whose process ends is named."""
 
     def __init__(self, makers: list[Callable[[], gym.Env[Any, Any]]]) -> None:
@@ -135,4 +135,4 @@ class Apart(AsyncVectorEnv):
             self.close(terminate=True)
             how = f"by {name_of(-status)}" if status is not None and status < 0 else f"with status {status}"
             memory = ", as systems do when memory runs out" if how == "by SIGKILL" else ""
-            raise OwnCodeError(f"the process of environment {number} was ended {how}{memory}") from None
+            raise UserCodeError(f"the process of environment {number} was ended {how}{memory}") from None

@@ -14,19 +14,22 @@ from typing import Any
 from typing_extensions import Self
 
 from rl_training.config import TrainConfig
-from rl_training.core.cores import available_cores
 from rl_training.core.errors import ConfigError
+from rl_training.core.machine import available_cores
 from rl_training.core.user_code import IMPORTED
-from rl_training.experiment.jobs import Job, SeedProgress
-from rl_training.experiment.pools import open_pool
-from rl_training.runtime import TrainResult, read_options, resume, train
-from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.named_runs import find_same
-from rl_training.runtime.run_options import BoundConfig, ConfigSource, RunOptions
-from rl_training.storage.find import is_finished
-from rl_training.storage.lock import is_signed
-from rl_training.storage.run_directory import read_json
-from rl_training.storage.sinks import check_sinks
+from rl_training.experiment.pools import Job, SeedProgress, open_pool
+from rl_training.runtime import (
+    BoundConfig,
+    Callback,
+    ConfigSource,
+    RunOptions,
+    TrainResult,
+    find_same,
+    read_options,
+    resume,
+    train,
+)
+from rl_training.storage import check_sinks, is_finished, is_signed, read_json
 
 
 class ExperimentManager:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.core.errors import ConfigError, import_extra
-from rl_training.experiment.jobs import Job, JobKey, SeedProgress, perform
+from rl_training.experiment.pools import Job, JobKey, SeedProgress, perform
 
 RETRIES = 5
 """How often a run is started elsewhere after its process or its machine has died."""

@@ -14,9 +14,19 @@ from numpy.typing import ArrayLike, NDArray
 from rl_training.algorithms import ALGORITHMS, Algorithm
 from rl_training.config import TrainConfig, packaged_configs
 from rl_training.core.options import describe
-from rl_training.runtime import TrainResult, check_algorithm, load_policy, read_options, resume, train
-from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.run_options import ConfigSource, find_algorithm, mode_defaults, option_groups
+from rl_training.policies import load_policy
+from rl_training.runtime import (
+    Callback,
+    ConfigSource,
+    TrainResult,
+    check_algorithm,
+    find_algorithm,
+    mode_defaults,
+    option_groups,
+    read_options,
+    resume,
+    train,
+)
 
 
 @dataclass(frozen=True)

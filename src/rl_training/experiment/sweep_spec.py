@@ -18,8 +18,14 @@ from rl_training.config import TrainConfig, read_group
 from rl_training.core.errors import LARGEST_SEED, ConfigError
 from rl_training.core.options import bind, option, options
 from rl_training.core.seeds import parse_seeds
-from rl_training.runtime.named_runs import defining_options
-from rl_training.runtime.run_options import BoundConfig, RunOptions, merge, plain_config, read_options
+from rl_training.runtime import (
+    BoundConfig,
+    RunOptions,
+    defining_options,
+    merge,
+    plain_config,
+    read_options,
+)
 
 LONGEST_NAME = 120
 """Characters of a run's name before its digest: file systems allow 255."""

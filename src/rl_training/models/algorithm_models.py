@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from typing_extensions import Unpack
 
+from rl_training.core.batches import Batch
 from rl_training.core.errors import ConfigError
-from rl_training.models.actors import DeterministicActor, GaussianActor, PerturbationActor, Spread, TanhGaussianActor
-from rl_training.models.critics import Critic, QEnsemble, QuantileEnsemble, RenormCritic, ValueNetwork, best_action
-from rl_training.models.discrete import CategoricalActor, ChoiceEnsemble
+from rl_training.models.actors import DeterministicActor, GaussianActor, Spread, TanhGaussianActor, gaussian_log_prob
+from rl_training.models.critics import Critic, QEnsemble, QuantileEnsemble, RenormCritic, ValueNetwork
+from rl_training.models.discrete import (
+    CategoricalActor,
+    DiscreteCritic,
+    DiscreteEnsemble,
+    allowed_choices,
+    certain,
+    draw,
+    pick,
+)
 from rl_training.models.initializers import (
     orthogonal,
+    orthogonal_head,
     orthogonal_small_last,
     small_last,
     uniform_small_last,
@@ -24,8 +34,7 @@ from rl_training.models.initializers import (
     xavier_small_last,
 )
 from rl_training.models.mlp import Multiplier, Norm, RenormMLP
-from rl_training.models.mlp_bcq import LATENT_CLIP, BehaviorVAE
-from rl_training.models.model import Model, Shape, StateShape, with_norm
+from rl_training.models.model import Model, Shape, with_norm
 
 SAC_LOG_STD_RANGE = (-20.0, 2.0)
 """Bounds on the log of the standard deviation, from SAC's authors; they hardly ever bind."""
@@ -149,69 +158,6 @@ class MLPMARWILModel(Model):
         self.value = ValueNetwork(**self.value_shape)
 
 
-class MLPBCQModel(Model):
-    """A model of the behaviour, an actor that perturbs its samples, and twin critics that choose among them."""
-
-    default_sizes = (400, 300)
-
-    def __init__(
-        self,
-        *,
-        vae_hidden_sizes: Sequence[int] = (750, 750),
-        phi: float = 0.05,
-        num_action_samples: int = 100,
-        **shape: Unpack[Shape],
-    ) -> None:
-        super().__init__(**shape)
-        self.actor = PerturbationActor(**self.actor_shape, phi=phi)
-        self.critic = QEnsemble(**self.critic_shape)
-        self.vae = _behavior_vae(vae_hidden_sizes, self)
-        latents = torch.randn(num_action_samples, 1, self.vae.latent_dim)
-        self.candidates = nn.Buffer(latents.clamp(-LATENT_CLIP, LATENT_CLIP))
-
-    def act(self, obs: Tensor, *, deterministic: bool) -> Tensor:
-        """Of many candidate actions, the one that the first critic values most.
-
-        The candidates come from latents that were drawn once, so that an observation always gets the same action. If
-        not deterministic, they come from new latents.
-        """
-        # Not len(obs), which would fix the size of the batch in an exported graph.
-        latents = self.candidates.expand(-1, obs.shape[0], -1)
-        if not deterministic:
-            latents = self.vae.draw(obs, count=len(latents))
-        return best_action(self.critic, obs, self.actor(obs, self.vae.decode(obs, latents)))
-
-
-class MLPBEARModel(Model):
-    """A model of the behaviour, a tanh-Gaussian actor, the multiplier that keeps it near that, and twin critics."""
-
-    def __init__(
-        self, *, vae_hidden_sizes: Sequence[int] = (750, 750), num_action_samples: int = 100, **shape: Unpack[Shape]
-    ) -> None:
-        super().__init__(**shape)
-        self.actor = TanhGaussianActor(**self.actor_shape, init=small_last(1e-3))
-        self.critic = QEnsemble(**self.critic_shape, init=small_last(3e-3))
-        self.vae = _behavior_vae(vae_hidden_sizes, self)
-        self.lagrange = Multiplier(bounds=(-5.0, 10.0))
-        self.candidates = nn.Buffer(torch.randn(num_action_samples, 1, self.action_dim))
-
-    def act(self, obs: Tensor, *, deterministic: bool) -> Tensor:
-        """Of many actions of the policy, the one that the first critic values most.
-
-        The candidates come from noise that was drawn once, so that an observation always gets the same action. If not
-        deterministic, they come from new noise.
-        """
-        noise = self.candidates if deterministic else None
-        raw = self.actor.sample_raw(obs, count=len(self.candidates), noise=noise)
-        return best_action(self.critic, obs, raw.tanh())
-
-
-def _behavior_vae(hidden_sizes: Sequence[int], model: Model) -> BehaviorVAE:
-    # The model has no value network, whose copy of the encoder is free.
-    shape: StateShape = {**model.value_shape, "hidden_sizes": hidden_sizes}
-    return BehaviorVAE(**shape, action_dim=model.action_dim)
-
-
 class MLPSACModel(Model):
     """A tanh-Gaussian actor, `num_critics` critics, and the temperature of the entropy.
 
@@ -309,11 +255,11 @@ class MLPCQLModel(MLPSACModel):
 class MLPFQEModel(Model):
     """Critics that each value one policy, whatever it is; there is no policy among the networks."""
 
-    critic: QEnsemble | ChoiceEnsemble
+    critic: QEnsemble | DiscreteEnsemble
 
     def __init__(self, *, num_critics: int = 11, discrete: bool = False, **shape: Unpack[Shape]) -> None:
         super().__init__(**shape)
-        self.critic = (ChoiceEnsemble if discrete else QEnsemble)(**self.critic_shape, size=num_critics)
+        self.critic = (DiscreteEnsemble if discrete else QEnsemble)(**self.critic_shape, size=num_critics)
 
 
 def temperature(alpha: float | Literal["auto"], *, bounds: tuple[float, float] | None = None) -> Multiplier:
@@ -321,3 +267,158 @@ def temperature(alpha: float | Literal["auto"], *, bounds: tuple[float, float] |
     if alpha == "auto":
         return Multiplier(bounds=bounds)
     return Multiplier(math.log(alpha) if alpha > 0 else -math.inf, learned=False)
+
+
+LOG_TEMPERATURE_RANGE = (-20.0, 2.0)
+"""Bounds on the log of a learned temperature, which rises for ever where its target entropy is out of reach."""
+
+Extraction = Literal["weighted", "constrained", "shifted"]
+"""How a policy is made of critics and a clone: it is the clone, trained by weights; or the best of the clone's likely
+choices; or the clone with its log-probabilities shifted by advantages."""
+
+
+class GreedyModel(Model):
+    """A model whose policy takes one choice for certain; `act` says which."""
+
+    def log_probs(self, obs: Tensor, actions: Tensor) -> Tensor:
+        """0 for the choice that is taken, minus infinity for the others."""
+        return certain(self.act(obs, deterministic=True), actions)
+
+
+class MLPDQNModel(GreedyModel):
+    """A critic; the policy takes the choice that it values most."""
+
+    def __init__(self, *, dueling: bool = False, num_quantiles: int | None = None, **shape: Unpack[Shape]) -> None:
+        super().__init__(**shape)
+        self.critic = DiscreteCritic(**self.critic_shape, dueling=dueling, num_quantiles=num_quantiles)
+
+    def act(self, obs: Tensor, *, deterministic: bool) -> Tensor:
+        """The choice (B,) of the highest value; there is nothing to sample."""
+        values: Tensor = self.critic(obs)
+        return values.argmax(-1)
+
+    def values(self, obs: Tensor, actions: Tensor) -> Tensor:
+        """Values (B,) of choices."""
+        return pick(self.critic(obs), actions)
+
+
+class MLPDiscreteBCQModel(MLPDQNModel):
+    """A critic and a clone of the data; the policy takes the best choice among those that the clone finds likely."""
+
+    def __init__(
+        self,
+        *,
+        threshold: float = 0.3,
+        dueling: bool = False,
+        num_quantiles: int | None = None,
+        **shape: Unpack[Shape],
+    ) -> None:
+        super().__init__(dueling=dueling, num_quantiles=num_quantiles, **shape)
+        self.clone = CategoricalActor(**self.actor_shape)
+        self.threshold = threshold
+
+    def act(self, obs: Tensor, *, deterministic: bool) -> Tensor:
+        """The choice (B,) of the highest value among the allowed ones; there is nothing to sample."""
+        return self.constrain(self.critic(obs), obs).argmax(-1)
+
+    def constrain(self, values: Tensor, obs: Tensor) -> Tensor:
+        """Values (B, choices), minus infinity where the clone finds a choice too unlikely."""
+        return values.masked_fill(~allowed_choices(self.clone(obs), self.threshold), -math.inf)
+
+
+class MLPDiscreteIQLModel(GreedyModel):
+    """A categorical actor, twin critics and a value network.
+
+    By `extraction`, the policy is the actor; or the best by the critics among the choices that are likely by the actor;
+    or the likeliest choice after the actor's log-probabilities were shifted by `beta` times the advantages.
+    """
+
+    actor: CategoricalActor
+    critic: DiscreteEnsemble
+
+    def __init__(
+        self,
+        *,
+        extraction: Extraction = "weighted",
+        threshold: float = 0.3,
+        beta: float = 3.0,
+        **shape: Unpack[Shape],
+    ) -> None:
+        super().__init__(**shape)
+        self.actor = CategoricalActor(**self.actor_shape)
+        self.critic = DiscreteEnsemble(**self.critic_shape)
+        self.value = ValueNetwork(**self.value_shape)
+        self.extraction, self.threshold, self.beta = extraction, threshold, beta
+
+    def act(self, obs: Tensor, *, deterministic: bool) -> Tensor:
+        """The choice (B,) that the extraction gives; only that by weights can be sampled."""
+        if self.extraction == "weighted":
+            return super().act(obs, deterministic=deterministic)
+        log_probs: Tensor = self.actor(obs)
+        values = self.critic.choices(obs).amin(0)
+        if self.extraction == "constrained":
+            return values.masked_fill(~allowed_choices(log_probs, self.threshold), -math.inf).argmax(-1)
+        # The value of the state is the same for all choices, and does not change which is the best. Those that are not
+        # possible are out by their probability; 0 times their value would be no number.
+        return (log_probs + self.beta * values.masked_fill(values == -math.inf, 0)).argmax(-1)
+
+    @property
+    def acting(self) -> tuple[str, ...]:
+        """The children that `act` needs."""
+        return ("actor",) if self.extraction == "weighted" else ("actor", "critic")
+
+    def log_probs(self, obs: Tensor, actions: Tensor) -> Tensor:
+        """Log-probabilities (B,) of choices."""
+        if self.extraction == "weighted":
+            return self.actor.log_prob(obs, actions)
+        return super().log_probs(obs, actions)
+
+
+class MLPDiscreteCRRModel(Model):
+    """A categorical actor and `num_critics` critics."""
+
+    def __init__(self, *, num_critics: int = 2, **shape: Unpack[Shape]) -> None:
+        super().__init__(**shape)
+        self.actor = CategoricalActor(**self.actor_shape)
+        self.critic = DiscreteEnsemble(**self.critic_shape, size=num_critics)
+
+
+class MLPDiscreteSACModel(MLPDiscreteCRRModel):
+    """A categorical actor, `num_critics` critics, and the temperature of the entropy, which keeps within bounds."""
+
+    def __init__(
+        self, *, num_critics: int = 2, alpha: float | Literal["auto"] = "auto", **shape: Unpack[Shape]
+    ) -> None:
+        super().__init__(num_critics=num_critics, **shape)
+        self.temperature = temperature(alpha, bounds=LOG_TEMPERATURE_RANGE)
+
+
+LOG_STD_RANGE = (-20.0, 2.0)
+
+
+class MLPPPOModel(Model):
+    """An actor, Gaussian with one learned standard deviation or categorical, and a value of states; tanh layers."""
+
+    default_sizes = (64, 64)
+    default_activation = "tanh"
+
+    def __init__(self, *, log_std: float = 0.0, discrete: bool = False, **shape: Unpack[Shape]) -> None:
+        super().__init__(**shape)
+        gaussian = partial(
+            GaussianActor, spread="clipped", log_std=log_std, log_std_range=LOG_STD_RANGE, squash_mean=False
+        )
+        actor_class = CategoricalActor if discrete else gaussian
+        self.actor = actor_class(**self.actor_shape, init=orthogonal_head(0.01))
+        self.value = ValueNetwork(**self.value_shape, init=orthogonal_head(1.0))
+
+    def explore(self, obs: Tensor) -> tuple[Tensor, Batch]:
+        """A sample that is not clipped, with the inputs of the networks, its log-probability, and the state's value."""
+        if isinstance(self.actor, CategoricalActor):
+            choices: Tensor = self.actor(obs)
+            actions = draw(choices)
+            log_probs = pick(choices, actions)
+        else:
+            mean, log_std = self.actor(obs)
+            actions = mean + log_std.exp() * torch.randn_like(mean)
+            log_probs = gaussian_log_prob(actions, mean, log_std)
+        return actions, {"inputs": obs, "log_probs": log_probs, "values": self.value(obs)}

@@ -25,7 +25,7 @@ class CategoricalActor(Network):
 
     def logits(self, obs: Tensor) -> Tensor:
         """What the softmax is taken of, (B, choices)."""
-        return self.only_valid(self.mlp(self.encoder(obs)), obs)
+        return self.mask_invalid(self.mlp(self.encoder(obs)), obs)
 
     def log_prob(self, obs: Tensor, actions: Tensor) -> Tensor:
         """Log-probabilities (B,) of choices (B,)."""
@@ -37,7 +37,7 @@ class CategoricalActor(Network):
         return log_probs.argmax(-1) if deterministic else draw(log_probs)
 
 
-class ChoiceCritic(Network):
+class DiscreteCritic(Network):
     """The value of every choice: obs (B, dim) to (B, choices).
 
     With `dueling`, the network gives the value of the state and the advantage of each choice. The value of a choice is
@@ -73,11 +73,11 @@ class ChoiceCritic(Network):
     def _choices(self, outputs: Tensor, obs: Tensor) -> Tensor:
         """Values (..., choices) of choices by the last axis of the outputs."""
         if not self.dueling:
-            return self.only_valid(outputs, obs)
-        return duel(outputs[..., :1], self.only_valid(outputs[..., 1:], obs))
+            return self.mask_invalid(outputs, obs)
+        return duel(outputs[..., :1], self.mask_invalid(outputs[..., 1:], obs))
 
 
-class ChoiceEnsemble(Network):
+class DiscreteEnsemble(Network):
     """E critics with an output for every choice."""
 
     def __init__(self, obs_dim: int, action_dim: int, *, size: int = 2, **options: Unpack[NetworkOptions]) -> None:
@@ -92,7 +92,7 @@ class ChoiceEnsemble(Network):
 
     def choices(self, obs: Tensor) -> Tensor:
         """Values (E, B, choices) of all choices."""
-        return self.only_valid(self.mlp(self.encoder(obs)), obs)
+        return self.mask_invalid(self.mlp(self.encoder(obs)), obs)
 
 
 def duel(values: Tensor, advantages: Tensor) -> Tensor:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice, pairwise
-from typing import Any, Literal, TypedDict
+from typing import Any, ClassVar, Literal, TypeAlias, TypedDict
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rl_training.models.activations import ActivationFunction
 from rl_training.models.batch_renorm import BatchRenorm
 from rl_training.models.initializers import Init, uniform
-from rl_training.models.precision import as_factors
 
 Norm = Literal["none", "before", "after"]
 """Whether hidden layers are normalised, and on which side of the activation."""
@@ -272,3 +271,46 @@ class Multiplier(nn.Module):
         """Bring the logarithm back into its bounds; called after every step that trains it."""
         if self.bounds is not None:
             self.log_value.clamp_(*self.bounds)
+
+
+Activation: TypeAlias = Literal["relu", "leaky_relu", "elu", "selu", "gelu", "silu", "mish", "tanh"]
+
+ActivationFunction: TypeAlias = Callable[[Tensor], Tensor]
+
+# ReLU acts in place, which saves a copy of every hidden layer.
+ACTIVATIONS: dict[Activation, ActivationFunction] = {
+    "relu": functional.relu_,
+    "leaky_relu": functional.leaky_relu,
+    "elu": functional.elu,
+    "selu": functional.selu,
+    "gelu": functional.gelu,
+    "silu": functional.silu,
+    "mish": functional.mish,
+    "tanh": torch.tanh,
+}
+
+
+Precision = Literal["float32", "bfloat16"]
+
+
+class _Products:
+    """The precision that products have at the moment."""
+
+    precision: ClassVar[Precision] = "float32"
+
+
+@contextmanager
+def products_in(precision: Precision) -> Iterator[None]:
+    """Compute the products between hidden layers in this precision. A graph that is traced here keeps it."""
+    before, _Products.precision = _Products.precision, precision
+    try:
+        yield
+    finally:
+        _Products.precision = before
+
+
+def as_factors(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Weights and biases of a layer between hidden layers, in the precision of products."""
+    if _Products.precision == "float32":
+        return tensors
+    return tuple(each.to(torch.bfloat16) for each in tensors)

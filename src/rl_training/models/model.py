@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from typing_extensions import NotRequired, Required
 
 from rl_training.core.batches import Batch
-from rl_training.models.activations import ACTIVATIONS, Activation, ActivationFunction
-from rl_training.models.encoders import BehindMask, encoder_for
-from rl_training.models.mlp import Norm
+from rl_training.models.encoders import SkipMask, encoder_for
+from rl_training.models.mlp import ACTIVATIONS, Activation, ActivationFunction, Norm
 
 
 class Shape(TypedDict, total=False):
@@ -94,7 +93,7 @@ class Model(nn.Module):
         def shape(own: Sequence[int] | None) -> StateShape:
             front = copy.deepcopy(encoder)
             if masked:
-                front = BehindMask(encoder_for(obs_dim - action_dim, front), action_dim)
+                front = SkipMask(encoder_for(obs_dim - action_dim, front), action_dim)
             plain: StateShape = {"obs_dim": obs_dim, "hidden_sizes": sizes if own is None else own, "encoder": front}
             # What is not said is as the network has it, so that a network need not take options that are not used.
             if chosen != "relu":

@@ -1,30 +1,31 @@
-"""FQE: learn the value of a fixed policy from logged data, without running it.
-
-    critic e minimises  mean c_e * (q_e(s, a) - y_e)^2,  y_e = clip((1 - gamma) * r + gamma * (1 - done) * q'_e(s', a'))
-
-Values are scaled, q = (1 - gamma) * Q, so that they are as large as a reward. The next action a' is that of the policy
-in question. For discrete actions the next value is the expectation over the policy's choices. Every critic is a member
-of a bootstrap: c_e says how often the episode of a row was drawn for it, and its target is its own target network q'_e.
-Targets are clipped to the values that are possible: from the smallest to the largest reward, and 0 where episodes
-terminate.
-
-Le, Voloshin and Yue, "Batch Policy Learning under Constraints", ICML 2019; Fu et al., "Benchmarks for Deep Off-Policy
-Evaluation", ICLR 2021.
-
-Differs from the papers: target networks follow ten times as fast, several members are learned at once, and the range
-of targets contains 0 where episodes terminate. It is no way to train a policy, so it is not in the table of algorithms.
-"""
+"""Fitted Q evaluation: the loss, the fit, and the value of a policy from a log."""
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
 
-from rl_training.algorithms.base.algorithm import Algorithm, Hyper, Step
-from rl_training.algorithms.base.optimizers import AdamW
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from rl_training.acting import Policy
+from rl_training.algorithms.base import AdamW, Algorithm, Hyper, Step
 from rl_training.core.batches import TRANSITION, Batch, Metrics, Transitions
+from rl_training.core.errors import LARGEST_BATCH, LARGEST_SEED, ConfigError, DatasetError
 from rl_training.core.options import option, options
-from rl_training.models.algorithm_models import MLPFQEModel
+from rl_training.core.rewards import returns_to_go
+from rl_training.core.seeds import forked
+from rl_training.core.spaces import BoxActions, DiscreteActions, SpaceSpec
+from rl_training.data import TransitionDataset
+from rl_training.data.replay import BlockSampler
+from rl_training.models import MLPFQEModel
 
 SLACK = 0.01
 """How far beyond its bounds a target counts as clipped, relative to the range: less is noise of the fit."""
@@ -97,3 +98,353 @@ class FQE(Algorithm[FQEHyper, MLPFQEModel]):
             weights=self.episode_weights[:, batch["episodes"]] * batch["row_weights"],
         )
         return metrics | {"clipped_share": clipped}
+
+
+CHUNK = 1024
+"""Observations that a policy or the members answer at a time."""
+
+LARGEST_GAMMA = 0.995
+"""The largest discount that is chosen by itself: the work grows with 1 / (1 - gamma)."""
+
+POINTS = 40
+"""How often the estimate is taken down during a fit."""
+
+LAST = 0.1
+"""The share of updates, at the end, over which clipped targets are counted."""
+
+SHORT = 0.9
+
+LEAST_UPDATES = 1000
+"""With a discount below 0.9, kappa is reached in fewer updates than a network needs to learn rewards at all."""
+
+EARNED_AFTER = 40_000
+"""Updates of all fits together from which compiling pays: it takes about 20 s and saves 1 ms per update."""
+
+Actions = Callable[[Tensor], Tensor]
+"""From observations to actions as the members see them: vectors, or probabilities of choices."""
+
+Progress = Callable[[int, int], None]
+"""Called with the updates done and those to do."""
+
+
+class OutOfTimeError(Exception):
+    """What a `progress` function raises where there is no time for the rest of a fit."""
+
+
+@options
+class FitOptions:
+    """How values are fitted."""
+
+    gamma: float = option(0.99, "discount per step", ge=0, lt=1)
+    members: int = option(10, "members fitted to resampled episodes, beside the one for all of them", ge=0)
+    kappa: float = option(5.0, "times the estimate has come through its horizon at the end", gt=0)
+    updates: int | None = option(None, "updates; null: as many as kappa needs", ge=1)
+    hidden_sizes: tuple[int, ...] = option((64, 64), "widths of the hidden layers", min_length=1)
+    learning_rate: float = option(1e-3, "learning rate", gt=0)
+    tau: float = option(0.05, "rate at which target networks follow", gt=0, le=1)
+    batch_size: int = option(256, "rows per update", ge=1, le=LARGEST_BATCH)
+    weight_decay: float = option(1e-5, "weight decay", ge=0)
+    seed: int = option(0, "seed of batches, of resampled episodes and of initial weights", ge=0, le=LARGEST_SEED)
+
+    @property
+    def num_updates(self) -> int:
+        """The updates of a fit: those asked for, or the fewest that reach kappa and learn the rewards themselves."""
+        needed = math.ceil(round(self.kappa / (self.tau * (1 - self.gamma)), 6))
+        return self.updates or (max(needed, LEAST_UPDATES) if self.gamma < SHORT else needed)
+
+    @property
+    def reached_kappa(self) -> float:
+        """The convergence number: exp(-kappa) is about the share of the value that is still missing."""
+        return self.num_updates * self.tau * (1 - self.gamma)
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluationLog:
+    """Logged episodes as values are fitted to them: rewards as logged, actions as the members see them."""
+
+    dataset: TransitionDataset
+    spaces: SpaceSpec
+
+    def __post_init__(self) -> None:
+        if not self.dataset.has_episodes:
+            raise DatasetError("a value is that of whole episodes, and the rows seem shuffled")
+        if self.dataset.reward_transforms:
+            raise DatasetError("values are in the units of logged rewards, and these rewards were transformed")
+
+    @cached_property
+    def bounds(self) -> NDArray[np.int64]:
+        """First row and row after the last of each episode."""
+        bounds: NDArray[np.int64] = self.dataset.episode_bounds().numpy(force=True)
+        return bounds
+
+    @cached_property
+    def starts(self) -> Tensor:
+        """The first row of each episode."""
+        return torch.from_numpy(self.bounds[:, 0].copy())
+
+    @cached_property
+    def episodes(self) -> Tensor:
+        """The number of the episode of each row."""
+        return torch.from_numpy(np.repeat(np.arange(len(self.bounds)), self.bounds[:, 1] - self.bounds[:, 0]))
+
+    @cached_property
+    def reward_scale(self) -> float:
+        """The standard deviation of rewards, by which a fit divides them, so that their unit does not matter to it."""
+        rewards = self.dataset.rewards.double()
+        return float(rewards.std(correction=0)) or float(rewards.abs().max()) or 1.0
+
+    @cached_property
+    def reward_range(self) -> tuple[float, float]:
+        """The smallest and the largest value of (1 - gamma) * Q: of rewards, and 0 where an episode terminates."""
+        rewards, dones = self.dataset.rewards, self.dataset.dones
+        ends = [0.0] if bool(dones.any()) else []
+        return min(float(rewards.min()), *ends, math.inf), max(float(rewards.max()), *ends, -math.inf)
+
+    @cached_property
+    def ends_everywhere(self) -> bool:
+        """Whether every row terminates, as in a log of single decisions: no row has a next action."""
+        return bool(self.dataset.dones.bool().all())
+
+    @cached_property
+    def known(self) -> Tensor:
+        """1 on rows whose next action was logged or does not matter, else 0."""
+        if "next_actions" not in self.dataset.fields and not self.ends_everywhere:
+            raise DatasetError("the data does not say which action came next, so the logged behaviour has no estimate")
+        mask = self.dataset.next_action_mask
+        return torch.ones(len(self.dataset)) if mask is None else mask.float()
+
+    def logged_actions(self, name: str = "actions") -> Tensor:
+        """The logged actions, or the next ones, as a policy's are given: choices become probabilities."""
+        if name == "next_actions" and self.ends_everywhere:
+            # Nothing follows, so that any action will do.
+            name = "actions"
+        return self.as_inputs(self.dataset.fields[name])
+
+    def as_inputs(self, actions: Tensor) -> Tensor:
+        """Encoded actions as the members see those of a policy."""
+        if isinstance(self.spaces.action, BoxActions) or actions.is_floating_point():
+            return actions
+        return functional.one_hot(actions.clamp(0, self.spaces.action_dim - 1), self.spaces.action_dim).float()
+
+
+@dataclass(frozen=True, eq=False)
+class ValueFit:
+    """What a fit came to, in the units of logged rewards. The first member has every episode once."""
+
+    values: NDArray[np.float64]
+    """The discounted return from the logged first states, by each member: (E + 1,)."""
+    clipped_share: float
+    """The share of targets, at the end, that had to be clipped."""
+    curve: list[tuple[float, list[float]]] = field(default_factory=list)
+    """The values at growing kappa."""
+
+    @property
+    def course(self) -> NDArray[np.float64]:
+        """The first member's value at growing kappa."""
+        return np.array([values[0] for _, values in self.curve])
+
+
+class ValueFitter:
+    """Fits one policy after the other to the same episodes.
+
+    All share rows, batches, resampled episodes, initial weights and, if it is compiled, the graph. So errors that two
+    fits have in common cancel in their difference.
+    """
+
+    def __init__(
+        self, log: EvaluationLog, options: FitOptions, *, weights: Tensor | None = None, compiled: bool = False
+    ) -> None:
+        """`weights` say how often each member has each episode, (members + 1, episodes); by default as resampled."""
+        self.log, self.options = log, options
+        low, high = (end / log.reward_scale for end in log.reward_range)
+        self.hyper = FQEHyper(
+            gamma=options.gamma,
+            tau=options.tau,
+            num_critics=options.members + 1,
+            hidden_sizes=options.hidden_sizes,
+            learning_rate=options.learning_rate,
+            critic_weight_decay=options.weight_decay,
+            target_low=low,
+            target_high=high,
+        )
+        resampled = resampled_episodes(len(log.bounds), options.members, options.seed)
+        self.weights = resampled if weights is None else weights
+        self.algorithm = self._build()
+        self.initial = copy.deepcopy(self.algorithm.state_dict())
+        if compiled:
+            self.algorithm.compile_steps()
+
+    def _build(self) -> FQE:
+        """Members with initial weights of their own, which do not depend on how many there are."""
+        algorithm = FQE.build(self.log.spaces, self.hyper)
+        alone = replace(self.hyper, num_critics=1)
+        for member in range(self.hyper.num_critics):
+            with forked(self.options.seed + 1_000_003 * member), torch.no_grad():
+                fresh = FQE.build_model(self.log.spaces, alone).parameters()
+                for own, new in zip(algorithm.model.parameters(), fresh, strict=True):
+                    own[member].copy_(new[0])
+        algorithm.target.load_state_dict(algorithm.model.state_dict())
+        described = self.log.dataset.with_obs_statistics()
+        assert described.obs_mean is not None and described.obs_std is not None  # noqa: PT018, S101 - just computed
+        algorithm.set_obs_statistics(described.obs_mean, described.obs_std)
+        algorithm.set_episode_weights(self.weights.float())
+        return algorithm
+
+    def fit_policy(self, policy: Actions, *, progress: Progress | None = None) -> ValueFit:
+        """The value of a policy, whose next actions are computed once."""
+        data = self.log.dataset
+        next_actions = in_chunks(policy, data.next_obs)
+        first_actions = in_chunks(policy, data.obs[self.log.starts])
+        return self._fit(next_actions, first_actions, torch.ones(len(data)), progress)
+
+    def fit_behavior(self, *, progress: Progress | None = None) -> ValueFit:
+        """The value of whatever chose the logged actions."""
+        known, first_actions = self.log.known, self.log.logged_actions()[self.log.starts]
+        return self._fit(self.log.logged_actions("next_actions"), first_actions, known, progress)
+
+    def _fit(
+        self, next_actions: Tensor, first_actions: Tensor, row_weights: Tensor, progress: Progress | None
+    ) -> ValueFit:
+        self.algorithm.load_state_dict(self.initial)
+        names = ("obs", "actions", "rewards", "next_obs", "dones")
+        fields = {name: self.log.dataset.fields[name] for name in names}
+        fields["rewards"] = fields["rewards"] / self.log.reward_scale
+        more = {"next_actions": next_actions, "episodes": self.log.episodes, "row_weights": row_weights}
+        sampler = BlockSampler(fields | more, seed=self.options.seed)
+        total = self.options.num_updates
+        marks = {math.ceil(total * point / POINTS) for point in range(1, POINTS + 1)}
+        curve, clipped = [], []
+        first_obs = self.log.dataset.obs[self.log.starts]
+        for update in range(1, total + 1):
+            metrics = self.algorithm.update(sampler.sample(self.options.batch_size)).metrics
+            if update > (1 - LAST) * total:
+                clipped.append(metrics["clipped_share"])
+            if update in marks:
+                values = self.mean_values(self.q_values(first_obs, first_actions))
+                curve.append((self.options.reached_kappa * update / total, values.tolist()))
+                if progress is not None:
+                    progress(update, total)
+        return ValueFit(np.array(curve[-1][1]), float(torch.stack(clipped).mean()), curve)
+
+    @torch.no_grad()
+    def q_values(self, obs: Tensor, actions: Tensor) -> NDArray[np.float64]:
+        """Discounted returns after actions, by the target networks of the policy fitted last: (E + 1, B)."""
+        parts = zip(torch.split(obs, CHUNK), torch.split(actions, CHUNK), strict=True)
+        critic = self.algorithm.target.critic
+        scaled = torch.cat([critic(self.algorithm.normalize(rows), chosen) for rows, chosen in parts], dim=1)
+        values: NDArray[np.float64] = scaled.double().numpy(force=True)
+        return values * self.log.reward_scale / (1 - self.options.gamma)
+
+    def logged_returns(self) -> NDArray[np.float64]:
+        """The discounted return of each logged episode, (E + 1, episodes), after the behaviour has been fitted.
+
+        A cut episode goes on where its last action was logged, by the value that each member gives it.
+        """
+        log, gamma = self.log, self.options.gamma
+        data, known = log.dataset, log.known.bool()
+        known_rewards = torch.where(known, data.rewards, torch.zeros_like(data.rewards))
+        sums = returns_to_go(known_rewards, data.episode_ends, gamma=gamma)[log.starts].double().numpy()
+        last = np.array([np.flatnonzero(known[start:stop].numpy())[-1:].sum() for start, stop in log.bounds])
+        has_row = np.array([bool(known[start:stop].any()) for start, stop in log.bounds])
+        rows = torch.from_numpy(log.bounds[:, 0] + last)
+        tails = self.q_values(data.next_obs[rows], log.logged_actions("next_actions")[rows])
+        goes_on = (1 - data.dones[rows].double().numpy()) * has_row
+        returns: NDArray[np.float64] = sums + gamma ** (last + 1) * goes_on * tails
+        return returns
+
+    def mean_values(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Means over episodes, (E + 1, episodes) to (E + 1,), each by the episodes that its member has."""
+        weights = self.weights.numpy()
+        means: NDArray[np.float64] = (weights * values).sum(1) / weights.sum(1)
+        return means
+
+
+def resampled_episodes(episodes: int, members: int, seed: int) -> Tensor:
+    """How often each member has each episode, (members + 1, episodes): once in the first, as drawn in the others."""
+    draws = [
+        np.random.default_rng([seed, member]).multinomial(episodes, np.full(episodes, 1 / episodes))
+        for member in range(1, members + 1)
+    ]
+    return torch.from_numpy(np.stack([np.ones(episodes, dtype=np.int64), *draws]))
+
+
+def default_gamma(bounds: NDArray[np.int64]) -> float:
+    """A discount that looks about as far ahead as an episode is long."""
+    length = float(np.median(bounds[:, 1] - bounds[:, 0]))
+    return min(round(1 - 1 / max(length, 1.0), 4), LARGEST_GAMMA)
+
+
+@torch.no_grad()
+def in_chunks(function: Actions, obs: Tensor) -> Tensor:
+    """A function of observations, applied to some at a time."""
+    return torch.cat([function(rows) for rows in torch.split(obs, CHUNK)])
+
+
+VALUE = "fqe_value"
+"""The metric: a discounted return in the units of logged rewards."""
+
+KAPPA = 3.0
+
+
+class PolicyValue:
+    """A small FQE, one member and few updates, at every evaluation of a run.
+
+    The logged behaviour is fitted too, once: what both fits miss cancels, and the value is the logged mean plus their
+    difference. All fits have the same seed, so that evaluations differ by the policy alone.
+    """
+
+    def __init__(self, log: EvaluationLog) -> None:
+        self.log = log
+        self.options = FitOptions(gamma=default_gamma(log.bounds), members=0, kappa=KAPPA)
+
+    @cached_property
+    def _reference(self) -> tuple[ValueFitter, float]:
+        """The fitter, and the logged mean minus what it says of the logged behaviour."""
+        fitter = ValueFitter(self.log, self.options)
+        estimated = float(fitter.fit_behavior().values[0])
+        return fitter, float(fitter.mean_values(fitter.logged_returns())[0]) - estimated
+
+    def measure(self, policy: Policy) -> dict[str, float]:
+        """The value of the policy as it is; no random numbers are drawn from the run's generators."""
+        device = policy.obs_mean.device
+        act = as_inputs(lambda obs: policy.act(torch.from_numpy(obs).to(device)).numpy(force=True), self.log, "it")
+        with forked(self.options.seed, device):
+            fitter, missing = self._reference
+            return {VALUE: float(fitter.fit_policy(act).values[0]) + missing}
+
+
+def as_inputs(policy: Any, log: EvaluationLog, name: str) -> Callable[[Tensor], Tensor]:
+    """A policy as a function from observations to actions as members of a fit see them.
+
+    A policy is an object with `predict`, or a function of an array of observations. It gives actions in native units;
+    a function may give probabilities of choices instead.
+    """
+    predict = getattr(policy, "predict", policy)
+    if not callable(predict):
+        raise ConfigError(f"{name} is neither a run, nor a function of observations, nor an object with predict")
+    space = log.spaces.action
+
+    def act(obs: Tensor) -> Tensor:
+        found = np.asarray(predict(obs.numpy(force=True)))
+        native = torch.from_numpy(_checked_actions(found, len(obs), space, name))
+        is_probable = isinstance(space, DiscreteActions) and native.ndim == 2
+        return native if is_probable else log.as_inputs(space.encode(native))
+
+    return act
+
+
+def _checked_actions(actions: NDArray[Any], rows: int, space: BoxActions | DiscreteActions, name: str) -> NDArray[Any]:
+    """The answer of a policy, if it has the form of actions."""
+    if isinstance(space, DiscreteActions) and actions.shape == (rows,) and np.issubdtype(actions.dtype, np.integer):
+        space.check(torch.from_numpy(actions), name="actions", origin=name)
+        return actions.astype(np.int64)
+    numbers = actions.astype(np.float32)
+    if numbers.shape != (rows, space.size):
+        shapes = f"({rows},) or ({rows}, {space.size})" if space.kind == "discrete" else f"({rows}, {space.size})"
+        raise ConfigError(f"{name} answers {rows} observations with an array of shape {actions.shape}, not {shapes}")
+    if not np.isfinite(numbers).all():
+        raise ConfigError(f"{name} answers with actions that are not finite numbers")
+    is_distribution = (numbers >= 0).all() and np.allclose(numbers.sum(1), 1, atol=1e-3)
+    if isinstance(space, DiscreteActions) and not is_distribution:
+        raise ConfigError(f"{name} answers with probabilities of choices that do not add up to 1")
+    return numbers

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from rl_training.core.errors import ConfigError
 from rl_training.core.spaces import DiscreteActions
-from rl_training.ope.fitting import EvaluationLog, in_chunks
-from rl_training.selection.evaluation_data import as_inputs
+from rl_training.models import Novelty, fit_novelty, hold_out
+from rl_training.ope.fqe import EvaluationLog, as_inputs, in_chunks
 
 DRAWS = 10
 """Actions that are drawn where the mean over a policy's continuous actions is needed."""
@@ -109,3 +109,83 @@ def _checked(log_probs: Any, rows: int, name: str) -> NDArray[np.float64]:
     if found.shape != (rows,) or np.isnan(found).any() or np.isposinf(found).any():
         raise ConfigError(f"{name}: log_probs must give one number per row, finite or minus infinity, for {rows} rows")
     return found
+
+
+ROWS = 4096
+"""Rows whose distance from the log is measured at a time."""
+
+
+REPEATED = 0.5
+"""The share of distinct observations up to which a log of choices is taken to have states that repeat."""
+
+
+def novelty_of_log(log: EvaluationLog, *, seed: int = 0) -> tuple[Novelty, NDArray[np.int64]]:
+    """The distance from a log, and the numbers of the episodes that were held out to calibrate it."""
+    data, held_out = log.dataset, hold_out(log.episodes, seed=seed)
+    choices = log.spaces.action_dim if data.is_discrete else 0
+    return fit_novelty(data.obs, data.actions, log.episodes, held_out=held_out, choices=choices, seed=seed), held_out
+
+
+class Support:
+    """How much of what a policy does is backed by the log.
+
+    Where states of a log of choices repeat, an action is backed that was logged in that state. Elsewhere, an action is
+    backed that is not farther from all logged rows than rows of held-out episodes are.
+    """
+
+    novelty: Novelty | None = None
+    missing: float | None = None
+    """Where states repeat, the share of the behaviour's own actions that a log of this size lacks; else None."""
+
+    def __init__(self, log: EvaluationLog, *, seed: int = 0) -> None:
+        self.log, data = log, log.dataset
+        if data.is_discrete:
+            states, numbers = np.unique(data.obs.numpy(force=True), axis=0, return_inverse=True)
+            if len(states) <= REPEATED * len(data):
+                self._count_pairs(numbers.reshape(-1), len(states))
+        if self.missing is None and len(log.bounds) > 1:
+            self.novelty, _ = novelty_of_log(log, seed=seed)
+
+    def _count_pairs(self, numbers: NDArray[np.int64], states: int) -> None:
+        """Which actions were logged in which state.
+
+        The rows whose pair of state and action no other episode has are as many as the log would lack if it were one
+        episode shorter. That is Good and Turing's estimate of the share that it lacks.
+        """
+        self.numbers, choices = numbers, self.log.spaces.action_dim
+        pairs = numbers * choices + self.log.dataset.actions.numpy(force=True)
+        by_episode = np.unique(np.stack([pairs, self.log.episodes.numpy()]), axis=1)
+        episodes = np.bincount(by_episode[0], minlength=states * choices)
+        self.logged = (episodes > 0).reshape(states, choices)
+        self.missing = float((episodes[pairs] == 1).mean())
+
+    def novel_share(self, actions: Tensor) -> float:
+        """The share of a policy's actions, given for all logged observations, that the log does not back."""
+        obs = self.log.dataset.obs
+        if self.log.dataset.is_discrete:
+            return float((self._unbacked_choices(obs) * actions).sum(1).mean())
+        if self.novelty is None:
+            return 0.0
+        return float(torch.cat([self._is_far(*part) for part in _parts(obs, actions)]).mean())
+
+    def _unbacked_choices(self, obs: Tensor) -> Tensor:
+        """1 for each choice (rows, choices) that the log does not back; one that a mask excludes never is."""
+        count, mask = self.log.spaces.action_dim, self.log.spaces.mask_of(obs)
+        if self.missing is not None:
+            unbacked = torch.from_numpy(~self.logged[self.numbers]).float()
+        elif self.novelty is not None:
+            taken = [torch.full((len(obs),), choice) for choice in range(count)]
+            shares = [torch.cat([self._is_far(*part) for part in _parts(obs, choices)]) for choices in taken]
+            unbacked = torch.stack(shares, dim=1)
+        else:
+            unbacked = torch.zeros(len(obs), count)
+        return unbacked if mask is None else torch.maximum(unbacked, 1 - mask)
+
+    def _is_far(self, obs: Tensor, actions: Tensor) -> Tensor:
+        assert self.novelty is not None  # noqa: S101 - for the type checker
+        novelty: Tensor = self.novelty(obs, actions)
+        return (novelty > 1).float()
+
+
+def _parts(obs: Tensor, actions: Tensor) -> list[tuple[Tensor, Tensor]]:
+    return list(zip(torch.split(obs, ROWS), torch.split(actions, ROWS), strict=True))

@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rl_training.ope import bandits, importance
-from rl_training.ope.fitting import EvaluationLog, FitOptions, ValueFitter, in_chunks
+from rl_training.ope import importance
+from rl_training.ope.fqe import EvaluationLog, FitOptions, ValueFitter, as_inputs, in_chunks
 from rl_training.ope.importance import Trajectories
 from rl_training.ope.intervals import EpisodeEstimate, Floats, episode_interval
 from rl_training.ope.policies import Likelihood, likelihood
@@ -34,7 +34,6 @@ from rl_training.ope.weights import (
     number_states,
     second_moment_radius,
 )
-from rl_training.selection.evaluation_data import as_inputs
 
 NO_PROBABILITIES = (
     "the data does not say how probable its actions were (behavior_log_probs, or propensities), and weights need that"
@@ -264,8 +263,8 @@ def smoothed(policy: Any, log: EvaluationLog, behavior: Floats, name: str) -> tu
     candidates = {width: kernel_densities(chosen, taken, width) for width in BANDWIDTHS}
     weights = {width: each / np.exp(behavior) for width, each in candidates.items()}
     widths = [each for each in BANDWIDTHS if effective_sample_size(weights[each]) >= FEWEST_EFFECTIVE]
-    estimates = [bandits.ips(rewards, weights[each]) for each in widths]
-    width = widths[bandits.slope(estimates)] if widths else BANDWIDTHS[-1]
+    estimates = [importance.ips(rewards, weights[each]) for each in widths]
+    width = widths[importance.slope(estimates)] if widths else BANDWIDTHS[-1]
     with np.errstate(divide="ignore"):
         log_probs = np.log(candidates[width])
     return Likelihood(log_probs, act, draws=1, is_drawn=False), width
@@ -274,7 +273,7 @@ def smoothed(policy: Any, log: EvaluationLog, behavior: Floats, name: str) -> tu
 def kernel_densities(chosen: Floats, taken: Floats, bandwidth: float) -> Floats:
     """Densities of actions (rows, dimensions) under noise around a policy's own that is kept inside [-1, 1]."""
     inside = _below((1 - chosen) / bandwidth) - _below((-1 - chosen) / bandwidth)
-    densities: Floats = bandits.kernel_weights(chosen, taken, np.ones(len(taken)), bandwidth) / inside.prod(axis=1)
+    densities: Floats = importance.kernel_weights(chosen, taken, np.ones(len(taken)), bandwidth) / inside.prod(axis=1)
     return densities
 
 
@@ -295,13 +294,13 @@ def compared(found: WeightedEstimate, interval: tuple[float, float] | None) -> W
 
 def _single(rewards: Floats, weights: Floats, q: Floats, v: Floats) -> tuple[float | None, dict[str, EpisodeEstimate]]:
     """Estimates from single decisions, and the cap that SLOPE chose."""
-    candidates = [bandits.ips(rewards, bandits.clipped(weights, cap)) for cap in CAPS]
-    chosen = bandits.slope(candidates)
+    candidates = [importance.ips(rewards, importance.clipped(weights, cap)) for cap in CAPS]
+    chosen = importance.slope(candidates)
     found = {
-        "SNIPS": bandits.snips(rewards, weights),
-        "IPS": bandits.ips(rewards, weights),
-        "SNDR": bandits.sndr(rewards, weights, q, v),
-        "DR": bandits.dr(rewards, weights, q, v),
+        "SNIPS": importance.snips(rewards, weights),
+        "IPS": importance.ips(rewards, weights),
+        "SNDR": importance.sndr(rewards, weights, q, v),
+        "DR": importance.dr(rewards, weights, q, v),
         "clipped IPS": candidates[chosen],
     }
     return None if math.isinf(CAPS[chosen]) else CAPS[chosen], found

@@ -9,8 +9,7 @@ from typing import Any
 from rl_training.algorithms import ALGORITHMS
 from rl_training.core.errors import ConfigError, nearest
 from rl_training.data import TransitionDataset
-from rl_training.data.audit.coverage import NEARLY_DETERMINISTIC, action_spread
-from rl_training.data.audit.view import View
+from rl_training.data.audit import NEARLY_DETERMINISTIC, View, action_spread
 
 CLONE = "bc"
 """The candidate that is always there: the clone of the logged behaviour."""

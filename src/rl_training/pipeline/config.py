@@ -17,7 +17,7 @@ from rl_training.core.files import write_text
 from rl_training.core.options import option, options, options_with
 from rl_training.data import ColumnsConfig
 from rl_training.pipeline.candidates import check_name
-from rl_training.storage.run_directory import read_json
+from rl_training.storage import read_json
 
 FILE = "pipeline.yaml"
 FORMAT = 2

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from rl_training.compilation.performance import one_thread
-from rl_training.experiment.jobs import ProgressListener
-from rl_training.ope.fitting import FitOptions, OutOfTimeError
-from rl_training.ope.verdicts import CANNOT
+from rl_training.core.machine import one_thread
+from rl_training.experiment import ProgressListener
+from rl_training.ope import BETTER, CANNOT, FitOptions, OutOfTimeError, verdict_text
+from rl_training.pipeline.candidates import is_clone
 from rl_training.pipeline.config import Workspace
-from rl_training.pipeline.pipeline_clock import Clock
 from rl_training.pipeline.splits import Parts
-from rl_training.pipeline.time_budget import LAST_SECONDS, LONG_FITS, MARGIN, Plan, between, fit_speed
-from rl_training.selection.claim import Basis, Claim, corrected_claim, held_out_claim
-from rl_training.selection.estimate import judged_data
-from rl_training.selection.evaluation_data import JudgedData
-from rl_training.selection.named_policies import named_policies
-from rl_training.selection.real_episodes import check_can_run
-from rl_training.selection.select import NO_TIME, Candidate, Selection, choose
+from rl_training.pipeline.time_budget import LAST_SECONDS, LONG_FITS, MARGIN, Clock, Plan, between, fit_speed
+from rl_training.selection import (
+    NO_TIME,
+    Basis,
+    Candidate,
+    Claim,
+    EvaluationData,
+    Selection,
+    check_can_run,
+    choose,
+    corrected_claim,
+    held_out_claim,
+    judged_data,
+    named_policies,
+)
 
 CLAIM_FITS = 2
 """A claim fits the logged behaviour and the chosen policy."""
+
 PLENTY = 1.3
+
 OVERTIME = 0.05
 """The share of the time by which it may be exceeded, so that at least one policy is judged."""
 
@@ -62,13 +71,13 @@ class Judge:
                 if found.chosen is not None and not has_claim:
                     found = replace(found, claim=self._corrected(found, found.chosen, named, data, options))
         except OutOfTimeError:
-            return _not_judged(named)
+            return _no_selection(named)
         return found.to_plain()
 
     def claim(self, chosen: str) -> dict[str, Any]:
         """The claim about a run by episodes that had no part in the choice, and the estimates behind it."""
         named = self._named([chosen])
-        data: JudgedData = judged_data(named, self.parts.path("claim"), "held-out", None)
+        data: EvaluationData = judged_data(named, self.parts.path("claim"), "held-out", None)
         try:
             with one_thread():
                 updates, _ = self._affordable("claim", CLAIM_FITS + self._weighs)
@@ -82,7 +91,7 @@ class Judge:
         return {"claim": asdict(claim), "estimates": judged.to_plain()}
 
     def _corrected(
-        self, found: Selection, chosen: str, named: dict[str, Any], data: JudgedData, options: FitOptions
+        self, found: Selection, chosen: str, named: dict[str, Any], data: EvaluationData, options: FitOptions
     ) -> Claim:
         among = sum(each.rank is not None for each in found.candidates)
         known: dict[str, Any] = {"found": found.estimates, "among": among}
@@ -146,12 +155,12 @@ class Judge:
         return tell
 
 
-def _no_claim(chosen: str, basis: Basis, data: JudgedData) -> Claim:
+def _no_claim(chosen: str, basis: Basis, data: EvaluationData) -> Claim:
     """A claim that there was no time for."""
     return Claim(chosen, basis, len(data.log.bounds), CANNOT, (NO_TIME,), None, None, None, None)
 
 
-def _not_judged(names: Iterable[str]) -> dict[str, Any]:
+def _no_selection(names: Iterable[str]) -> dict[str, Any]:
     """A selection that there was no time for, as plain values."""
     candidates = [
         asdict(Candidate(name, None, None, None, None, CANNOT, is_among_the_best=False, reasons=(NO_TIME,)))
@@ -159,3 +168,60 @@ def _not_judged(names: Iterable[str]) -> dict[str, Any]:
     ]
     empty: dict[str, Any] = {"best": [], "chosen": None, "claim": None, "pulls": [], "budget": 0, "estimates": None}
     return {"candidates": candidates, **empty}
+
+
+CLONED = "The clone of the logged behaviour is exported, marked as such."
+
+
+@dataclass(frozen=True)
+class Ending:
+    """The policy that is handed over, and the statement about it."""
+
+    sentence: str
+    chosen: str
+    is_clone: bool
+    beats_the_data: bool
+    claim_on: str
+
+
+def conclude(
+    parts: Parts, selection: Mapping[str, Any] | None, claim: Mapping[str, Any] | None, *, clone: str
+) -> Ending:
+    """The ending. A policy is handed over as better only if the claim about it says so."""
+    on = claim_text(parts)
+    if selection is None:
+        return Ending(f"Nothing can be called better: {_why_not(parts)}. {CLONED}", clone, True, False, on)
+    if claim is None:
+        return Ending(f"{_not_judged(selection)} {CLONED}", clone, True, False, on)
+    name = claim["name"]
+    if claim["verdict"] == BETTER:
+        return Ending(f"{name} is better than the data, {_basis(parts, claim)}.", name, is_clone(name), True, on)
+    is_refused = claim["verdict"] == CANNOT
+    said = f"it cannot be judged: {claim['reasons'][0]}" if is_refused else f"it is {verdict_text(claim['verdict'])}"
+    doubt = f"{name} was chosen, and {_basis(parts, claim)}, {said}"
+    return Ending(f"Nothing is shown to beat the data: {doubt}. {CLONED}", clone, True, False, on)
+
+
+def _basis(parts: Parts, claim: Mapping[str, Any]) -> str:
+    """By which episodes something is said about the choice."""
+    if parts.has_claim:
+        return f"on {parts.episodes['claim']:,} episodes that neither training nor the choice has seen"
+    lowered = ", with its value lowered for that" if claim["correction"] else ""
+    return f"on selection data (the same {parts.episodes['selection']} episodes chose it{lowered})"
+
+
+def claim_text(parts: Parts) -> str:
+    """Which episodes a claim is about."""
+    return "claim episodes" if parts.has_claim else "selection data"
+
+
+def _why_not(parts: Parts) -> str:
+    return "all rewards are the same" if parts.facts.has_rewards else "the data has no rewards"
+
+
+def _not_judged(selection: Mapping[str, Any]) -> str:
+    """That no policy can be judged, with the first reason."""
+    reason = next(reason for each in selection["candidates"] for reason in each["reasons"])
+    if reason == NO_TIME:
+        return "The time was over before the first policy could be judged."
+    return f"No policy can be judged by this log: {reason}."

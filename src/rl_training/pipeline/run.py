@@ -9,23 +9,18 @@ from typing import Any
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import ConfigError, UserError
-from rl_training.data.audit.view import count_verdicts
-from rl_training.experiment.jobs import ProgressListener, SeedProgress
-from rl_training.experiment.manager import ExperimentManager
-from rl_training.experiment.pools import count_workers
+from rl_training.data.audit import count_verdicts
+from rl_training.experiment import ExperimentManager, ProgressListener, SeedProgress, count_workers
 from rl_training.pipeline.candidates import Candidate, choose_candidates, is_clone, named_candidates
 from rl_training.pipeline.config import PipelineConfig, Workspace, read_pipeline
-from rl_training.pipeline.outcome import Judge
-from rl_training.pipeline.pipeline_clock import Clock
-from rl_training.pipeline.pipeline_verdict import Ending, conclude
+from rl_training.pipeline.outcome import Ending, Judge, conclude
 from rl_training.pipeline.splits import Parts, prepare_data
-from rl_training.pipeline.time_budget import Plan, make_plan, run_config, training_seconds
-from rl_training.policies.export.graph import require_onnx
-from rl_training.policies.saved import load_policy
-from rl_training.reports.handover import export_with_report
-from rl_training.reports.page.write import write_report
-from rl_training.storage.find import is_finished
-from rl_training.storage.run_directory import read_json
+from rl_training.pipeline.time_budget import Clock, Plan, make_plan, run_config, training_seconds
+from rl_training.policies import load_policy
+from rl_training.policies.export import require_onnx
+from rl_training.reports import export_with_report
+from rl_training.reports.page import write_report
+from rl_training.storage import is_finished, read_json
 
 SELECTION, CLAIM, RESULT, EXPORT = "selection.json", "claim.json", "result.json", "export"
 REPORT, REPORT_CONTENT = "report.html", "report.json"

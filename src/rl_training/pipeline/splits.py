@@ -13,17 +13,20 @@ import numpy as np
 from rl_training.core.errors import ConfigError, DatasetError
 from rl_training.core.options import bind
 from rl_training.core.spaces import BoxActions, DiscreteActions
-from rl_training.data import DataOptions, TransitionDataset
-from rl_training.data.audit_data import Audit, audit_data
-from rl_training.data.conversion import load_any
-from rl_training.data.masks import check_logged
-from rl_training.data.tables.in_memory import table_kind
-from rl_training.ope.fitting import default_gamma
+from rl_training.data import (
+    Audit,
+    DataOptions,
+    TransitionDataset,
+    audit_data,
+    check_logged,
+    load_any,
+    table_kind,
+    with_spaces_of_data,
+)
+from rl_training.ope import default_gamma
 from rl_training.pipeline.candidates import Facts
 from rl_training.pipeline.config import PipelineConfig, Workspace
-from rl_training.runtime.run_data import with_spaces_of_data
-from rl_training.storage.checkpoint_schema import refusing_broken_state
-from rl_training.storage.run_directory import read_json
+from rl_training.storage import read_json, refusing_broken_state
 
 FEWEST_FOR_CLAIM = 100
 """Episodes below which no third part is set aside for the claim."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Sequence
@@ -12,44 +13,58 @@ from typing import Any
 
 import torch
 
-from rl_training.compilation.performance import one_thread
 from rl_training.config import TrainConfig
+from rl_training.core.files import write_text
+from rl_training.core.machine import one_thread
 from rl_training.core.text import duration_text, plural
 from rl_training.data import load_transition_dataset
-from rl_training.ope.fitting import FitOptions, OutOfTimeError, ValueFitter
-from rl_training.ope.verdicts import LEAST_KAPPA
+from rl_training.ope import LEAST_KAPPA, FitOptions, OutOfTimeError, ValueFitter
 from rl_training.pipeline.candidates import CLONES, Candidate, is_clone
 from rl_training.pipeline.config import PipelineConfig, Workspace
-from rl_training.pipeline.pipeline_clock import Clock
 from rl_training.pipeline.splits import Parts
-from rl_training.selection.evaluation_data import data_given
+from rl_training.selection import data_given
+from rl_training.storage import read_json
 
 KAPPA = 5.0
+
 LEARNED_UPDATES = 2000
 """Updates of a fit where few would do for its horizon: rewards have to be learned too. Half of them are the least."""
+
 MOST_UPDATES = 1_000_000
+
 CLONE_PASSES, CLONE_UPDATES = 50, 5000
 """Passes over the data, and the fewest updates, after which a clone has learned all it can. Where the time ends runs,
 it leaves the rest of its time to the others."""
+
 BATCH = 256
+
 MEMBERS, FEW_MEMBERS = 10, 5
 """Fits to resampled episodes, and how many where time is short; intervals are then wider."""
+
 SHORTER = (1, 2, 4)
 """By how much values may look less far ahead where time is short: the updates of a fit shrink alike."""
+
 LEAST_GAMMA = 0.95
 """Values look at least 20 steps ahead, however short the time is, unless they would not with more time either."""
+
 ESTIMATES_SHARE = 0.5
 """The share of the time that estimates may take; beyond it, fits stop earlier, but not before they can be judged."""
+
 TRAINING_SHARE, LEAST_TRAINING = 0.25, 0.15
 """The share of the time that is kept for training, and the least where even one policy can hardly be judged."""
+
 MARGIN = 1.2
 """By how much fits may be slower than measured, since others use the machine too."""
+
 LAST_SECONDS = 20.0
 """What it takes to export a policy and to write the report."""
+
 MEASURED_SECONDS, MEASURED_UPDATES = 2.0, 400
 """How long, and for how many updates at most, the speed of a fit is measured."""
+
 LONG_RUN, LONG_FITS = 120.0, 300.0
 """Seconds from which a run, and all fits together, are worth being compiled."""
+
 PLAN = "plan.json"
 
 
@@ -260,3 +275,62 @@ def fit_speed(path: Path, gamma: float, members: int) -> float:
         fitter.fit_behavior(progress=note)
     (first, before), (last, after) = moments[0], moments[-1]
     return max((after - before) / max(last - first, 1e-6), 1.0)
+
+
+FILE = "time.json"
+
+WRITE_SECONDS = 5.0
+"""Time between two writes; what a kill may lose."""
+
+LEAST_SHOWN = 0.5
+"""Seconds below which a stage is not mentioned."""
+
+
+class Clock:
+    """Counts the seconds of each stage, in all calls together; time between two calls does not count."""
+
+    def __init__(self, folder: Path, minutes: float | None, began: float | None = None) -> None:
+        self.path, self.minutes = folder / FILE, minutes
+        self.seconds: dict[str, float] = {str(name): float(value) for name, value in read_json(self.path).items()}
+        self.stage: str | None = None
+        self.since = self.written = time.monotonic() if began is None else began
+
+    def enter(self, stage: str) -> None:
+        """A stage begins, and the one before it ends."""
+        if self.stage is not None:
+            self._write()
+        self.stage = stage
+
+    def tick(self) -> None:
+        """Write the time down, if that was not done a moment ago."""
+        if time.monotonic() - self.written >= WRITE_SECONDS:
+            self._write()
+
+    def stop(self) -> dict[str, float]:
+        """Write the time down; the seconds of all stages."""
+        self._write()
+        return dict(self.seconds)
+
+    def _write(self) -> None:
+        now, stage = time.monotonic(), str(self.stage)
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self.since
+        self.since = self.written = now
+        write_text(self.path, json.dumps(self.seconds, indent=1) + "\n")
+
+    @property
+    def spent(self) -> float:
+        """The seconds of all stages up to this moment."""
+        return sum(self.seconds.values()) + time.monotonic() - self.since
+
+    @property
+    def left(self) -> float | None:
+        """The seconds that are left, below 0 if it has taken longer; None without a limit."""
+        return None if self.minutes is None else 60 * self.minutes - self.spent
+
+
+def describe_times(seconds: dict[str, float], minutes: float | None) -> str:
+    """How the time was spent, in a sentence."""
+    total = duration_text(sum(seconds.values()))
+    given = "" if minutes is None else f" of {duration_text(60 * minutes)}"
+    parts = [f"{stage} {duration_text(value)}" for stage, value in seconds.items() if value >= LEAST_SHOWN]
+    return f"{total}{given}: {', '.join(parts)}"

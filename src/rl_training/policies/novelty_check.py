@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 
 from rl_training.core.errors import CheckpointError, ConfigError
 from rl_training.core.spaces import DiscreteActions
-from rl_training.models.novelty import Novelty
+from rl_training.models import Novelty
 from rl_training.policies.export.log import find_log, fit_log
 from rl_training.policies.saved import SavedPolicy
-from rl_training.storage.checkpoint import load_tree, save_tree
-from rl_training.storage.run_directory import run_of
+from rl_training.storage import load_tree, run_of, save_tree
 
 FAR = 2.0
 """The novelty of an observation that is worth a remark; one in twenty of the logged ones is above 1."""

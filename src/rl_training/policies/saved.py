@@ -14,33 +14,41 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import Unpack
 
-from rl_training.acting.evaluation import Acting, EpisodeOptions, EvaluationResult, evaluate_policy
-from rl_training.acting.policy import Policy
-from rl_training.acting.video import play_policy, record_policy
-from rl_training.algorithms import ALGORITHMS
+from rl_training.acting import (
+    Acting,
+    EpisodeOptions,
+    EvaluationResult,
+    Policy,
+    evaluate_policy,
+    play_policy,
+    record_policy,
+)
 from rl_training.config import TrainConfig
 from rl_training.core.errors import CheckpointError, ConfigError, DamagedError
-from rl_training.core.randomness import forked
+from rl_training.core.seeds import forked
 from rl_training.core.spaces import SpaceSpec
-from rl_training.core.user_code import permit
-from rl_training.data.collect import LONGEST_EPISODE
-from rl_training.envs import named_env
-from rl_training.runtime.faults import traces_logged
-from rl_training.runtime.run_options import bind_hyper, find_algorithm, merge, read_saved_config
-from rl_training.storage.checkpoint import (
+from rl_training.core.user_code import trust
+from rl_training.data import LONGEST_EPISODE, TransitionDataset, check_destination, collect_dataset, write_dataset
+from rl_training.envs import make_native_env, named_env, space_spec
+from rl_training.runtime import bind_hyper, find_algorithm, merge, read_saved_config, traces_logged
+from rl_training.storage import (
+    POLICY_ONLY,
+    check_algo,
+    find_checkpoint,
+    is_run,
     load_checkpoint,
     numbered_checkpoints,
+    open_checkpoint,
+    refusing_broken_state,
     refusing_other_networks,
+    run_of,
     save_checkpoint,
     saved_spaces,
 )
-from rl_training.storage.checkpoint_schema import open_checkpoint, refusing_broken_state
-from rl_training.storage.find import find_checkpoint, is_run
-from rl_training.storage.policy_files import POLICY_ONLY
-from rl_training.storage.run_directory import run_of
 
 if TYPE_CHECKING:
     from rl_training.policies.export.bundle import Export
+
 
 CHUNK = 1024
 """Observations that a policy answers at a time; some look at a hundred actions for each."""
@@ -106,7 +114,7 @@ class SavedPolicy:
         if episodes < 1:
             raise ConfigError(f"at least 1 episode is needed, got {episodes}")
         if isinstance(env, str):
-            permit([env.partition(":")[0]])
+            trust([env.partition(":")[0]])
         env = config.env_id if env is None else env
         if env is None:
             raise ConfigError("the run has no env_id: name an environment, with --env or as env=")
@@ -221,11 +229,71 @@ def _refuse_not_finite(rows: NDArray[np.float32]) -> None:
         raise ConfigError(f"obs: {which} not finite: {place}; to act on such rows, use --allow-nan, or allow_nan=True")
 
 
-def check_algo(checkpoint: Path, algo: str, expected: str | None) -> None:
-    """Refuse a checkpoint of another algorithm than the expected one, or of one that is not known."""
-    if expected is not None and algo != expected:
-        raise CheckpointError(f"{checkpoint} is a checkpoint of {algo!r}, not of {expected!r}")
-    if algo not in ALGORITHMS:
-        raise CheckpointError(
-            f"{checkpoint} is of {algo!r}, which is not registered: import its module, or use --import"
-        )
+def evaluate(
+    path: str | Path, *, episodes: int | None = None, num_envs: int | None = None, **options: Unpack[EpisodeOptions]
+) -> EvaluationResult:
+    """Raw returns of a checkpoint's policy over episodes with fixed seeds; the options are those of `SavedPolicy`."""
+    return load_policy(path).evaluate(episodes=episodes, num_envs=num_envs, **options)
+
+
+def collect(
+    out: str,
+    *,
+    checkpoint: str | Path | None = None,
+    env_id: str | None = None,
+    env_kwargs: Mapping[str, Any] | None = None,
+    steps: int | None = None,
+    episodes: int | None = None,
+    stochastic: bool = True,
+    seed: int = 0,
+) -> TransitionDataset:
+    """Let a checkpoint's policy, or one that acts at random, make a dataset, and write it.
+
+    Rewards are raw. The environment is the checkpoint's own unless another is named.
+    """
+    if (steps is None) == (episodes is None):
+        raise ConfigError("give either episodes or steps")
+    check_destination(out)
+    saved = None if checkpoint is None else load_policy(checkpoint)
+    if env_id is not None:
+        trust([env_id.partition(":")[0]])
+    elif saved is not None:
+        env_id, env_kwargs = saved.config.env_id, saved.config.env_kwargs
+    if env_id is None:
+        raise ConfigError("no environment is named, and the checkpoint has none")
+    make = partial(make_native_env, env_id, env_kwargs, raw_rewards=True)
+    env = make()
+    spaces = space_spec(env)
+    if saved is not None:
+        saved.spaces.check_env(spaces, env_id)
+    act = None if saved is None else partial(_act, saved.policy, spaces, deterministic=not stochastic)
+    with forked(seed), torch.no_grad(), traces_logged(None if saved is None else saved.run_dir):
+        dataset = collect_dataset(make, act=act, size=steps, episodes=episodes, seed=seed)
+    policy = "random" if saved is None else saved.config.algo
+    write_dataset(dataset, out, env=env, policy=policy)
+    env.close()
+    return dataset
+
+
+def _act(policy: Policy, spaces: SpaceSpec, obs: NDArray[Any], *, deterministic: bool) -> NDArray[Any]:
+    """The action for one observation, as an environment with these spaces takes it."""
+    native = policy.act(torch.from_numpy(obs)[None], deterministic=deterministic)[0]
+    is_same = policy.spaces.action == spaces.action
+    actions: NDArray[Any] = (native if is_same else spaces.action.confine(native)).numpy()
+    return actions
+
+
+def predict(
+    path: str | Path,
+    obs: ArrayLike | Mapping[str, ArrayLike],
+    *,
+    valid_actions: ArrayLike | None = None,
+    deterministic: bool = True,
+    allow_nan: bool = False,
+) -> NDArray[Any]:
+    """Actions of a checkpoint's policy in native units, for one observation or a batch.
+
+    Rows with NaN or infinity are refused, unless `allow_nan`. A policy that was trained with masks of choices needs
+    `valid_actions`.
+    """
+    return load_policy(path).predict(obs, valid_actions=valid_actions, deterministic=deterministic, allow_nan=allow_nan)

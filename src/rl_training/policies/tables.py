@@ -21,9 +21,9 @@ from rl_training.data import (
     write_table,
 )
 from rl_training.data import make_table as tabulate
-from rl_training.data.tables.to_fields import feature_names
+from rl_training.data.tables import feature_names
 from rl_training.policies.saved import SavedPolicy
-from rl_training.storage.checkpoint_schema import refusing_broken_state
+from rl_training.storage import refusing_broken_state
 
 __all__ = [
     "check_table_path",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,14 +22,23 @@ from rl_training.core.statistics import (
     stratified_improvement,
     stratified_interval,
 )
+from rl_training.ope import Outcome, outcome_text
 from rl_training.ope import verdicts as claims
-from rl_training.ope.verdicts import Outcome, outcome_text
-from rl_training.reports.sweep_folder import ALGORITHM
-from rl_training.reports.table import FEWEST_RUNS, PREFERRED, Group, RunRecord, choose_metrics, is_error
+from rl_training.reports.runs import ALGORITHM, RunRecord, SweepFolder, named_sweeps, undone_text
+from rl_training.reports.table import (
+    FEWEST_RUNS,
+    PREFERRED,
+    Group,
+    choose_metrics,
+    is_error,
+    is_one_sweep,
+)
 
 NORMALIZED = "normalized_score"
+
 EVALUATIONS = (NORMALIZED, "return_mean")
 """Metrics that are scores in an environment."""
+
 MOST_COMPARED = 6
 """Groups whose profiles stand in one figure, those with the highest scores."""
 
@@ -76,11 +86,11 @@ def score_tables(rows: Sequence[ScoreRow]) -> list[ScoreTable]:
         task = row.group.task
         table = tables.setdefault((task, row.metric), ScoreTable(task, row.metric, (task,), {}))
         table.groups[row.group.name] = [row.scores]
-    together, _ = put_together(rows)
+    together, _ = pool_tasks(rows)
     return [*([] if together is None else [together]), *tables.values()]
 
 
-def put_together(rows: Sequence[ScoreRow]) -> tuple[ScoreTable | None, str]:
+def pool_tasks(rows: Sequence[ScoreRow]) -> tuple[ScoreTable | None, str]:
     """The scores of groups that have all tasks, as runs and tasks; without it, why not, if there are several tasks.
 
     Scores must be normalised, or of one environment, or their mean would be that of the task with the largest numbers.
@@ -299,3 +309,50 @@ def _paired(
     envs = {row.env_id for row in (*first, *second)}
     is_one_scale = first[0].metric == NORMALIZED or (len(envs) == 1 and None not in envs)
     return (first, second) if len(first) == len(second) == 1 and is_one_scale else None
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What belongs to a table of runs."""
+
+    sweeps: Sequence[SweepFolder]
+    """The sweeps that the table is about."""
+    over_tasks: Sequence[dict[str, Any]]
+    """A row per combination over all tasks, where there are several and they can be put together."""
+    note: str
+    """Why they cannot be put together, or which combinations are left out."""
+    improvements: Sequence[Improvement]
+
+    @property
+    def undone_lines(self) -> list[str]:
+        """Which runs are not done, in words."""
+        return [line for sweep in self.sweeps for line in undone_text(sweep)]
+
+    def to_plain(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "not_done": [{"sweep": str(sweep.path), **asdict(each)} for sweep in self.sweeps for each in sweep.undone],
+            "over_tasks": list(self.over_tasks),
+            "note": self.note,
+            "improvements": [each.to_plain() for each in self.improvements],
+        }
+
+
+def sweep_findings(
+    names: Sequence[str | Path],
+    records: Sequence[RunRecord],
+    *,
+    metrics: Sequence[str] = (),
+    compare: tuple[str, str] | None = None,
+) -> Findings | None:
+    """What belongs to a table of these runs, found by these names; None where they are no sweep and none was asked for.
+
+    Of one sweep, two combinations are compared without being asked for, where there are no more.
+    """
+    sweeps, is_sweep = named_sweeps(names, records), is_one_sweep(records)
+    if not sweeps and not is_sweep and compare is None:
+        return None
+    rows = score_rows(records, metrics)
+    together, note = pool_tasks(rows) if is_sweep else (None, "")
+    improvements = compare_named(rows, *compare) if compare is not None else compare_two(rows) if is_sweep else []
+    return Findings(sweeps, [] if together is None else summary_over_tasks(together), note, improvements)

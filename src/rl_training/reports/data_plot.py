@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_training.reports.pictures import COLOURS, check_picture, save_picture
+from rl_training.reports.plots import COLOURS, check_picture, save_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,8 +10,8 @@ from typing import Any
 
 from rl_training.core.errors import UserError
 from rl_training.core.files import write_text
-from rl_training.policies.export.bundle import Export, export_policy
-from rl_training.policies.saved import SavedPolicy
+from rl_training.policies import SavedPolicy
+from rl_training.policies.export import Export, export_policy
 from rl_training.reports.page.render import render
 from rl_training.reports.page.write import report_content
 

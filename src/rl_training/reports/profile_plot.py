@@ -12,9 +12,17 @@ import numpy as np
 from rl_training.core.errors import ConfigError
 from rl_training.core.statistics import Numbers
 from rl_training.reports.compare import MOST_COMPARED, ScoreTable, make_profile, score_rows, score_tables
-from rl_training.reports.pictures import check_picture, finish_picture, line_styles, save_picture
-from rl_training.reports.plots import LEAST_WIDTH, MOST_COLUMNS, PANEL
-from rl_training.reports.table import RunRecord, by_number, is_error
+from rl_training.reports.plots import (
+    LEAST_WIDTH,
+    MOST_COLUMNS,
+    PANEL,
+    check_picture,
+    finish_picture,
+    line_styles,
+    save_picture,
+)
+from rl_training.reports.runs import RunRecord
+from rl_training.reports.table import by_number, is_error
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

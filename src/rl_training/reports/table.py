@@ -11,19 +11,20 @@ from rl_training.config import TrainConfig
 from rl_training.core.errors import ConfigError, nearest
 from rl_training.core.options import options_with
 from rl_training.core.statistics import bootstrap_interval, interquartile_mean
-from rl_training.reports.runs import RunRecord as RunRecord
-from rl_training.reports.runs import estimated_value as estimated_value
-from rl_training.reports.runs import read_runs as read_runs
-from rl_training.reports.sweep_folder import ALGORITHM, is_task_option
+from rl_training.reports.runs import ALGORITHM, RunRecord, is_task_option
 
 PREFERRED = ("normalized_score", "return_mean", "fqe_value")
 """Metrics that runs may be chosen by."""
+
 HELD_OUT = ("action_mse", "action_agreement", "td_error")
 """Metrics that are shown where there is no other. They say what is broken, not what is good, so that nothing is chosen
 by them unless a user names them."""
+
 LOWER_IS_BETTER = ("td_error", "action_mse")
+
 FEWEST_RUNS = 3
 """Fewer runs say nothing about how much runs differ, so there is no interval and no band."""
+
 NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
 
 

@@ -7,7 +7,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rl_training.reports.pictures import COLOURS, save_picture
+from rl_training.reports.plots import COLOURS, save_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,58 +6,79 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from rl_training.acting.evaluation import EvaluationResult, evaluate_policy
-from rl_training.acting.policy import Policy
-from rl_training.acting.scores import normalized_score
+from rl_training.acting import EvaluationResult, Policy, evaluate_policy, normalized_score
 from rl_training.algorithms import ALGORITHMS
 from rl_training.config import TrainConfig
 from rl_training.core.errors import ConfigError, nearest
-from rl_training.runtime.callbacks import Callback, EarlyStoppingCallback
+from rl_training.runtime.assembly import open_session
+from rl_training.runtime.callbacks import (
+    Callback,
+    CheckpointCallback,
+    EarlyStoppingCallback,
+    ThresholdCallback,
+    TimeBudgetCallback,
+    VideoCallback,
+)
 from rl_training.runtime.controls import EarlyStoppingConfig
-from rl_training.runtime.run_options import read_options
+from rl_training.runtime.faults import log_trace, traces_logged
+from rl_training.runtime.fine_tuning import fine_tuning_config
+from rl_training.runtime.progress import ProgressCallback
+from rl_training.runtime.run_data import Split, find_task, load_data, log_of_run
+from rl_training.runtime.run_options import (
+    BoundConfig,
+    ConfigSource,
+    RunOptions,
+    bind_hyper,
+    bind_options,
+    find_algorithm,
+    merge,
+    missing_files,
+    mode_defaults,
+    option_groups,
+    plain_config,
+    read_options,
+    read_saved_config,
+)
 from rl_training.runtime.schedules import ScheduleSpec, resolve_schedule_value
-from rl_training.runtime.train import collect, evaluate, predict, resume, train
-from rl_training.runtime.trainer import TrainerState, TrainResult
-from rl_training.storage.upload import fetch_run
+from rl_training.runtime.train import (
+    defining_options,
+    find_same,
+    resume,
+    train,
+    train_missing,
+    train_or_resume,
+)
+from rl_training.runtime.trainer import Session, TrainerState, TrainResult
+from rl_training.storage import fetch_run
 
 if TYPE_CHECKING:
-    from rl_training.policies.export.bundle import Export, export_policy
-    from rl_training.policies.saved import SavedPolicy, load_policy
+    from rl_training.policies import (
+        SavedPolicy,
+        collect,
+        evaluate,
+        load_policy,
+        predict,
+    )
+    from rl_training.policies.export import Export, export_policy
 
 __all__ = [
-    "Callback",
-    "EarlyStoppingCallback",
-    "EarlyStoppingConfig",
-    "EvaluationResult",
-    "Export",
-    "Policy",
-    "SavedPolicy",
-    "ScheduleSpec",
-    "TrainResult",
-    "TrainerState",
-    "collect",
-    "evaluate",
-    "evaluate_policy",
-    "export_policy",
-    "fetch_run",
-    "load_policy",
-    "normalized_score",
-    "predict",
-    "read_options",
-    "resolve_schedule_value",
-    "resume",
-    "train",
-]
+    "BoundConfig", "Callback", "CheckpointCallback", "ConfigSource", "EarlyStoppingCallback", "EarlyStoppingConfig",
+    "EvaluationResult", "Export", "Policy", "ProgressCallback", "RunOptions", "SavedPolicy", "ScheduleSpec", "Session",
+    "Split", "ThresholdCallback", "TimeBudgetCallback", "TrainResult", "TrainerState", "VideoCallback", "bind_hyper",
+    "bind_options", "collect", "defining_options", "evaluate", "evaluate_policy", "export_policy", "fetch_run",
+    "find_algorithm", "find_same", "find_task", "fine_tuning_config", "load_data", "load_policy", "log_of_run",
+    "log_trace", "merge", "missing_files", "mode_defaults", "normalized_score", "open_session", "option_groups",
+    "plain_config", "predict", "read_options", "read_saved_config", "resolve_schedule_value", "resume",
+    "traces_logged", "train", "train_missing", "train_or_resume",
+]  # fmt: skip
 # From here on `__getattr__` answers for it, so that algorithms registered later are in it too.
 _NAMES: list[str] = globals().pop("__all__")
 
 
 # Policies are made of runs, so their modules import this one: these names are looked up when they are asked for.
 _POLICIES = {
-    "Export": "rl_training.policies.export.bundle",
-    "SavedPolicy": "rl_training.policies.saved",
-    "export_policy": "rl_training.policies.export.bundle",
-    "load_policy": "rl_training.policies.saved",
+    **dict.fromkeys(("Export", "export_policy"), "rl_training.policies.export"),
+    **dict.fromkeys(("SavedPolicy", "collect", "evaluate", "load_policy", "predict"), "rl_training.policies"),
 }
 
 

@@ -11,14 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl_training.acting.collecting import Collector, LocalCollector, Stepper
-from rl_training.acting.evaluation import EvaluationResult, evaluate_policy
-from rl_training.acting.policy import Policy
+from rl_training.acting import Collector, EvaluationResult, LocalCollector, Policy, Stepper, evaluate_policy
 from rl_training.algorithms import Algorithm
-from rl_training.compilation.performance import can_compile, check_precision, compiled_from, default_device
+from rl_training.compilation import can_compile, check_precision, compiled_from
 from rl_training.config import TrainConfig
 from rl_training.core.batches import Rollout
 from rl_training.core.errors import CheckpointError, ConfigError, DatasetError, nearest
+from rl_training.core.machine import default_device
 from rl_training.core.rewards import RewardTransformConfig
 from rl_training.core.spaces import SpaceSpec
 from rl_training.data import (
@@ -30,25 +29,18 @@ from rl_training.data import (
     source_for,
     with_n_step,
 )
-from rl_training.diagnostics.guards import Guards
-from rl_training.diagnostics.held_out import diagnose
-from rl_training.diagnostics.model_check import try_policy
+from rl_training.diagnostics import Guards, diagnose, try_policy
 from rl_training.envs import Task, goal_task, make_env, make_vector_env, reward_transform
-from rl_training.ope.policy_value import VALUE, PolicyValue
+from rl_training.ope import VALUE, PolicyValue
 from rl_training.runtime.callbacks import Callback, EarlyStoppingCallback
 from rl_training.runtime.fine_tuning import FineTuning, begin_with_checkpoint
-from rl_training.runtime.introduction import introduce
-from rl_training.runtime.plan import Plan, make_plan, rollout_rows
-from rl_training.runtime.run_data import Data, find_task, load_data, with_columns
+from rl_training.runtime.progress import introduce
+from rl_training.runtime.run_data import Data, find_task, load_data, log_of_run, with_columns
 from rl_training.runtime.run_options import RunOptions, check_action_kind
 from rl_training.runtime.saving import load_session, session_tree
+from rl_training.runtime.schedules import Plan, make_plan, rollout_rows
 from rl_training.runtime.trainer import Session, TrainerState
-from rl_training.selection.evaluation_data import log_of_run
-from rl_training.storage.checkpoint import save_checkpoint
-from rl_training.storage.checkpoint_schema import refusing_broken_state
-from rl_training.storage.replay_files import ReplayStore
-from rl_training.storage.run_directory import RunDirectory
-from rl_training.storage.upload import begin_uploads
+from rl_training.storage import ReplayStore, RunDirectory, begin_uploads, refusing_broken_state, save_checkpoint
 
 PRIOR_STREAM = 0x9E3779B9
 """Added to a run's seed for the draws of prior data: those from the buffer have the seed itself, and both parts of a

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from rl_training.acting.evaluation import EVAL_SEED
-from rl_training.acting.video import check_video, record_policy
+from rl_training.acting import EVAL_SEED, check_video, record_policy
 from rl_training.core.batches import Metrics
 from rl_training.core.errors import ConfigError, nearest
 from rl_training.runtime.controls import EarlyStoppingConfig

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rl_training.algorithms import Algorithm
-from rl_training.compilation.performance import can_compile
+from rl_training.compilation import can_compile
 from rl_training.core.batches import Batch
 from rl_training.core.spaces import SpaceSpec
 

@@ -8,16 +8,18 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from rl_training.algorithms.base.algorithm import Mode
-from rl_training.compilation.performance import CompileOption
+from rl_training.algorithms.base import Mode
+from rl_training.compilation import CompileOption
 from rl_training.config import PathText
 from rl_training.core.errors import LARGEST_BATCH, ConfigError
 from rl_training.core.options import MODES, option, options, refuse_unused
-from rl_training.data.collect import LONGEST_EPISODE
+from rl_training.data import LONGEST_EPISODE
 from rl_training.runtime.schedules import ScheduleSpec, as_schedule
 
 Ratio = Annotated[float, Field(ge=0, le=1)] | Literal["proportional"]
+
 Schedule = Annotated[ScheduleSpec, BeforeValidator(as_schedule)]
+
 replay_option = partial(option, resume="fixed_while_acting", off_policy=True)
 """An option of learning from a replay buffer, which a run that acts keeps."""
 
@@ -166,36 +168,3 @@ class ControlOptions:
         if self.max_epochs is not None:
             limits.append((self.max_epochs * updates_per_epoch, f"reached max_epochs ({self.max_epochs})"))
         return min(limits, key=lambda limit: limit[0])
-
-
-@options
-class GuardOptions:
-    """What a run watches at every log line and checkpoint, and what it does when something has gone wrong.
-
-    Each threshold belongs to one guard. A guard whose threshold is null does not look.
-    """
-
-    on_divergence: Literal["stop", "warn", "rollback"] = option(
-        "warn",
-        "what a guard does: end the run, only say so, or go back to the last good checkpoint with half the learning "
-        "rate, at most three times; a loss that is no number ends the run unless it goes back",
-    )
-    guard_value_slack: float | None = option(
-        1.0, "how far values may lie beyond the range that the rewards allow, in widths of that range", ge=0
-    )
-    guard_saturation: float | None = option(
-        0.99, "share of the policy's actions on the same bound from which the actor counts as saturated", gt=0, le=1
-    )
-    guard_action_spread: float | None = option(
-        1e-6, "largest spread of the policy's actions over observations at which the actor counts as dead", ge=0
-    )
-    guard_weight_growth: float | None = option(
-        100.0, "how many times as large as at the start the weights of a network may become", gt=1
-    )
-    guard_ensemble_spread: float | None = option(
-        1e-5, "spread of critics over their size, at random actions, below which the ensemble has collapsed", ge=0
-    )
-    guard_clone_error: float | None = option(
-        1.5, "error of a behaviour clone over that of the best constant action, from which it does not fit", gt=1
-    )
-    guard_clone_after: int = option(1000, "updates that a behaviour clone has to fit before its guard looks", ge=0)

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rl_training.core.errors import OwnCodeError, UserError
+from rl_training.core.errors import UserCodeError, UserError
 from rl_training.core.user_code import own_code_failed, resume_command
 from rl_training.runtime.saving import save_latest
 
@@ -60,7 +60,7 @@ def faults_recorded(session: Session) -> Iterator[None]:
     """
     try:
         yield
-    except OwnCodeError as error:
+    except UserCodeError as error:
         log_trace(error, session.run.path / LOG)
         error.remarks = (*error.remarks, *_saved(session))
         raise
@@ -73,7 +73,7 @@ def faults_recorded(session: Session) -> Iterator[None]:
         raise
 
 
-def _fault_of_callback(session: Session, error: BaseException) -> OwnCodeError | None:
+def _fault_of_callback(session: Session, error: BaseException) -> UserCodeError | None:
     """The words for a callback of the user's own that raised; None if something else did."""
     own = [each for each in session.callbacks if not type(each).__module__.startswith("rl_training.")]
     for frame, _ in traceback.walk_tb(error.__traceback__):
@@ -135,7 +135,7 @@ class BeforeEvents:
 
 
 @contextmanager
-def made_again_if_they_fail(session: Session) -> Iterator[None]:
+def repeat_on_resume(session: Session) -> Iterator[None]:
     """Around the events after a block: if one of them fails, a resumed run makes all of them again."""
     state, config = session.state, session.config
     intervals = (config.log_interval, config.checkpoint_interval, session.options.controls.eval_interval)

@@ -26,9 +26,7 @@ from rl_training.runtime.run_options import (
     plain_config,
     read_options,
 )
-from rl_training.storage.checkpoint import load_networks
-from rl_training.storage.checkpoint_schema import open_checkpoint
-from rl_training.storage.find import find_checkpoint
+from rl_training.storage import find_checkpoint, load_networks, open_checkpoint
 
 Rewards = Sequence[Mapping[str, Any]]
 """The transforms of rewards, one after the other, in numbers."""

@@ -6,14 +6,13 @@ import math
 import time
 
 from rl_training.core.errors import DivergedError
-from rl_training.diagnostics.guards import LOWER, Alarm
-from rl_training.runtime.disk_use import introduce_disk_use
-from rl_training.runtime.divergence import answer, went_back
-from rl_training.runtime.faults import faults_recorded, made_again_if_they_fail
+from rl_training.diagnostics import LOWER, Alarm
+from rl_training.runtime.faults import faults_recorded, repeat_on_resume
 from rl_training.runtime.fine_tuning import FineTuning
-from rl_training.runtime.saving import save, save_latest
+from rl_training.runtime.progress import introduce_disk_use
+from rl_training.runtime.saving import answer, rolled_back, save, save_latest
 from rl_training.runtime.trainer import Session, TrainResult
-from rl_training.storage.run_directory import write_json
+from rl_training.storage import write_json
 
 
 def train_session(session: Session) -> TrainResult:
@@ -66,7 +65,7 @@ def _collect(session: Session) -> bool:
 
 def finish_block(session: Session) -> None:
     """What comes after a block, all of it; if something in it fails, all of it comes again in a resumed run."""
-    with made_again_if_they_fail(session):
+    with repeat_on_resume(session):
         after_block(session)
 
 
@@ -93,7 +92,7 @@ def after_block(session: Session) -> None:
         return
     # When a run is interrupted is chance: what it saves then is no checkpoint to go back to.
     is_due = saves or ended or (state.should_stop and not state.interrupted)
-    if is_due and went_back(session, session.find_broken()):
+    if is_due and rolled_back(session, session.find_broken()):
         evaluate_initial_policy(session)
     elif is_due or state.should_stop:
         save_latest(session, good=is_due)
@@ -106,7 +105,7 @@ def _log_and_evaluate(session: Session, *, logs: bool, evaluates: bool) -> bool:
         return True
     if evaluates:
         if (broken := session.find_broken()) is not None:
-            return went_back(session, broken)
+            return rolled_back(session, broken)
         evaluate_now(session)
     # A callback may have ended the run.
     is_late = state.should_stop and not state.interrupted and state.update_count > session.logged_updates
@@ -144,7 +143,7 @@ def log(session: Session) -> bool:
     metrics |= state.drain_log(metrics)
     session.mark_time()
     session.run.write_metrics("train", metrics)
-    if went_back(session, broken, metrics):
+    if rolled_back(session, broken, metrics):
         return True
     for callback in session.callbacks:
         callback.on_update_end(state, metrics)

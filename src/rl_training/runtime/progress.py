@@ -1,9 +1,11 @@
-"""The progress of a run, on a terminal or in a log file."""
+"""What a run says at its start, while it works and at its end."""
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -11,14 +13,24 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from rl_training.config import TrainConfig
 from rl_training.core.batches import Metrics
-from rl_training.core.text import clock_text, metrics_text
+from rl_training.core.spaces import ActionSpace, BoxActions
+from rl_training.core.text import clock_text, metrics_text, size_text
+from rl_training.data import TransitionDataset
+from rl_training.envs import Task
 from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.run_data import Data
+from rl_training.runtime.run_options import RunOptions
+from rl_training.runtime.schedules import Plan
+from rl_training.storage import UPLOADS, policy_path
 
 if TYPE_CHECKING:
-    from rl_training.runtime.trainer import TrainerState
+    from rl_training.runtime.trainer import Session, TrainerState
+
 
 LOSSES = ("critic_loss", "actor_loss", "value_loss", "q_mean")
+
 SCORES = ("success_rate", "normalized_score", "return_mean", "td_error", "action_mse")
 
 
@@ -137,3 +149,154 @@ class ProgressCallback(Callback):
         """The time to the end at this speed."""
         speed = self.speed(state)
         return clock_text(max(state.total - state.global_step, 0) / speed) if speed > 0 else "?"
+
+
+SHOWN_BOUNDS = 3
+"""Dimensions of actions whose bounds are shown where they differ."""
+
+
+def introduce(
+    config: TrainConfig,
+    options: RunOptions,
+    plan: Plan,
+    *,
+    data: Data | None,
+    task: Task | None,
+    compiled_from: int | None = None,
+) -> tuple[str, ...]:
+    """A few lines, each with a word in front of it that says what it is about."""
+    lines = [] if data is None else _data_lines(options, data)
+    if task is not None and options.mode != "offline":
+        lines.append(("environment", f"{config.env_id}: {task.describe()}"))
+    spaces = data.spaces if data is not None else task.spaces if task is not None else None
+    if spaces is not None:
+        lines.append(("actions", f"{bounds_text(spaces.action)}, {_origin(config, data)}"))
+    if options.mode != "offline":
+        lines.append(("learning", _learning(plan)))
+    lines.append(("evaluation", _evaluation(config, options, data)))
+    if compiled_from:
+        lines.append(("compilation", f"from update {compiled_from} on; until then, graphs are compiled beside the run"))
+    if config.upload_url is not None:
+        lines.append(("upload", f"complete checkpoints, to {config.upload_url}"))
+    return tuple(f"{word:<12}{text}" for word, text in lines)
+
+
+def _data_lines(options: RunOptions, data: Data) -> list[tuple[str, str]]:
+    parts = [part for part in (data.dataset, data.dataset.validation) if part is not None]
+    rows, episodes = sum(map(len, parts)), sum(_episodes(part) for part in parts)
+    average = "" if data.mean_return is None else f", mean return {data.mean_return:.4g}"
+    terminated = sum(int(part.dones.sum()) for part in parts)
+    name = options.data.dataset_path or options.data.dataset_id or options.data.name()
+    return [
+        ("data", f"{name}: {rows} transitions in {_count(episodes, 'episode')}{average}"),
+        ("ends", f"{_count(terminated, 'episode')} terminated, {episodes - terminated} ended otherwise (time limits)"),
+        *(("audit", text) for text in _audit_lines(data)),
+    ]
+
+
+def _audit_lines(data: Data) -> list[str]:
+    """What the cheap checks found, but for what the notes of the dataset say already."""
+    findings = data.audit.get("findings", ())
+    if not findings:
+        return ["nothing unusual in a quick look; `rl-training data audit` looks closer"]
+    told = " ".join(data.dataset.notes)
+    return [
+        f"{each['verdict']}: {each['message']}; {each['advice']}" for each in findings if each["message"] not in told
+    ]
+
+
+def _episodes(part: TransitionDataset) -> int:
+    return int(part.episode_ends.sum())
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def bounds_text(actions: ActionSpace) -> str:
+    """The kind of actions, and their bounds."""
+    if not isinstance(actions, BoxActions):
+        return str(actions)
+    pairs = list(dict.fromkeys(zip(actions.low, actions.high, strict=True)))
+    shown = [f"[{low:g}, {high:g}]" for low, high in pairs[:SHOWN_BOUNDS]]
+    more = ", ..." if len(pairs) > SHOWN_BOUNDS else ""
+    return f"{actions} within {', '.join(shown)}{more}"
+
+
+def _origin(config: TrainConfig, data: Data | None) -> str:
+    if data is None or config.env_id is not None:
+        return f"as {config.env_id} has them"
+    return data.origin
+
+
+def _learning(plan: Plan) -> str:
+    if plan.pretrain:
+        return f"{plan.pretrain} updates on the data, then with {_count(plan.total - plan.pretrain, 'step')}"
+    starts = f"from step {plan.learning_starts} on" if plan.learning_starts else "from the first step on"
+    acting = f", with random actions for {plan.random_steps} steps" if plan.random_steps else ""
+    return f"{starts}{acting}; {plan.updates} updates in all"
+
+
+def _evaluation(config: TrainConfig, options: RunOptions, data: Data | None) -> str:
+    interval, unit = options.controls.eval_interval, "updates" if options.mode == "offline" else "steps"
+    when = "at the end" if interval is None else f"every {interval} {unit}, and at the end"
+    judged = []
+    if config.env_id is not None:
+        judged.append(f"{_count(config.eval_episodes, 'episode')} in {config.env_id}")
+    held_out = None if data is None else data.dataset.validation
+    if held_out is not None:
+        judged.append(f"diagnostics on {_count(_episodes(held_out), 'episode')} held out ({len(held_out)} transitions)")
+    return f"{' and '.join(judged)}, {when}" if judged else "none: there is no environment, and nothing is held out"
+
+
+def foresee(session: Session) -> int:
+    """About how many bytes the whole run takes when it has ended, judged by its latest checkpoint."""
+    config, plan = session.config, session.plan
+    count = plan.total // config.checkpoint_interval + 2
+    kept = count if config.keep_checkpoints == "all" else min(config.keep_checkpoints, count)
+    has_best = session.best_metric is not None
+    return (kept + has_best) * session.checkpoint_bytes + count * _policy_bytes(session) + _replay_bytes(session)
+
+
+def introduce_disk_use(session: Session) -> None:
+    """Say at the start what a checkpoint and the run take, and if there is not enough room."""
+    total, free = foresee(session), shutil.disk_usage(session.run.path).free
+    # Files that are being uploaded come and go, and are links.
+    kept = (path for path in session.run.path.iterdir() if path.name != UPLOADS)
+    taken = sum(path.stat().st_size for each in kept for path in (each, *each.rglob("*")) if path.is_file())
+    sizes = f"a checkpoint takes {size_text(session.checkpoint_bytes)}, the run about {size_text(total)}"
+    session.state.introduction = (*session.state.introduction, f"{'disk':<12}{sizes}; {size_text(free)} are free")
+    if total - taken > free:
+        short = f"the run takes about {size_text(total - taken)} more, and {size_text(free)} are free"
+        advice = "make room, or choose a larger checkpoint_interval or a smaller keep_checkpoints"
+        session.state.notes = (*session.state.notes, f"{short} at {session.run.path}: {advice}")
+
+
+def warn_of_full_disk(session: Session) -> None:
+    """Say beforehand if there is no room for the next checkpoint, once until there is room again."""
+    # A checkpoint is written beside the one before it, and its policy file first.
+    needed = session.checkpoint_bytes + _policy_bytes(session)
+    free = shutil.disk_usage(session.run.path).free
+    if free < needed and not session.is_disk_short:
+        warnings.warn(
+            f"{session.run.path}: {size_text(free)} are free, and the next checkpoint needs {size_text(needed)}: make "
+            "room, or the run ends there",
+            stacklevel=3,
+        )
+    session.is_disk_short = free < needed
+
+
+def _policy_bytes(session: Session) -> int:
+    path = policy_path(session.run.path, session.state.global_step)
+    return path.stat().st_size if path.is_file() else 0
+
+
+def _replay_bytes(session: Session) -> int:
+    """The rows of the buffer; the best checkpoint may need as many again, which have been overwritten since."""
+    if session.store is None:
+        return 0
+    buffer, steps = session.store.buffer, max(session.plan.total - session.plan.pretrain, 0)
+    row = sum(column[:1].nbytes for column in buffer.fields.values())
+    capacity = session.options.online.buffer_capacity
+    overwritten = min(capacity, max(steps - capacity, 0)) if session.best_metric is not None else 0
+    return (min(capacity, steps) + overwritten) * row

@@ -5,27 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
-from torch import Tensor
+from typing import Any, Literal
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import ConfigError, DatasetError
 from rl_training.core.spaces import BoxActions, DiscreteActions, SpaceSpec
-from rl_training.data import DataOptions, TransitionDataset, load_transition_dataset
-from rl_training.data.audit_data import TrainingAudit
-from rl_training.data.dataset_loaders import LOGGED_REWARDS
-from rl_training.data.fields import REWARDS_HINT
-from rl_training.data.masks import with_all_possible, with_masks_first
-from rl_training.data.timing import StepTimes, step_times
+from rl_training.data import (
+    LOGGED_REWARDS,
+    REWARDS_HINT,
+    DataOptions,
+    StepTimes,
+    TrainingAudit,
+    TransitionDataset,
+    concatenate_datasets,
+    fit_masks,
+    fit_spaces,
+    load_transition_dataset,
+    step_times,
+    with_masks_of_env,
+    with_spaces_of_data,
+)
 from rl_training.envs import Task, make_native_env, reward_transform, try_out
+from rl_training.ope import EvaluationLog
 from rl_training.runtime.run_options import RunOptions
 
 DEFAULT_VALIDATION = 0.1
-BY_LARGEST = "as the largest logged one suggests"
-SHOWN_CHOICES = 6
 
 
 @dataclass(frozen=True)
@@ -125,7 +129,7 @@ def load_data(
     else:
         origin = str(env_id)
         _refuse_stated_spaces(data_options)
-        dataset = _with_masks(fit_spaces(dataset, spaces, origin), spaces, origin)
+        dataset = with_masks_of_env(fit_spaces(dataset, spaces, origin), spaces, origin)
     if data_options.clip_actions and isinstance(spaces.action, BoxActions):
         dataset = dataset.with_clipped_actions(spaces.action.low, spaces.action.high)
     _check_actions(dataset, spaces, origin)
@@ -218,97 +222,6 @@ def _refuse_stated_spaces(options: DataOptions) -> None:
         raise ConfigError("num_actions comes from the environment; leave it out or set env_id: null")
 
 
-def fit_spaces(dataset: TransitionDataset, spaces: SpaceSpec, origin: str) -> TransitionDataset:
-    """The dataset with actions of the spaces' kind; one that does not fit them is refused."""
-    if dataset.obs_dim != spaces.feature_dim:
-        raise DatasetError(f"the dataset has obs_dim {dataset.obs_dim}, {origin} has {spaces.feature_dim}")
-    return dataset.with_actions_of(spaces.action, origin)
-
-
-def _with_masks(dataset: TransitionDataset, spaces: SpaceSpec, env_id: str) -> TransitionDataset:
-    """The dataset with masks if the environment gives masks; one that has them where the environment does not."""
-    has_masks = "valid_actions" in dataset.fields
-    if has_masks and not spaces.is_masked:
-        hint = f"give {env_id} a method action_masks(), or leave valid_actions out of the data"
-        raise DatasetError(f"the data says which actions were possible, and {env_id} does not: {hint}")
-    if has_masks or not spaces.is_masked:
-        return dataset
-    note = f"{env_id} says which actions are possible and the data does not: all count as possible in the data"
-    return with_all_possible(dataset, spaces.action_dim).with_notes(note)
-
-
-def fit_masks(dataset: TransitionDataset, spaces: SpaceSpec) -> tuple[TransitionDataset, SpaceSpec]:
-    """The dataset with its masks before its observations, and the spaces for that."""
-    width, count = dataset.valid_actions.shape[1], spaces.action_dim
-    if width != count:
-        raise DatasetError(f"valid_actions has {width} columns, and there are {count} choices: one column per choice")
-    return with_masks_first(dataset), spaces if spaces.is_masked else spaces.with_mask()
-
-
-def with_spaces_of_data(dataset: TransitionDataset, options: DataOptions) -> tuple[TransitionDataset, SpaceSpec, str]:
-    """The spaces that the options or the data imply, where there is no environment to ask, and who says so."""
-    if options.num_actions is not None and not dataset.is_discrete and dataset.action_dim == 1:
-        whole = bool((dataset.actions == dataset.actions.round()).all())
-        dataset = dataset.map_actions(lambda values: values[:, 0].long()) if whole else dataset
-    if dataset.is_discrete:
-        count, says = choices_of_data(dataset, options)
-        if says == BY_LARGEST:
-            dataset = dataset.with_notes(f"taken to be all there are: {count} choices; set num_actions if more exist")
-        return dataset, SpaceSpec.vector(dataset.obs_dim, DiscreteActions(count)), says
-    if options.num_actions is not None:
-        raise ConfigError("num_actions does not go with actions that are no whole numbers; set action_low, action_high")
-    low, high, says = options.action_low, options.action_high, "as the config says"
-    if low is None or high is None:
-        low, high, says = _logged_bounds([part.numpy(force=True) for part in _actions(dataset)])
-    if not len(low) == len(high) == dataset.action_dim:
-        raise ConfigError(
-            f"action_low and action_high must have {dataset.action_dim} numbers, got {len(low)} and {len(high)}"
-        )
-    return dataset, SpaceSpec.vector(dataset.obs_dim, BoxActions(low, high)), says
-
-
-def _actions(dataset: TransitionDataset) -> list[Tensor]:
-    """Those of rows to train on, and of rows that are held out."""
-    return [part.actions for part in (dataset, dataset.validation) if part is not None]
-
-
-def choices_of_data(dataset: TransitionDataset, options: DataOptions) -> tuple[int, str]:
-    """How many choices there are, and who says so."""
-    if options.action_low is not None:
-        raise ConfigError("action_low and action_high do not go with choices, which are integers; set num_actions")
-    named = dataset.columns.choices if dataset.columns is not None else ()
-    if named:
-        if options.num_actions not in (None, len(named)):
-            wrong = f"num_actions is {options.num_actions}, but the table has {len(named)} choices"
-            raise ConfigError(f"{wrong}; list them in choices")
-        return len(named), _choices_text(named)
-    if options.num_actions is not None:
-        return options.num_actions, "as the config says"
-    if "valid_actions" in dataset.fields:
-        return dataset.valid_actions.shape[1], "as many as masks have columns"
-    if dataset.num_choices is not None:
-        return dataset.num_choices, "as many as one-hot actions have columns"
-    return 1 + max(int(part.max()) for part in _actions(dataset)), BY_LARGEST
-
-
-def _choices_text(names: tuple[str, ...]) -> str:
-    return f"by name: {', '.join(names[:SHOWN_CHOICES])}{', ...' if len(names) > SHOWN_CHOICES else ''}"
-
-
-def _logged_bounds(parts: list[NDArray[np.float32]]) -> tuple[tuple[float, ...], tuple[float, ...], str]:
-    """[0, 1] or [-1, 1] where it holds all logged actions, else the smallest and largest of them; and which it is."""
-    bottom = np.min([part.min(axis=0) for part in parts], axis=0)
-    top = np.max([part.max(axis=0) for part in parts], axis=0)
-    says = "as the smallest and largest logged ones suggest: set action_low and action_high if others are possible"
-    if (bottom >= -1).all() and (top <= 1).all():
-        lowest = 0 if (bottom >= 0).all() and (top > 0).any() else -1
-        bottom, top, says = np.full_like(bottom, lowest), np.ones_like(top), "assumed since all logged ones are"
-    flat = np.flatnonzero(bottom == top)
-    if len(flat):
-        raise DatasetError(f"action column {flat[0]} is {bottom[flat[0]]:g} throughout; set action_low and action_high")
-    return tuple(map(float, bottom)), tuple(map(float, top)), says
-
-
 def _check_actions(dataset: TransitionDataset, spaces: SpaceSpec, origin: str) -> None:
     for part in [part for part in (dataset, dataset.validation) if part is not None]:
         spaces.action.check(part.actions, name="actions", origin=origin)
@@ -316,3 +229,27 @@ def _check_actions(dataset: TransitionDataset, spaces: SpaceSpec, origin: str) -
             # After the end of an episode there is no next action; what stands there means nothing.
             ends = part.episode_ends
             spaces.action.check(part.fields["next_actions"], name="next_actions", origin=origin, ignored=ends)
+
+
+Split = Literal["auto", "held-out", "all"]
+
+
+ENOUGH_HELD_OUT = 10
+"""Held-out episodes from which `auto` judges by them alone."""
+
+
+def log_of_run(dataset: TransitionDataset, spaces: SpaceSpec, split: Split = "auto") -> tuple[EvaluationLog, bool]:
+    """The episodes of a run's dataset to judge policies by, and whether these are held-out ones."""
+    held_out = dataset.validation
+    is_held_out = _chooses_held_out(held_out, split)
+    parts = [*([] if is_held_out else [replace(dataset, validation=None)]), *([] if held_out is None else [held_out])]
+    return EvaluationLog(parts[0] if len(parts) == 1 else concatenate_datasets(parts), spaces), is_held_out
+
+
+def _chooses_held_out(held_out: TransitionDataset | None, split: Split) -> bool:
+    """Whether only held-out episodes are judged by: if that is asked for, or if there are enough of them."""
+    if split == "all" or (split == "auto" and held_out is None):
+        return False
+    if held_out is None:
+        raise ConfigError("no episodes were held out: train with validation_fraction, or judge by all of them")
+    return split == "held-out" or len(held_out.episode_bounds()) >= ENOUGH_HELD_OUT

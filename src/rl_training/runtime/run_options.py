@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from rl_training.algorithms import ALGORITHMS, Algorithm
-from rl_training.algorithms.base.algorithm import Hyper, Mode
+from rl_training.algorithms.base import Hyper, Mode
 from rl_training.config import TrainConfig, parse_overrides, read_config
 from rl_training.core.batches import Rollout
 from rl_training.core.errors import ConfigError, nearest
 from rl_training.core.options import MODES, bind, given_options, options_with
 from rl_training.core.spaces import SpaceSpec
 from rl_training.data import DataOptions
+from rl_training.diagnostics import GuardOptions
 from rl_training.envs import reward_transform
-from rl_training.runtime.controls import ControlOptions, GuardOptions, LoopOptions, OnlineOptions
+from rl_training.runtime.controls import ControlOptions, LoopOptions, OnlineOptions
 
 ConfigSource: TypeAlias = "TrainConfig | Mapping[str, Any] | str | Path"
 """A configuration: a record, the mapping it is made of, the path of a YAML file, a packaged name, or an algorithm."""

@@ -1,23 +1,42 @@
-"""The state of a run: to a checkpoint and back."""
+"""Saving a run, resuming it from the right file, and going back to a good checkpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from rl_training.acting.policy import spectators
-from rl_training.core.errors import TrainingError
+from rl_training.acting import unused_in_acting
+from rl_training.config import TrainConfig, load_config, read_config
+from rl_training.core.errors import CheckpointError, ConfigError, DamagedError, TrainingError
 from rl_training.core.files import writing
+from rl_training.diagnostics import OUTSIDE, Alarm
 from rl_training.models import Model
-from rl_training.runtime.disk_use import warn_of_full_disk
-from rl_training.storage.checkpoint import LATEST, link_checkpoint, load_networks, numbered_checkpoints, save_checkpoint
-from rl_training.storage.policy_files import POLICY_ONLY, policy_path
+from rl_training.runtime.progress import warn_of_full_disk
+from rl_training.runtime.trainer import Session
+from rl_training.storage import (
+    LATEST,
+    MOST_ROLLBACKS,
+    POLICY_ONLY,
+    RunDirectory,
+    drop_policies,
+    link_checkpoint,
+    load_networks,
+    numbered_checkpoints,
+    open_checkpoint,
+    policy_path,
+    refuse_foreign,
+    save_checkpoint,
+    saved_spans,
+)
 
 if TYPE_CHECKING:
-    from rl_training.diagnostics.guards import Alarm
+    from rl_training.diagnostics import Alarm
     from rl_training.runtime.callbacks import Callback
     from rl_training.runtime.trainer import Session
 
@@ -196,5 +215,241 @@ def policy_tree(session: Session) -> dict[str, Any]:
 
 
 def _acting(model: Model, names: Iterable[str]) -> list[str]:
-    left_out = spectators(model)
+    left_out = unused_in_acting(model)
     return [name for name in names if name.split(".")[1] not in left_out]
+
+
+BEST = "best.pt"
+
+DEFINING = ("algo", "seed", "env_id")
+"""Options by which a checkpoint is told from those of other runs, where it carries no identity."""
+
+
+class Saved(NamedTuple):
+    """The state of a run on disk, and the file it is in."""
+
+    path: Path
+    tree: dict[str, Any]
+
+
+def read_state(run: RunDirectory, path: Path) -> Saved:
+    """The state in a checkpoint, which must be whole and of this run."""
+    tree = open_checkpoint(path)
+    refuse_foreign(path, tree, run.run_id)
+    _refuse_other_options(path, tree, run.path / "config.yaml")
+    return Saved(path, tree)
+
+
+def newest_state(run: RunDirectory) -> Saved | None:
+    """The newest state of a run that is whole; files that are damaged are named in a warning.
+
+    None where there is no checkpoint: a run that was killed before the first.
+    """
+    latest, problems = run.checkpoints / LATEST, []
+    files = list(_newest_first(run.checkpoints))
+    if files and not latest.exists():
+        problems.append(f"{latest} is missing")
+    for path in files:
+        try:
+            saved = read_state(run, path)
+        except DamagedError as error:
+            problems.append(str(error))
+            continue
+        if problems:
+            step = saved.tree["trainer"]["state"]["global_step"]
+            warnings.warn(f"{'; '.join(problems)}: going on from {path}, timestep {step}", stacklevel=3)
+        return saved
+    if files:
+        raise DamagedError(f"no checkpoint in {run.checkpoints} is whole: {'; '.join(problems)}")
+    return None
+
+
+def settle(session: Session, saved: Saved | None, *, is_named: bool, is_changed: bool) -> None:
+    """Make the directory agree with the state that a run goes on from.
+
+    The checkpoint may have been named, and options may have changed. The latest checkpoint comes first, at one stroke.
+    Everything else follows from it: if a kill prevents that, the next `resume` does it.
+    """
+    run, state = session.run, session.state
+    if is_changed:
+        state.should_stop, state.stop_reason = False, None
+        session.branches.append(state.global_step)
+    numbered = numbered_checkpoints(run.checkpoints)
+    _keep_rows(session)
+    best, is_stale = run.checkpoints / BEST, _is_best_stale(session, is_named=is_named)
+    restored = None if state.best_step is None else numbered.get(state.best_step)
+    if is_stale and is_changed and restored is None:
+        # The next evaluation is the best: what was better than it is gone.
+        state.best_score, state.best_step, session.best_metrics = None, None, {}
+    if saved is None:
+        run.set_metrics_aside()
+    is_moved = saved is not None and saved.tree["config"].get("upload_url") != session.config.upload_url
+    if _lacks_good(session) or is_changed or is_moved or saved is None or saved.path.name != LATEST:
+        # It says how the run ended, which it has not any more.
+        (run.path / "result.json").unlink(missing_ok=True)
+        write_latest(session)
+    session.checkpoint_bytes = (run.checkpoints / LATEST).stat().st_size
+    # Before the first timestep there is only the evaluation of an initial policy, which is made again.
+    run.rewind_metrics(state.event_step if state.global_step else -1, session.guards.rollbacks)
+    run.write_config(session.config)
+    if is_stale and restored is not None:
+        link_checkpoint(restored, BEST)
+    elif is_stale:
+        best.unlink(missing_ok=True)
+    for step, path in numbered.items():
+        if step > state.global_step:
+            path.unlink(missing_ok=True)
+    drop_policies(run.path, after=state.global_step)
+    # The last, since it deletes checkpoints. One of them may have become the best.
+    number_latest(session)
+    upload(session)
+
+
+def _lacks_good(session: Session) -> bool:
+    """Whether guards have no checkpoint to go back to, so that the state that the run goes on from must be one.
+
+    A kill may have come before the last good one got its number, or the file is gone.
+    """
+    guards, folder = session.guards, session.run.checkpoints
+    if guards.good is not None and not (folder / guards.good).exists():
+        guards.good = None
+    return guards.goes_back and guards.good is None
+
+
+def _keep_rows(session: Session) -> None:
+    """Keep the rows that the checkpoints of the run refer to, as far as these can be read."""
+    store = session.store
+    for path in session.run.checkpoints.glob("*.pt"):
+        with suppress(DamagedError):
+            if store is not None:
+                store.keep(path.name, saved_spans(path))
+
+
+def _is_best_stale(session: Session, *, is_named: bool) -> bool:
+    """Whether the best checkpoint is one that the run has left behind: of other options, or later than a named one."""
+    path, step = session.run.checkpoints / BEST, session.state.global_step
+    if not path.exists():
+        return False
+    try:
+        trainer = open_checkpoint(path)["trainer"]
+    except DamagedError:
+        return is_named or bool(session.branches)
+    before, best_step = list(trainer.get("branches", ())), trainer["state"]["global_step"]
+    if before == session.branches:
+        return is_named and best_step > step
+    # Options have changed since, and it must have been saved before that.
+    shared = session.branches[: len(before)]
+    return before != shared or best_step > session.branches[len(before)]
+
+
+def saved_config(run_dir: Path) -> TrainConfig:
+    """The configuration that a run goes on with: that of its latest checkpoint, which `config.yaml` follows."""
+    try:
+        return TrainConfig(**open_checkpoint(run_dir / "checkpoints" / LATEST)["config"])
+    except DamagedError:
+        return load_config(run_dir / "config.yaml")
+
+
+def _newest_first(folder: Path) -> Iterator[Path]:
+    """The checkpoints in a folder, each file once, whatever names it has."""
+    seen = set()
+    for path in (folder / LATEST, *numbered_checkpoints(folder).values(), folder / BEST):
+        if path.exists() and path.stat().st_ino not in seen:
+            seen.add(path.stat().st_ino)
+            yield path
+
+
+def _refuse_other_options(path: Path, tree: Mapping[str, Any], config: Path) -> None:
+    """Refuse a checkpoint of another algorithm, seed or environment than the configuration beside it names."""
+    try:
+        stored = read_config(config)
+    except ConfigError:
+        # It is written again from the checkpoint.
+        return
+    others = [name for name in DEFINING if name in stored and stored[name] != tree["config"].get(name)]
+    if others:
+        theirs, ours = (", ".join(f"{name} {each[name]}" for name in others) for each in (tree["config"], stored))
+        raise CheckpointError(
+            f"{path} belongs to another run ({theirs}; this one has {ours}): put back the file of this run, or move "
+            "this one away"
+        )
+
+
+def rolled_back(session: Session, broken: Alarm | None, line: Mapping[str, float] | None = None) -> bool:
+    """Look at a run after some updates and do what `on_divergence` says; whether it is at an earlier checkpoint now.
+
+    `line` are the averages of a log line, if there is one. Guards that only warn do so at log lines.
+    """
+    guards, updates = session.guards, session.state.update_count
+    if broken is not None:
+        return answer(session, broken)
+    warns = guards.options.on_divergence == "warn"
+    if guards.looked == updates or (warns and line is None):
+        return False
+    alarms = guards.look(line or {}, updates)
+    if warns:
+        _warn(session, alarms)
+    return answer(session, *alarms) if alarms and not warns else False
+
+
+def answer(session: Session, alarm: Alarm, *others: Alarm) -> bool:
+    """Take a run back to its last good checkpoint, or end it if it may not go back, or not any more."""
+    times = len(session.guards.rollbacks)
+    more = [f"further guards that fired: {', '.join(each.guard for each in others)}"] if others else []
+    if not session.guards.goes_back or alarm.guard == OUTSIDE:
+        raise diverged(session, alarm, *more)
+    if times == MOST_ROLLBACKS:
+        raise diverged(session, alarm, *more, f"the run went back {times} times, each time with half the learning rate")
+    try:
+        saved = read_state(session.run, session.run.checkpoints / str(session.guards.good))
+    except CheckpointError as error:
+        raise diverged(session, alarm, *more, f"the run cannot go back: {error}") from None
+    _go_back(session, saved, alarm)
+    return True
+
+
+def _warn(session: Session, alarms: Sequence[Alarm]) -> None:
+    """Say what guards have begun to find since the last log line, and note what is over."""
+    guards = session.guards
+    for alarm in alarms:
+        if alarm.guard not in guards.raised:
+            warnings.warn(f"timestep {session.state.global_step}: {alarm}", stacklevel=2)
+            session.run.write_metrics("guard", _row(session, alarm, "warn"))
+    found = [alarm.guard for alarm in alarms]
+    for guard in guards.raised:
+        if guard not in found:
+            session.run.write_metrics("guard", {**session.counters(), "guard": guard, "action": "over"})
+    guards.raised = found
+
+
+def _go_back(session: Session, saved: Saved, alarm: Alarm) -> None:
+    """Load a good checkpoint, halve the learning rate, and make this the run's latest state.
+
+    The run goes on from there as one does that is resumed with other options. If it is killed before the state is
+    saved, it comes to the same alarm again. If it is killed after that, the checkpoint has the row of metrics.
+    """
+    guards, state = session.guards, session.state
+    noticed_at, reason, branches, rollbacks = state.global_step, state.stop_reason, session.branches, guards.rollbacks
+    session.is_going_back = True
+    load_session(session, saved.tree)
+    session.branches = [step for step in branches if step <= state.global_step]
+    guards.rollbacks = [*rollbacks, {}]
+    row = {**_row(session, alarm, "rollback"), "noticed_at": noticed_at, "rollbacks": len(guards.rollbacks)}
+    guards.rollbacks = [*rollbacks, {"kind": "guard", **row}]
+    settle(session, saved, is_named=True, is_changed=True)
+    # The events of the part that was left are not made again.
+    session.is_going_back, session.before_events = False, None
+    if state.interrupted:
+        state.should_stop, state.stop_reason = True, reason or "interrupted"
+    warnings.warn(
+        f"timestep {noticed_at}: {alarm}; the run went back to timestep {state.global_step} and goes on with "
+        f"{guards.learning_rate_factor:g} of the learning rate",
+        stacklevel=2,
+    )
+
+
+def _row(session: Session, alarm: Alarm, action: str) -> dict[str, Any]:
+    """What the metrics say about an alarm."""
+    value = alarm.value if math.isfinite(alarm.value) else None
+    found = {"guard": alarm.guard, "action": action, "value": value, "limit": alarm.limit, "message": str(alarm)}
+    return {**session.counters(), **found}

@@ -1,4 +1,4 @@
-"""The uses of a policy: train, resume, evaluate, predict, collect data."""
+"""Train and resume runs, by config, directory or name."""
 
 from __future__ import annotations
 
@@ -6,32 +6,23 @@ import signal
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, closing
-from functools import partial
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import torch
-from numpy.typing import ArrayLike, NDArray
-from typing_extensions import Unpack
 
-from rl_training.acting.evaluation import EpisodeOptions, EvaluationResult
-from rl_training.acting.policy import Policy, check_networks, model_part
-from rl_training.compilation.performance import keep_buffers, set_threads
+from rl_training.acting import check_networks, model_part
 from rl_training.config import TrainConfig, load_config
-from rl_training.core.cores import available_cores
 from rl_training.core.errors import CheckpointError, ConfigError, StorageError
+from rl_training.core.machine import available_cores, keep_buffers, set_threads
 from rl_training.core.options import bind, options_with
-from rl_training.core.randomness import forked
 from rl_training.core.signals import ENDING, answered
-from rl_training.core.spaces import SpaceSpec
-from rl_training.core.user_code import permit, resume_command
-from rl_training.data import TransitionDataset, as_dataset, check_destination, collect_dataset, write_dataset
-from rl_training.envs import GIVEN, env_id_for, is_known, make_native_env, space_spec
-from rl_training.policies.saved import check_algo, load_policy
+from rl_training.core.user_code import resume_command
+from rl_training.data import TransitionDataset, as_dataset
+from rl_training.envs import GIVEN, env_id_for, is_known
 from rl_training.runtime.assembly import open_session
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.checkpoints import Saved, newest_state, read_state, settle
-from rl_training.runtime.faults import traces_logged
 from rl_training.runtime.loop import train_session
 from rl_training.runtime.run_options import (
     BoundConfig,
@@ -44,14 +35,26 @@ from rl_training.runtime.run_options import (
     plain_config,
     read_options,
 )
-from rl_training.runtime.saving import save_latest
+from rl_training.runtime.saving import Saved, newest_state, read_state, save_latest, saved_config, settle
 from rl_training.runtime.trainer import Session, TrainResult
-from rl_training.storage.checkpoint import LATEST, refusing_other_networks, saved_spaces
-from rl_training.storage.find import find_unfinished
-from rl_training.storage.run_directory import RunDirectory, read_json, refuse_taken, run_of
-from rl_training.storage.sinks import check_sinks
-from rl_training.storage.trust import judge_names, remember_run
-from rl_training.storage.upload import check_upload
+from rl_training.storage import (
+    LATEST,
+    RunDirectory,
+    check_algo,
+    check_sinks,
+    check_trust,
+    check_upload,
+    fetch_if_missing,
+    find_unfinished,
+    is_finished,
+    is_run,
+    read_json,
+    refuse_taken,
+    refusing_other_networks,
+    remember_run,
+    run_of,
+    saved_spaces,
+)
 
 EARLIER = {"keep_checkpoints": "all"}
 """What options that runs of earlier versions do not have stood for: a run that is resumed loses no files by it."""
@@ -109,7 +112,7 @@ def resume(
     with closing(RunDirectory.take(_run_dir(path))) as run:
         saved = read_state(run, path) if path.is_file() else newest_state(run)
         config = TrainConfig(**{**EARLIER, **saved.tree["config"]}) if saved else load_config(run.path / "config.yaml")
-        judge_names(config.to_plain(), saved.path if saved else run.checkpoints / LATEST)
+        check_trust(config.to_plain(), saved.path if saved else run.checkpoints / LATEST)
         if env is not None:
             env_id_for(env, known_as=str(config.env_id))
         elif config.env_id is not None and config.env_id.startswith(GIVEN):
@@ -223,71 +226,102 @@ def _stop_on_signals(session: Session) -> AbstractContextManager[None]:
     return answered(ENDING, stop)
 
 
-def evaluate(
-    path: str | Path, *, episodes: int | None = None, num_envs: int | None = None, **options: Unpack[EpisodeOptions]
-) -> EvaluationResult:
-    """Raw returns of a checkpoint's policy over episodes with fixed seeds; the options are those of `SavedPolicy`."""
-    return load_policy(path).evaluate(episodes=episodes, num_envs=num_envs, **options)
+def train_or_resume(
+    config: ConfigSource | BoundConfig, *, callbacks: Sequence[Callback] = (), threads: int | None = None
+) -> TrainResult:
+    """Go on with the run of the config's `run_name` if there is one in its `output_dir`, else start it.
 
-
-def collect(
-    out: str,
-    *,
-    checkpoint: str | Path | None = None,
-    env_id: str | None = None,
-    env_kwargs: Mapping[str, Any] | None = None,
-    steps: int | None = None,
-    episodes: int | None = None,
-    stochastic: bool = True,
-    seed: int = 0,
-) -> TransitionDataset:
-    """Let a checkpoint's policy, or one that acts at random, make a dataset, and write it.
-
-    Rewards are raw. The environment is the checkpoint's own unless another is named.
+    A run that is not there, but has been uploaded to the config's `upload_url`, is fetched first. The run must have
+    been started with the same options. Its length may be another.
     """
-    if (steps is None) == (episodes is None):
-        raise ConfigError("give either episodes or steps")
-    check_destination(out)
-    saved = None if checkpoint is None else load_policy(checkpoint)
-    if env_id is not None:
-        permit([env_id.partition(":")[0]])
-    elif saved is not None:
-        env_id, env_kwargs = saved.config.env_id, saved.config.env_kwargs
-    if env_id is None:
-        raise ConfigError("no environment is named, and the checkpoint has none")
-    make = partial(make_native_env, env_id, env_kwargs, raw_rewards=True)
-    env = make()
-    spaces = space_spec(env)
-    if saved is not None:
-        saved.spaces.check_env(spaces, env_id)
-    act = None if saved is None else partial(_act, saved.policy, spaces, deterministic=not stochastic)
-    with forked(seed), torch.no_grad(), traces_logged(None if saved is None else saved.run_dir):
-        dataset = collect_dataset(make, act=act, size=steps, episodes=episodes, seed=seed)
-    policy = "random" if saved is None else saved.config.algo
-    write_dataset(dataset, out, env=env, policy=policy)
-    env.close()
-    return dataset
+    config, options = read_options(config)
+    if config.run_name is None:
+        raise ConfigError("run_name is required: the run to go on with is found by its name")
+    run_dir = Path(config.output_dir, config.run_name)
+    fetched = fetch_if_missing(config)
+    if not is_run(run_dir):
+        return train((config, options), callbacks=callbacks, threads=threads)
+    stored = saved_config(run_dir)
+    _refuse_other_options(run_dir, stored, options.resolve(config))
+    if fetched is not None:
+        # It has the options of this command, and so names no other code.
+        remember_run(fetched, config.to_plain())
+    now, before = config.to_plain(), stored.to_plain()
+    overrides = {name: now[name] for name in ("total_timesteps", "upload_url") if now[name] != before[name]}
+    return resume(run_dir, callbacks=callbacks, threads=threads, **overrides)
 
 
-def _act(policy: Policy, spaces: SpaceSpec, obs: NDArray[Any], *, deterministic: bool) -> NDArray[Any]:
-    """The action for one observation, as an environment with these spaces takes it."""
-    native = policy.act(torch.from_numpy(obs)[None], deterministic=deterministic)[0]
-    is_same = policy.spaces.action == spaces.action
-    actions: NDArray[Any] = (native if is_same else spaces.action.confine(native)).numpy()
-    return actions
+def train_missing(
+    config: ConfigSource | BoundConfig, *, callbacks: Sequence[Callback] = (), threads: int | None = None
+) -> TrainResult:
+    """As `train_or_resume`; without a name, go on with the run in `output_dir` that has the same options."""
+    config, options = read_options(config)
+    if config.run_name is not None:
+        return train_or_resume((config, options), callbacks=callbacks, threads=threads)
+    run_dir = find_same(config, options)
+    if run_dir is None:
+        return train((config, options), callbacks=callbacks, threads=threads)
+    return resume(run_dir, callbacks=callbacks, threads=threads)
 
 
-def predict(
-    path: str | Path,
-    obs: ArrayLike | Mapping[str, ArrayLike],
-    *,
-    valid_actions: ArrayLike | None = None,
-    deterministic: bool = True,
-    allow_nan: bool = False,
-) -> NDArray[Any]:
-    """Actions of a checkpoint's policy in native units, for one observation or a batch.
+def find_same(config: TrainConfig, options: RunOptions) -> Path | None:
+    """The run in `output_dir` with the same options, seed and length, and the same name or none.
 
-    Rows with NaN or infinity are refused, unless `allow_nan`. A policy that was trained with masks of choices needs
-    `valid_actions`.
+    Of several, one that has ended is taken, or else the newest.
     """
-    return load_policy(path).predict(obs, valid_actions=valid_actions, deterministic=deterministic, allow_nan=allow_nan)
+    given, parent = options.resolve(config), Path(config.output_dir)
+    if config.run_name is not None:
+        found = [parent / config.run_name]
+    else:
+        found = sorted(parent.glob(f"{config.algo}*")) if parent.is_dir() else []
+    same = [path for path in found if is_run(path) and _is_same(path, given)]
+    return next((path for path in reversed(same) if is_finished(path)), same[-1] if same else None)
+
+
+def _is_same(run_dir: Path, given: TrainConfig) -> bool:
+    try:
+        stored = load_config(run_dir / "config.yaml")
+    except ConfigError:
+        return False
+    has_name = run_dir.name == given.run_name if given.run_name else stored.run_name is None
+    return has_name and stored.total_timesteps == given.total_timesteps and not _other_options(stored, given)
+
+
+def _other_options(stored: TrainConfig, given: TrainConfig) -> list[str]:
+    """The options in which a run differs from a command, with both values."""
+    before, now = defining_options(stored), defining_options(given)
+    return [
+        f"{name}: {before[name]}, not {now[name]}"
+        for name in now
+        if name in before and not _agree(name, before[name], now[name])
+    ]
+
+
+def _agree(name: str, before: Any, now: Any) -> bool:
+    """Whether two values of an option are the same; what columns of a table left open was found in the data."""
+    if name != "dataset_columns" or (now and not before):
+        return bool(before == now)
+    return not now or all(_columns_agree(before.get(key), value) for key, value in now.items() if value)
+
+
+def _columns_agree(names: Any, patterns: Any) -> bool:
+    """Whether the names of columns, or a name, are those that patterns stand for."""
+    if isinstance(patterns, str) or isinstance(names, str):
+        return bool(names == patterns)
+    matches = [[fnmatchcase(name, pattern) for pattern in patterns] for name in names or ()]
+    return bool(matches) and all(map(any, matches)) and all(map(any, zip(*matches, strict=True)))
+
+
+def _refuse_other_options(run_dir: Path, stored: TrainConfig, given: TrainConfig) -> None:
+    """Refuse to go on with a run that has other options than the command; say which."""
+    if others := _other_options(stored, given):
+        shown = "; ".join(others[:5])
+        raise ConfigError(f"the run {str(run_dir)!r} has other options ({shown}): choose another run_name")
+
+
+def defining_options(config: TrainConfig) -> dict[str, Any]:
+    """The options that decide what a run learns, by name, but for its length."""
+    values = config.to_plain()
+    kwargs = values.pop("algo_kwargs")
+    loose = {*options_with("incidental", TrainConfig), "total_timesteps"} - {"seed"}
+    return {name: value for name, value in {**values, **kwargs}.items() if name not in loose}

@@ -11,25 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from rl_training.acting.collecting import Collector, StepResult
-from rl_training.acting.policy import Policy
+from rl_training.acting import Collector, Policy, StepResult
 from rl_training.algorithms import Algorithm
 from rl_training.config import TrainConfig
 from rl_training.core.errors import ConfigError
 from rl_training.core.spaces import SpaceSpec
 from rl_training.data import Source
-from rl_training.diagnostics.guards import Alarm, Guards
-from rl_training.ope.policy_value import VALUE
+from rl_training.diagnostics import Alarm, Guards
+from rl_training.ope import VALUE
 from rl_training.runtime.callbacks import Callback, overriding
 from rl_training.runtime.compiling import Compiling
 from rl_training.runtime.controls import LoopOptions as LoopOptions
 from rl_training.runtime.fine_tuning import FineTuning
-from rl_training.runtime.plan import Plan
 from rl_training.runtime.run_options import RunOptions
-from rl_training.runtime.schedules import resolve_schedule_value
-from rl_training.storage.replay_files import ReplayStore
-from rl_training.storage.run_directory import MetricWindow, RunDirectory
-from rl_training.storage.upload import Uploader
+from rl_training.runtime.schedules import Plan, resolve_schedule_value
+from rl_training.storage import MetricWindow, ReplayStore, RunDirectory, Uploader
 
 if TYPE_CHECKING:
     from rl_training.runtime.faults import BeforeEvents

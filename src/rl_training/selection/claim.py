@@ -9,12 +9,21 @@ from typing import Any, Literal
 import numpy as np
 
 from rl_training.core.statistics import winners_curse
+from rl_training.ope import (
+    BETTER,
+    CANNOT,
+    CrossFit,
+    FitOptions,
+    OutOfTimeError,
+    Support,
+    Verdict,
+    WeightedEstimate,
+    compared,
+    weigh_policies,
+)
 from rl_training.ope import verdicts as claims
-from rl_training.ope.fitting import FitOptions, OutOfTimeError
-from rl_training.ope.verdicts import BETTER, CANNOT, Verdict
-from rl_training.ope.weighted import CrossFit, WeightedEstimate, compared, weigh_policies
 from rl_training.selection.estimate import Estimate, Estimates, Progress, judge_policies
-from rl_training.selection.evaluation_data import JudgedData, Support
+from rl_training.selection.evaluation_data import EvaluationData
 
 Basis = Literal["held-out episodes", "corrected"]
 Named = Mapping[str, tuple[Any, str | None]]
@@ -44,7 +53,7 @@ class Claim:
 def held_out_claim(
     chosen: str,
     named: Named,
-    claiming: JudgedData,
+    claiming: EvaluationData,
     options: FitOptions,
     *,
     compiled: bool | None = None,
@@ -61,7 +70,7 @@ def held_out_claim(
 def corrected_claim(
     chosen: str,
     named: Named,
-    choosing: JudgedData,
+    choosing: EvaluationData,
     options: FitOptions,
     *,
     found: Estimates,
@@ -104,7 +113,7 @@ def _corrected(each: Estimate, found: Estimates, among: int) -> Claim:
 
 
 def _beside_weights(
-    claim: Claim, each: Estimate, policy: Any, data: JudgedData, options: FitOptions, *, progress: Progress | None
+    claim: Claim, each: Estimate, policy: Any, data: EvaluationData, options: FitOptions, *, progress: Progress | None
 ) -> Claim:
     """The claim with what weights say; if that contradicts the fit, the policy is not called better."""
     log = data.log

@@ -8,32 +8,43 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from rl_training.compilation.performance import can_compile, configure_machine
+from rl_training.compilation import can_compile
 from rl_training.core.errors import ConfigError
 from rl_training.core.files import write_text
-from rl_training.ope import verdicts as claims
-from rl_training.ope.fitting import (
+from rl_training.core.machine import configure_machine
+from rl_training.core.seeds import forked
+from rl_training.ope import (
+    CANNOT,
     EARNED_AFTER,
+    NO_PROBABILITIES,
+    Control,
+    CrossFit,
     EvaluationLog,
     FitOptions,
     OutOfTimeError,
+    Support,
     ValueFit,
     ValueFitter,
+    Verdict,
+    WeightedEstimate,
+    as_inputs,
+    compared,
     default_gamma,
     in_chunks,
+    weigh_policies,
 )
-from rl_training.ope.verdicts import CANNOT, Control, Verdict
-from rl_training.ope.weighted import NO_PROBABILITIES, CrossFit, WeightedEstimate, compared, weigh_policies
-from rl_training.policies.saved import SavedPolicy
-from rl_training.selection.evaluation_data import JudgedData, Split, Support, as_inputs, data_given, data_of_runs
-from rl_training.selection.named_policies import named_policies
-from rl_training.storage.find import is_run
-from rl_training.storage.run_directory import run_of
+from rl_training.ope import verdicts as claims
+from rl_training.policies import SavedPolicy
+from rl_training.runtime import Split, TrainerState
+from rl_training.selection.evaluation_data import EvaluationData, data_given, data_of_runs, named_policies
+from rl_training.storage import is_run, run_of
 
 FILE = "estimate.json"
 """Where a run keeps the estimates of its policies."""
+
 FEWEST_MEMBERS = 2
 
 Progress = Callable[[str, int, int], None]
@@ -191,7 +202,7 @@ def judged_data(
     split: Split,
     columns: Mapping[str, Any] | None,
     **bounds: Sequence[float] | None,
-) -> JudgedData:
+) -> EvaluationData:
     """The episodes to judge policies by: those of a dataset that is given, else those of their runs."""
     saved = [each for each, _ in named.values() if isinstance(each, SavedPolicy)]
     if saved and any(bound is not None for bound in bounds.values()):
@@ -263,7 +274,7 @@ def _fitter(named: Mapping[str, Any], log: EvaluationLog, options: FitOptions, *
 
 def judge_policies(
     named: Mapping[str, tuple[Any, str | None]],
-    data: JudgedData,
+    data: EvaluationData,
     options: FitOptions,
     *,
     compiled: bool | None = None,
@@ -288,7 +299,7 @@ def _control(fitter: ValueFitter, behavior: ValueFit) -> Control:
     return Control(fitter.mean_values(returns), behavior.values, returns[0])
 
 
-def _judge(fits: _Fits, data: JudgedData, options: FitOptions, paths: Mapping[str, str | None]) -> Estimates:
+def _judge(fits: _Fits, data: EvaluationData, options: FitOptions, paths: Mapping[str, str | None]) -> Estimates:
     """Words and numbers for all policies."""
     control, log, kappa = fits.control, data.log, options.reached_kappa
     low, high = (end / (1 - options.gamma) for end in log.reward_range)
@@ -354,3 +365,24 @@ def _estimate(name: str, fits: _Fits, reasons: list[str], verdict: Verdict) -> E
         novel_share=fits.novel_shares[name],
         curve=tuple((kappa, each[0]) for kappa, each in found.curve),
     )
+
+
+LOWER_BOUND = "fqe_lower"
+"""The metric: a discounted return in the units of logged rewards, which the policy has at least, at 97.5 %."""
+
+MEMBERS = 5
+"""Fits to resampled episodes, as many as an interval needs."""
+
+
+def lower_bound(state: TrainerState, *, threads: int | None = None) -> dict[str, float]:
+    """The bound for the policy as it is, from held-out episodes; nothing where the data cannot judge it.
+
+    It takes seconds to minutes. No random numbers are drawn from the run's generators.
+    """
+
+    with TemporaryDirectory() as folder, forked(0, state.policy.obs_mean.device):
+        path = Path(folder, "policy.pt")
+        state.save(path)
+        found = estimate(str(path), members=MEMBERS, weights=False, threads=threads)
+    interval = next(iter(found.policies)).interval
+    return {} if interval is None else {LOWER_BOUND: float(interval[0])}

@@ -1,42 +1,38 @@
-"""What policies are judged on: the logged episodes of their runs or others, with rewards as they were logged."""
+"""Policies as users name them, and the logged episodes to judge them on, with rewards as they were logged."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
-
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
+from typing import Any
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import ConfigError, DatasetError
 from rl_training.core.options import bind
-from rl_training.core.spaces import BoxActions, DiscreteActions, SpaceSpec
-from rl_training.data import DataOptions, TransitionDataset, as_dataset, load_transition_dataset
-from rl_training.data.masks import check_logged
-from rl_training.data.offline_mixers import concatenate_datasets
-from rl_training.data.tables.columns import ColumnsConfig
-from rl_training.data.tables.files import TableFiles
-from rl_training.data.tables.in_memory import table_kind
-from rl_training.models.novelty import Novelty, fit_novelty, hold_out
-from rl_training.ope.fitting import EvaluationLog
-from rl_training.policies.saved import SavedPolicy
-from rl_training.runtime.run_data import find_task, fit_masks, fit_spaces, load_data, with_spaces_of_data
-from rl_training.runtime.run_options import RunOptions, bind_options
+from rl_training.core.spaces import DiscreteActions
+from rl_training.data import (
+    ColumnsConfig,
+    DataOptions,
+    TableFiles,
+    TransitionDataset,
+    as_dataset,
+    check_logged,
+    fit_masks,
+    fit_spaces,
+    load_transition_dataset,
+    table_kind,
+    with_spaces_of_data,
+)
+from rl_training.ope import EvaluationLog
+from rl_training.policies import SavedPolicy, load_policy
+from rl_training.runtime import RunOptions, Split, bind_options, find_task, load_data, log_of_run
+from rl_training.storage import find_checkpoints, policy_name
 
-Split = Literal["auto", "held-out", "all"]
-ENOUGH_HELD_OUT = 10
-"""Held-out episodes from which `auto` judges by them alone."""
-ROWS = 4096
-"""Rows whose distance from the log is measured at a time."""
 HELD_OUT = "held out: the policies were not trained on them"
-REPEATED = 0.5
-"""The share of distinct observations up to which a log of choices is taken to have states that repeat."""
+
 INCIDENTAL = {"validation_fraction", "accept_audit", "clip_actions", "normalize_obs"}
+
 RAW: dict[str, Any] = {
     "reward_scale": None,
     "reward_shift": None,
@@ -50,7 +46,7 @@ RAW: dict[str, Any] = {
 
 
 @dataclass(frozen=True, eq=False)
-class JudgedData:
+class EvaluationData:
     """Episodes to judge policies by, and what the policies had to do with them."""
 
     log: EvaluationLog
@@ -60,7 +56,7 @@ class JudgedData:
     """Whether the policies were trained on these episodes, in words."""
 
 
-def data_of_runs(policies: Sequence[SavedPolicy], split: Split = "auto") -> JudgedData:
+def data_of_runs(policies: Sequence[SavedPolicy], split: Split = "auto") -> EvaluationData:
     """The episodes that the runs of these policies name in their configs, which must be the same for all."""
     descriptions = [_description(each) for each in policies]
     different = [each for each in descriptions if each != descriptions[0]]
@@ -72,15 +68,7 @@ def data_of_runs(policies: Sequence[SavedPolicy], split: Split = "auto") -> Judg
     data = load_data(config, options, find_task(config))
     log, is_held_out = log_of_run(data.dataset, data.spaces, split)
     relation = HELD_OUT if is_held_out else "the policies were trained on them, which favours the policies a little"
-    return JudgedData(log, options.data.name(), is_held_out, relation)
-
-
-def log_of_run(dataset: TransitionDataset, spaces: SpaceSpec, split: Split = "auto") -> tuple[EvaluationLog, bool]:
-    """The episodes of a run's dataset to judge policies by, and whether these are held-out ones."""
-    held_out = dataset.validation
-    is_held_out = _chooses_held_out(held_out, split)
-    parts = [*([] if is_held_out else [replace(dataset, validation=None)]), *([] if held_out is None else [held_out])]
-    return EvaluationLog(parts[0] if len(parts) == 1 else concatenate_datasets(parts), spaces), is_held_out
+    return EvaluationData(log, options.data.name(), is_held_out, relation)
 
 
 def _description(saved: SavedPolicy) -> dict[str, Any]:
@@ -104,15 +92,6 @@ def _raw_options(config: TrainConfig) -> tuple[TrainConfig, RunOptions]:
     return plain, replace(options, data=replace(options.data, **RAW))
 
 
-def _chooses_held_out(held_out: TransitionDataset | None, split: Split) -> bool:
-    """Whether only held-out episodes are judged by: if that is asked for, or if there are enough of them."""
-    if split == "all" or (split == "auto" and held_out is None):
-        return False
-    if held_out is None:
-        raise ConfigError("no episodes were held out: train with validation_fraction, or judge by all of them")
-    return split == "held-out" or len(held_out.episode_bounds()) >= ENOUGH_HELD_OUT
-
-
 def data_given(
     data: Any,
     policies: Sequence[SavedPolicy],
@@ -120,7 +99,7 @@ def data_given(
     *,
     is_held_out: bool = False,
     **bounds: Sequence[float] | None,
-) -> JudgedData:
+) -> EvaluationData:
     """Episodes from a file or an object; policies tell what its actions are, else the data itself does.
 
     What the columns of a table are is said by `columns`, or else by the runs of the policies. Only who made the split
@@ -153,7 +132,7 @@ def data_given(
     if "valid_actions" in dataset.fields and (spaces.is_masked or not policies):
         dataset, spaces = fit_masks(dataset, spaces)
     relation = HELD_OUT if is_held_out else "whether the policies were trained on them is not known"
-    return JudgedData(EvaluationLog(dataset, spaces), source, is_held_out, relation)
+    return EvaluationData(EvaluationLog(dataset, spaces), source, is_held_out, relation)
 
 
 def _asked(data: str | Path, said: ColumnsConfig | None) -> ColumnsConfig | None:
@@ -169,110 +148,58 @@ def _stated(columns: Mapping[str, Any], said: ColumnsConfig | None) -> dict[str,
     return {**{name: value for name, value in known.items() if value}, **columns}
 
 
-def as_inputs(policy: Any, log: EvaluationLog, name: str) -> Callable[[Tensor], Tensor]:
-    """A policy as a function from observations to actions as members of a fit see them.
+LOGS = (".npz", ".h5", ".hdf5", ".csv", ".csv.gz", ".csv.zst", ".tsv", ".parquet", ".rlt")
+"""Endings of files that hold a log."""
 
-    A policy is an object with `predict`, or a function of an array of observations. It gives actions in native units;
-    a function may give probabilities of choices instead.
-    """
-    predict = getattr(policy, "predict", policy)
-    if not callable(predict):
-        raise ConfigError(f"{name} is neither a run, nor a function of observations, nor an object with predict")
-    space = log.spaces.action
-
-    def act(obs: Tensor) -> Tensor:
-        found = np.asarray(predict(obs.numpy(force=True)))
-        native = torch.from_numpy(_checked(found, len(obs), space, name))
-        is_probable = isinstance(space, DiscreteActions) and native.ndim == 2
-        return native if is_probable else log.as_inputs(space.encode(native))
-
-    return act
+NO_POLICY = (
+    "is a log, not a policy: it has the probabilities of the actions that were taken, not of those that were not. "
+    "Nothing says what its policy would do elsewhere: give a run, or a function that gives every choice a probability"
+)
 
 
-def _checked(actions: NDArray[Any], rows: int, space: BoxActions | DiscreteActions, name: str) -> NDArray[Any]:
-    """The answer of a policy, if it has the form of actions."""
-    if isinstance(space, DiscreteActions) and actions.shape == (rows,) and np.issubdtype(actions.dtype, np.integer):
-        space.check(torch.from_numpy(actions), name="actions", origin=name)
-        return actions.astype(np.int64)
-    numbers = actions.astype(np.float32)
-    if numbers.shape != (rows, space.size):
-        shapes = f"({rows},) or ({rows}, {space.size})" if space.kind == "discrete" else f"({rows}, {space.size})"
-        raise ConfigError(f"{name} answers {rows} observations with an array of shape {actions.shape}, not {shapes}")
-    if not np.isfinite(numbers).all():
-        raise ConfigError(f"{name} answers with actions that are not finite numbers")
-    is_distribution = (numbers >= 0).all() and np.allclose(numbers.sum(1), 1, atol=1e-3)
-    if isinstance(space, DiscreteActions) and not is_distribution:
-        raise ConfigError(f"{name} answers with probabilities of choices that do not add up to 1")
-    return numbers
+def named_policies(policies: Any, checkpoint: str = "latest.pt") -> dict[str, tuple[Any, str | None]]:
+    """Policies by name, with the checkpoint that each comes from, if it does."""
+    _refuse_logs(policies)
+    if isinstance(policies, Mapping):
+        found = {str(name): _loaded(each, checkpoint) for name, each in policies.items()}
+    else:
+        given = policies if isinstance(policies, Sequence) and not isinstance(policies, str) else [policies]
+        texts = [each for each in given if isinstance(each, (str, Path))]
+        found = {policy_name(path): (load_policy(path), str(path)) for path in _checkpoints(texts, checkpoint)}
+        for each in given:
+            if not isinstance(each, (str, Path)):
+                found[_free(getattr(each, "__name__", type(each).__name__), found)] = (each, None)
+    if not found:
+        raise ConfigError("no policy is named")
+    return found
 
 
-def novelty_of_log(log: EvaluationLog, *, seed: int = 0) -> tuple[Novelty, NDArray[np.int64]]:
-    """The distance from a log, and the numbers of the episodes that were held out to calibrate it."""
-    data, held_out = log.dataset, hold_out(log.episodes, seed=seed)
-    choices = log.spaces.action_dim if data.is_discrete else 0
-    return fit_novelty(data.obs, data.actions, log.episodes, held_out=held_out, choices=choices, seed=seed), held_out
+def _checkpoints(names: Sequence[str | Path], checkpoint: str) -> list[Path]:
+    return find_checkpoints(names, name=checkpoint) if names else []
 
 
-class Support:
-    """How much of what a policy does is backed by the log.
-
-    Where states of a log of choices repeat, an action is backed that was logged in that state. Elsewhere, an action is
-    backed that is not farther from all logged rows than rows of held-out episodes are.
-    """
-
-    novelty: Novelty | None = None
-    missing: float | None = None
-    """Where states repeat, the share of the behaviour's own actions that a log of this size lacks; else None."""
-
-    def __init__(self, log: EvaluationLog, *, seed: int = 0) -> None:
-        self.log, data = log, log.dataset
-        if data.is_discrete:
-            states, numbers = np.unique(data.obs.numpy(force=True), axis=0, return_inverse=True)
-            if len(states) <= REPEATED * len(data):
-                self._count_pairs(numbers.reshape(-1), len(states))
-        if self.missing is None and len(log.bounds) > 1:
-            self.novelty, _ = novelty_of_log(log, seed=seed)
-
-    def _count_pairs(self, numbers: NDArray[np.int64], states: int) -> None:
-        """Which actions were logged in which state.
-
-        The rows whose pair of state and action no other episode has are as many as the log would lack if it were one
-        episode shorter. That is Good and Turing's estimate of the share that it lacks.
-        """
-        self.numbers, choices = numbers, self.log.spaces.action_dim
-        pairs = numbers * choices + self.log.dataset.actions.numpy(force=True)
-        by_episode = np.unique(np.stack([pairs, self.log.episodes.numpy()]), axis=1)
-        episodes = np.bincount(by_episode[0], minlength=states * choices)
-        self.logged = (episodes > 0).reshape(states, choices)
-        self.missing = float((episodes[pairs] == 1).mean())
-
-    def novel_share(self, actions: Tensor) -> float:
-        """The share of a policy's actions, given for all logged observations, that the log does not back."""
-        obs = self.log.dataset.obs
-        if self.log.dataset.is_discrete:
-            return float((self._unbacked_choices(obs) * actions).sum(1).mean())
-        if self.novelty is None:
-            return 0.0
-        return float(torch.cat([self._is_far(*part) for part in _parts(obs, actions)]).mean())
-
-    def _unbacked_choices(self, obs: Tensor) -> Tensor:
-        """1 for each choice (rows, choices) that the log does not back; one that a mask excludes never is."""
-        count, mask = self.log.spaces.action_dim, self.log.spaces.mask_of(obs)
-        if self.missing is not None:
-            unbacked = torch.from_numpy(~self.logged[self.numbers]).float()
-        elif self.novelty is not None:
-            taken = [torch.full((len(obs),), choice) for choice in range(count)]
-            shares = [torch.cat([self._is_far(*part) for part in _parts(obs, choices)]) for choices in taken]
-            unbacked = torch.stack(shares, dim=1)
-        else:
-            unbacked = torch.zeros(len(obs), count)
-        return unbacked if mask is None else torch.maximum(unbacked, 1 - mask)
-
-    def _is_far(self, obs: Tensor, actions: Tensor) -> Tensor:
-        assert self.novelty is not None  # noqa: S101 - for the type checker
-        novelty: Tensor = self.novelty(obs, actions)
-        return (novelty > 1).float()
+def _loaded(policy: Any, checkpoint: str) -> tuple[Any, str | None]:
+    if not isinstance(policy, (str, Path)):
+        return policy, None
+    paths = find_checkpoints([policy], name=checkpoint)
+    if len(paths) > 1:
+        raise ConfigError(f"{str(policy)!r} stands for {len(paths)} policies, and one name cannot be theirs")
+    return load_policy(paths[0]), str(paths[0])
 
 
-def _parts(obs: Tensor, actions: Tensor) -> list[tuple[Tensor, Tensor]]:
-    return list(zip(torch.split(obs, ROWS), torch.split(actions, ROWS), strict=True))
+def _free(name: str, taken: Mapping[str, Any]) -> str:
+    """The name, with a number if something else has it."""
+    number = 2
+    free = name
+    while free in taken:
+        free, number = f"{name} {number}", number + 1
+    return free
+
+
+def _refuse_logs(policies: Any) -> None:
+    """Refuse a log that is named where a policy is expected."""
+    given = policies.values() if isinstance(policies, Mapping) else policies
+    for each in [given] if isinstance(given, (str, Path, TransitionDataset)) or callable(given) else list(given):
+        is_file = isinstance(each, (str, Path)) and str(each).lower().endswith(LOGS) and Path(each).exists()
+        if is_file or isinstance(each, TransitionDataset):
+            raise ConfigError(f"{str(each) if is_file else 'a TransitionDataset'} {NO_POLICY}")

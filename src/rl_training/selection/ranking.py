@@ -17,10 +17,8 @@ from numpy.typing import ArrayLike
 
 from rl_training.core.errors import DatasetError
 from rl_training.core.statistics import rank_correlation
-from rl_training.ope.fitting import EvaluationLog, FitOptions, ValueFitter
-from rl_training.ope.intervals import Floats
+from rl_training.ope import EvaluationLog, FitOptions, Floats, ValueFitter, as_inputs
 from rl_training.selection.estimate import Progress, part_of
-from rl_training.selection.evaluation_data import as_inputs
 
 FEWEST_POLICIES = 5
 """Of four or fewer, chance alone gives the same ranks twice in more than 4 % of cases."""

@@ -18,14 +18,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rl_training.acting.evaluation import EVAL_SEED
+from rl_training.acting import EVAL_SEED
 from rl_training.core.errors import ConfigError
 from rl_training.core.statistics import NORMAL
 from rl_training.core.text import number_text
-from rl_training.ope.fitting import EvaluationLog
-from rl_training.ope.intervals import Floats
-from rl_training.ope.verdicts import probability_text
-from rl_training.policies.saved import SavedPolicy
+from rl_training.ope import EvaluationLog, Floats, probability_text
+from rl_training.policies import SavedPolicy
 
 SEEDS_APART = 1000
 """Between the first episodes of two seeds, so that they have no episode in common."""

@@ -11,10 +11,10 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from rl_training.core.errors import ConfigError
-from rl_training.ope.fitting import FitOptions
+from rl_training.ope import FitOptions
 from rl_training.selection.estimate import Estimates
 from rl_training.selection.select import Selection
-from rl_training.storage.checkpoint_schema import first_mistake
+from rl_training.storage import first_mistake
 
 Plain = dict[str, Any]
 

@@ -11,12 +11,27 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rl_training.compilation.performance import can_compile, configure_machine
+from rl_training.compilation import can_compile
 from rl_training.core.errors import ConfigError
 from rl_training.core.files import write_text
-from rl_training.ope.fitting import EARNED_AFTER, EvaluationLog, FitOptions, ValueFitter, default_gamma, in_chunks
-from rl_training.ope.verdicts import BETTER, CANNOT, LEAST_KAPPA, Verdict, refuse_unsupported
-from rl_training.policies.saved import SavedPolicy
+from rl_training.core.machine import configure_machine
+from rl_training.ope import (
+    BETTER,
+    CANNOT,
+    EARNED_AFTER,
+    LEAST_KAPPA,
+    EvaluationLog,
+    FitOptions,
+    Support,
+    ValueFitter,
+    Verdict,
+    as_inputs,
+    default_gamma,
+    in_chunks,
+    refuse_unsupported,
+)
+from rl_training.policies import SavedPolicy
+from rl_training.runtime import Split
 from rl_training.selection.claim import Claim, corrected_claim, held_out_claim
 from rl_training.selection.estimate import (
     FEWEST_MEMBERS,
@@ -27,8 +42,7 @@ from rl_training.selection.estimate import (
     judged_data,
     part_of,
 )
-from rl_training.selection.evaluation_data import JudgedData, Split, Support, as_inputs
-from rl_training.selection.named_policies import named_policies
+from rl_training.selection.evaluation_data import EvaluationData, named_policies
 from rl_training.selection.ranking import ShuffleControl, shuffle_control
 from rl_training.selection.real_episodes import (
     Prior,
@@ -38,9 +52,7 @@ from rl_training.selection.real_episodes import (
     prior_from_values,
     spend_episodes,
 )
-from rl_training.storage.find import find_checkpoints, find_runs, is_run
-from rl_training.storage.policy_files import policy_files, policy_step
-from rl_training.storage.run_directory import run_of
+from rl_training.storage import find_checkpoints, find_runs, is_run, policy_files, policy_step, run_of
 
 FILE = "selection.json"
 """Where a selection is kept, in the folder of the runs."""
@@ -207,7 +219,7 @@ def _shuffle(
 
 def choose(
     named: Named,
-    choosing: JudgedData,
+    choosing: EvaluationData,
     options: FitOptions,
     *,
     episodes: int = 0,
@@ -235,7 +247,7 @@ def choose(
 
 def make_shortlist(
     named: Named,
-    data: JudgedData,
+    data: EvaluationData,
     options: FitOptions,
     *,
     compiled: bool | None = None,
@@ -301,7 +313,7 @@ def _policies_at(name: Any) -> list[Any]:
     return files
 
 
-def _halves(data: JudgedData, seed: int) -> tuple[JudgedData, JudgedData | None]:
+def _halves(data: EvaluationData, seed: int) -> tuple[EvaluationData, EvaluationData | None]:
     """Episodes that choose, and others for what is said about the choice; all and none where there are few."""
     count = len(data.log.bounds)
     if count < ENOUGH_TO_SPLIT:
@@ -311,7 +323,7 @@ def _halves(data: JudgedData, seed: int) -> tuple[JudgedData, JudgedData | None]
     return _part(data, first), _part(data, second)
 
 
-def _part(data: JudgedData, episodes: Sequence[int]) -> JudgedData:
+def _part(data: EvaluationData, episodes: Sequence[int]) -> EvaluationData:
     log = data.log
     return replace(data, log=EvaluationLog(log.dataset.take_episodes(episodes), log.spaces))
 

@@ -10,9 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+from torch import Tensor
+
+from rl_training.core.batches import Metrics
 from rl_training.core.errors import CheckpointError
 
 FILE = "metrics.jsonl"
+
 SEAL = re.compile(r'(?:, "run_id": "(?P<run>[0-9a-f]*)")?, "checksum": "(?P<sum>[0-9a-f]{8})"\}$')
 """The end of a line: the run, where it has an identity, and the checksum of all that stands before it."""
 
@@ -103,3 +108,50 @@ def _parse(text: bytes) -> dict[str, Any]:
 
 def _checksum(text: str) -> str:
     return f"{zlib.crc32(text.encode()):08x}"
+
+
+class MetricWindow:
+    """Averages of metrics between two log lines, each over the updates that produced it, summed on the device."""
+
+    def __init__(self) -> None:
+        self.sums: dict[tuple[str, ...], Tensor] = {}
+        self.counts: dict[tuple[str, ...], int] = {}
+
+    def add(self, metrics: Metrics) -> None:
+        """Take in the metrics of one update; reads no number."""
+        names = tuple(metrics)
+        values = torch.stack(list(metrics.values()))
+        if names in self.sums:
+            # After a restart they are on the processor.
+            self.sums[names] = self.sums[names].to(values.device).add_(values)
+            self.counts[names] += 1
+        else:
+            self.sums[names], self.counts[names] = values, 1
+
+    def drain(self) -> dict[str, float]:
+        """The averages since the last call."""
+        totals: dict[str, float] = {}
+        counts: dict[str, int] = {}
+        for names, values in self.sums.items():
+            for name, value in zip(names, values.tolist(), strict=True):
+                totals[name] = totals.get(name, 0.0) + value
+                counts[name] = counts.get(name, 0) + self.counts[names]
+        self.sums, self.counts = {}, {}
+        return {name: total / counts[name] for name, total in totals.items()}
+
+    def find_broken(self) -> str | None:
+        """A metric that is not a finite number, if there is one."""
+        for names, values in self.sums.items():
+            for name, is_finite in zip(names, values.isfinite().tolist(), strict=True):
+                if not is_finite:
+                    return name
+        return None
+
+    def state_dict(self) -> list[Any]:
+        """Sums and counts as plain values and tensors."""
+        return [[list(names), values.clone(), self.counts[names]] for names, values in self.sums.items()]
+
+    def load_state_dict(self, state: list[Any]) -> None:
+        """Go on summing where `state_dict` found it."""
+        self.sums = {tuple(names): values.clone() for names, values, _ in state}
+        self.counts = {tuple(names): count for names, _, count in state}

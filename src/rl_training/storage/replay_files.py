@@ -11,10 +11,8 @@ from rl_training.core.batches import Batch
 from rl_training.core.errors import CheckpointError
 from rl_training.core.files import writing
 from rl_training.core.spaces import SpaceSpec
-from rl_training.data import ReplayBuffer, write_npz
-from rl_training.data.masks import without_masks_first
-from rl_training.storage.checkpoint import load_tree, refuse_foreign, save_tree
-from rl_training.storage.checkpoint_schema import check_rows, refusing_broken_state
+from rl_training.data import ReplayBuffer, without_masks_first, write_npz
+from rl_training.storage.checkpoint import check_rows, load_tree, refuse_foreign, refusing_broken_state, save_tree
 from rl_training.storage.run_directory import RunDirectory
 
 

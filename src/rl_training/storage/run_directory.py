@@ -19,11 +19,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from rl_training.config import TrainConfig
-from rl_training.core.batches import Metrics
 from rl_training.core.errors import ConfigError, StorageError
 from rl_training.core.files import atomic_write, is_full, write_text, writing
 from rl_training.core.user_code import resume_command
@@ -33,12 +29,16 @@ from rl_training.storage.metrics import Line, describe_damage, encode_row, read_
 from rl_training.storage.sinks import REMOTE, About, Ending, Sink, TensorBoardSink
 
 SINKS = "sinks.json"
+
 UPLOADS = ".upload"
 """The folder in a run directory that holds files which are being uploaded."""
+
 CHECKPOINTS = "checkpoints"
 """The folder that every run directory has."""
+
 DRAFT = re.compile(r"\..+\.\d+\.\d+")
 """The hidden name of a run directory that is being made."""
+
 OLD_DRAFT = 60.0
 """Seconds; to make one takes far less."""
 
@@ -46,53 +46,6 @@ OLD_DRAFT = 60.0
 def run_of(checkpoint: str | Path) -> Path:
     """The run directory that a checkpoint or a policy file lies in; links are not followed."""
     return Path(checkpoint).parent.parent
-
-
-class MetricWindow:
-    """Averages of metrics between two log lines, each over the updates that produced it, summed on the device."""
-
-    def __init__(self) -> None:
-        self.sums: dict[tuple[str, ...], Tensor] = {}
-        self.counts: dict[tuple[str, ...], int] = {}
-
-    def add(self, metrics: Metrics) -> None:
-        """Take in the metrics of one update; reads no number."""
-        names = tuple(metrics)
-        values = torch.stack(list(metrics.values()))
-        if names in self.sums:
-            # After a restart they are on the processor.
-            self.sums[names] = self.sums[names].to(values.device).add_(values)
-            self.counts[names] += 1
-        else:
-            self.sums[names], self.counts[names] = values, 1
-
-    def drain(self) -> dict[str, float]:
-        """The averages since the last call."""
-        totals: dict[str, float] = {}
-        counts: dict[str, int] = {}
-        for names, values in self.sums.items():
-            for name, value in zip(names, values.tolist(), strict=True):
-                totals[name] = totals.get(name, 0.0) + value
-                counts[name] = counts.get(name, 0) + self.counts[names]
-        self.sums, self.counts = {}, {}
-        return {name: total / counts[name] for name, total in totals.items()}
-
-    def find_broken(self) -> str | None:
-        """A metric that is not a finite number, if there is one."""
-        for names, values in self.sums.items():
-            for name, is_finite in zip(names, values.isfinite().tolist(), strict=True):
-                if not is_finite:
-                    return name
-        return None
-
-    def state_dict(self) -> list[Any]:
-        """Sums and counts as plain values and tensors."""
-        return [[list(names), values.clone(), self.counts[names]] for names, values in self.sums.items()]
-
-    def load_state_dict(self, state: list[Any]) -> None:
-        """Go on summing where `state_dict` found it."""
-        self.sums = {tuple(names): values.clone() for names, values, _ in state}
-        self.counts = {tuple(names): count for names, _, count in state}
 
 
 class RunDirectory:
@@ -320,17 +273,6 @@ def _delete_draft(draft: Path) -> None:
     shutil.rmtree(draft, ignore_errors=True)
 
 
-def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
-    """The rows of a run's metrics; damaged lines are named in a warning and left out."""
-    lines = RunDirectory(run_dir).read_lines()
-    if lines and not lines[-1].text.endswith(b"\n") and is_locked(run_dir):
-        # It is being written.
-        del lines[-1]
-    if damage := describe_damage(run_dir / METRICS, lines):
-        warnings.warn(f"{damage}: left out", stacklevel=2)
-    return [line.row for line in lines if line.row is not None]
-
-
 def _append(path: Path, text: bytes) -> None:
     """Add whole lines to a file: all of them, or none."""
     with writing(path, needs=len(text)), path.open("ab", buffering=0) as file:
@@ -384,3 +326,14 @@ def package_version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
+    """The rows of a run's metrics; damaged lines are named in a warning and left out."""
+    lines = RunDirectory(run_dir).read_lines()
+    if lines and not lines[-1].text.endswith(b"\n") and is_locked(run_dir):
+        # It is being written.
+        del lines[-1]
+    if damage := describe_damage(run_dir / METRICS, lines):
+        warnings.warn(f"{damage}: left out", stacklevel=2)
+    return [line.row for line in lines if line.row is not None]

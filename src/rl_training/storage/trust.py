@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.core.files import write_text
-from rl_training.core.user_code import doubt, permit
+from rl_training.core.user_code import doubt, trust
 from rl_training.storage.run_directory import run_of
 
 INDEX = "runs.jsonl"
@@ -56,14 +56,14 @@ def is_own_run(run_dir: Path) -> bool:
     return json.dumps(str(run_dir.resolve())) in lines
 
 
-def judge_names(config: Mapping[str, Any], checkpoint: Path) -> None:
+def check_trust(config: Mapping[str, Any], checkpoint: Path) -> None:
     """Allow the code that a checkpoint of the user's own run names, and doubt what any other one names."""
     modules = named_modules(config)
     if not modules:
         return
     # Links are followed first: what counts is where the file really lies.
     if is_own_run(run_of(checkpoint.resolve())):
-        permit(modules)
+        trust(modules)
     else:
         doubt(modules, str(checkpoint))
 

@@ -11,8 +11,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from rl_training.compilation.kernels.members import take_apart
-from rl_training.compilation.kernels.order import by_use
+from rl_training.compilation.kernels.passes import by_use, take_apart
 
 MEMBERS = 3
 

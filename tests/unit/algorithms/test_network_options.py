@@ -16,8 +16,7 @@ from rl_training.core.batches import Batch
 from rl_training.core.errors import ConfigError
 from rl_training.core.spaces import BoxActions, DiscreteActions, SpaceSpec
 from rl_training.models import Model
-from rl_training.models.activations import ACTIVATIONS
-from rl_training.models.mlp import Perceptron
+from rl_training.models.mlp import ACTIVATIONS, Perceptron
 
 BOX = SpaceSpec.vector(4, BoxActions((-1.0, -1.0), (1.0, 1.0)))
 CHOICES = SpaceSpec.vector(4, DiscreteActions(3))

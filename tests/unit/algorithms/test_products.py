@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from rl_training.compilation.graphs import CompiledGradient
+from rl_training.compilation.kernels.matrix import use_loops
 from rl_training.compilation.kernels.passes import are_faster, compiler_options
-from rl_training.compilation.kernels.products import use_loops
 
 aten = torch.ops.aten
 

@@ -13,7 +13,8 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from rl_training.algorithms.base.algorithm import Algorithm, Hyper, Step
+from rl_training.algorithms.base.algorithm import Algorithm, Step
+from rl_training.algorithms.base.hyper import Hyper
 from rl_training.algorithms.base.optimizers import Optimizer
 from rl_training.config import TrainConfig
 from rl_training.core.batches import Batch, Metrics, Transitions

@@ -14,8 +14,9 @@ from audited import BOUNDS, EPISODES, LENGTH, ROWS, Arrays, findings, good_log
 
 from rl_training.data import TransitionDataset
 from rl_training.data.audit import order
-from rl_training.data.audit.checks import CHEAP, CHECKS, View, check_data, worst
-from rl_training.data.audit_data import audit_data
+from rl_training.data.audit.checks import CHEAP, CHECKS, check_data
+from rl_training.data.audit.view import View, worst
+from rl_training.data.dataset_audit import audit_data
 
 LAST = np.arange(LENGTH - 1, ROWS, LENGTH)
 """The last rows of episodes."""

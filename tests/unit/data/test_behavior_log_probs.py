@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rl_training.core.errors import ConfigError, DatasetError
 from rl_training.data import TransitionDataset, load_transition_dataset, write_dataset
-from rl_training.data.conversion import convert
+from rl_training.data.convert import convert
 from rl_training.data.fields import ALIASES
 
 LOGS = np.linspace(-9, 3, 60, dtype=np.float32)

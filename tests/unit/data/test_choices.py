@@ -14,7 +14,7 @@ from rl_training.config import TrainConfig
 from rl_training.core.errors import ConfigError, DatasetError
 from rl_training.core.spaces import DiscreteActions, SpaceSpec
 from rl_training.data import TransitionDataset, concatenate_datasets, load_transition_dataset
-from rl_training.data.audit_data import audit_data
+from rl_training.data.dataset_audit import audit_data
 from rl_training.data.files.formats import write_dataset
 from rl_training.envs import check_env
 from rl_training.runtime import collect

@@ -13,7 +13,7 @@ import pytest
 from conftest import transitions
 
 from rl_training.core.errors import DatasetError
-from rl_training.data.conversion import convert
+from rl_training.data.convert import convert
 from rl_training.data.dataset_loaders import load_transition_dataset
 from rl_training.data.files.hdf5 import read_hdf5
 from rl_training.data.offline_dataset import TransitionDataset

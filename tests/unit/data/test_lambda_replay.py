@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rl_training.core.batches import Batch
 from rl_training.core.errors import DatasetError
-from rl_training.core.returns import lambda_returns
+from rl_training.core.rewards import lambda_returns
 from rl_training.data import AnnotatedLog, AnnotatedSource, Ratio, ReplayBuffer, TransitionDataset, make_source
 
 GAMMA, LAMBDA = 0.9, 0.5

@@ -15,7 +15,7 @@ import torch
 
 from rl_training.core.errors import DatasetError
 from rl_training.data import TransitionDataset, load_transition_dataset, mapped_columns
-from rl_training.data import convert as streaming
+from rl_training.data.convert import stream_to_mapped
 from rl_training.data.files.mapped import open_mapped, write_mapped
 
 
@@ -54,7 +54,7 @@ def test_a_streamed_log_is_what_reading_it_gives(
 ) -> None:
     np.savez(tmp_path / "log.npz", **_log(with_next_obs=with_next_obs))
     monkeypatch.setattr(mapped_columns.chunks, "__defaults__", (chunk,))
-    assert streaming.stream_to_mapped(tmp_path / "log.npz", "npz", tmp_path / "log.rlt") == []
+    assert stream_to_mapped(tmp_path / "log.npz", "npz", tmp_path / "log.rlt") == []
     _check_same(load_transition_dataset(tmp_path / "log.npz"), load_transition_dataset(tmp_path / "log.rlt"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log.npz", "log.rlt"]
 
@@ -156,7 +156,7 @@ def test_a_conversion_that_fails_leaves_nothing(tmp_path: Path) -> None:
     log["rewards"][7] = np.nan
     np.savez(tmp_path / "log.npz", **log)
     with pytest.raises(DatasetError, match=r"log.npz: rewards has 1 values that are not finite; .* row 7"):
-        streaming.stream_to_mapped(tmp_path / "log.npz", "npz", tmp_path / "log.rlt")
+        stream_to_mapped(tmp_path / "log.npz", "npz", tmp_path / "log.rlt")
     assert [path.name for path in tmp_path.iterdir()] == ["log.npz"]
 
 

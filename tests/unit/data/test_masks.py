@@ -12,7 +12,7 @@ import torch
 from rl_training.core.errors import DatasetError
 from rl_training.data import TransitionDataset
 from rl_training.data.masks import check_logged, with_all_possible, with_masks_first, without_masks_first
-from rl_training.data.replay.n_step import with_n_step
+from rl_training.data.replay.samplers import with_n_step
 
 
 def log(**changes: Any) -> dict[str, Any]:

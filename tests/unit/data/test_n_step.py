@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from rl_training.core.errors import DatasetError
 from rl_training.data import ReplayBuffer, TransitionDataset, with_n_step
-from rl_training.data.replay.n_step import sum_rewards
+from rl_training.data.replay.samplers import sum_rewards
 
 
 def ring(capacity: int, **options: Any) -> ReplayBuffer:

@@ -16,8 +16,10 @@ import torch
 
 from rl_training.core import machine as memory
 from rl_training.core.errors import DatasetError, MissingExtraError
+from rl_training.data.files.formats import read_pt
 from rl_training.data.files.hdf5 import read_hdf5
-from rl_training.data.readers import read_minari, read_npz, read_pt
+from rl_training.data.files.minari import read_minari
+from rl_training.data.files.npz import read_npz
 
 
 class Trap:

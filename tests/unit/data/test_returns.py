@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import DatasetError
-from rl_training.core.returns import CHUNK, backward_recursion
+from rl_training.core.rewards import CHUNK, backward_recursion
 from rl_training.data import (
     ReplayBuffer,
     TransitionDataset,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rl_training.core.batches import Batch, Reading, Rollout
 from rl_training.core.errors import DatasetError
-from rl_training.core.returns import lambda_returns
+from rl_training.core.rewards import lambda_returns
 from rl_training.core.spaces import Column
 from rl_training.data import ReplayBuffer, RolloutSource, TransitionDataset, source_for
 

@@ -13,7 +13,7 @@ import torch
 
 from rl_training.core.errors import DatasetError
 from rl_training.data import TransitionDataset, load_transition_dataset, mapped_columns
-from rl_training.data.conversion import convert
+from rl_training.data.convert import convert
 from rl_training.data.tables import files as table_files
 
 pa = pytest.importorskip("pyarrow")
@@ -167,7 +167,7 @@ def test_the_mapped_form_remembers_the_columns_of_its_table(tmp_path: Path) -> N
 
 MEASURE = """
 import sys, threading, time
-from rl_training.data.conversion import convert
+from rl_training.data.convert import convert
 
 def memory():
     lines = open("/proc/self/status").read().splitlines()

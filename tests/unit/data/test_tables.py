@@ -12,8 +12,7 @@ import torch
 
 from rl_training.core.errors import ConfigError, DatasetError
 from rl_training.data import ColumnsConfig, TransitionDataset, load_transition_dataset
-from rl_training.data.tables.columns import expand, natural
-from rl_training.data.tables.expressions import Expression
+from rl_training.data.tables.columns import Expression, expand, natural
 
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")

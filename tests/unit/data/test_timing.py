@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rl_training.data import TransitionDataset, timing
-from rl_training.data.timing import step_times
+from rl_training.data import TransitionDataset, inspect
+from rl_training.data.inspect import step_times
 
 
 def timed(times: list[list[float]]) -> TransitionDataset:
@@ -47,8 +47,8 @@ def test_episodes_of_one_row_and_logs_without_timestamps_say_nothing() -> None:
 
 
 def test_of_a_long_log_some_steps_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "MOST_EPISODES", 2)
-    monkeypatch.setattr(timing, "MOST_STEPS", 1)
+    monkeypatch.setattr(inspect, "MOST_EPISODES", 2)
+    monkeypatch.setattr(inspect, "MOST_STEPS", 1)
     # The first step of the first and of the last episode.
     found = step_times(timed([[0.0, 1.0, 9.0], [0.0, 50.0, 90.0], [0.0, 3.0, 9.0]]))
     assert found is not None

@@ -18,7 +18,7 @@ from rl_training.core.errors import ConfigError, MissingExtraError
 from rl_training.core.spaces import BoxActions, Column, DiscreteActions, SpaceSpec
 from rl_training.envs import make_env, make_native_env, make_vector_env, space_spec
 from rl_training.envs.factory import describe_env
-from rl_training.envs.guarded import Guarded
+from rl_training.envs.guarded import CheckedEnv
 
 VECTOR = Box(-1, 1, (2,), np.float32)
 
@@ -150,7 +150,7 @@ def test_an_environment_that_says_what_is_possible_has_a_mask_before_its_observa
 
 
 def test_an_environment_that_needs_nothing_gets_only_the_guard() -> None:
-    assert _stack(make_native_env("Pendulum-v1")) == [Guarded, *_stack(gym.make("Pendulum-v1"))]
+    assert _stack(make_native_env("Pendulum-v1")) == [CheckedEnv, *_stack(gym.make("Pendulum-v1"))]
 
 
 def test_arguments_reach_the_environment() -> None:

@@ -12,8 +12,16 @@ import pytest
 from numpy.typing import NDArray
 
 from rl_training.core.errors import DatasetError
-from rl_training.ope.bandits import clipped, dr, ips, kernel_weights, slope, sndr, snips
-from rl_training.ope.importance import episode_folds
+from rl_training.ope.importance import (
+    clipped,
+    dr,
+    episode_folds,
+    ips,
+    kernel_weights,
+    slope,
+    sndr,
+    snips,
+)
 from rl_training.ope.intervals import EpisodeEstimate, bootstrap
 from rl_training.ope.weights import diagnose, effective_sample_size, judge
 

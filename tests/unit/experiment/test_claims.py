@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rl_training.ope import verdicts as claims
-from rl_training.ope.fitting import resampled_episodes
+from rl_training.ope.fqe import resampled_episodes
 from rl_training.ope.verdicts import Control
 
 NO_ERROR: defaultdict[str, float] = defaultdict(float)

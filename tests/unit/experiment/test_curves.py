@@ -10,8 +10,17 @@ import pytest
 from run_directories import make_run, returns
 
 from rl_training.core.statistics import bootstrap_band, bootstrap_interval
-from rl_training.reports.curves import BOTH, MIXED, STEPS, UPDATES, Curve, make_line, make_panels, smoothed
-from rl_training.reports.table import read_runs
+from rl_training.reports.plots import (
+    BOTH,
+    MIXED,
+    STEPS,
+    UPDATES,
+    Curve,
+    make_line,
+    make_panels,
+    smoothed,
+)
+from rl_training.reports.runs import read_runs
 
 
 def _curve(steps: Sequence[float], values: Sequence[float]) -> Curve:

@@ -15,15 +15,14 @@ from steering import steering_log
 from rl_training import run_pipeline
 from rl_training.core.errors import ConfigError
 from rl_training.core.text import duration_text
-from rl_training.experiment import jobs, manager
-from rl_training.pipeline import pipeline_clock
+from rl_training.experiment import manager, pools
+from rl_training.pipeline import time_budget
 from rl_training.pipeline import time_budget as pipeline_plan
 from rl_training.pipeline.candidates import Candidate
 from rl_training.pipeline.config import PipelineConfig, Workspace
 from rl_training.pipeline.outcome import Judge
-from rl_training.pipeline.pipeline_clock import Clock, describe_times
 from rl_training.pipeline.splits import Parts, prepare_data
-from rl_training.pipeline.time_budget import Plan, make_plan, run_config
+from rl_training.pipeline.time_budget import Clock, Plan, describe_times, make_plan, run_config
 from rl_training.runtime import train
 from rl_training.storage.find import is_finished
 from rl_training.storage.run_directory import read_json
@@ -114,11 +113,11 @@ def test_a_run_whose_time_is_over_ends_after_a_hundred_updates_with_an_evaluatio
         0,
         plan,
     )
-    result = train(config, callbacks=[jobs.TimeLimit(time.time(), 1.0)])
+    result = train(config, callbacks=[pools.TimeLimit(time.time(), 1.0)])
     assert not result.interrupted
     assert result.stop_reason == "its 1 seconds were over"
     assert is_finished(result.run_dir)
-    assert read_json(result.run_dir / "result.json")["update_count"] == jobs.FEWEST_UPDATES
+    assert read_json(result.run_dir / "result.json")["update_count"] == pools.FEWEST_UPDATES
     assert "action_mse" in result.metrics
 
 
@@ -126,7 +125,7 @@ def test_seconds_of_all_calls_count_and_the_time_between_them_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr(pipeline_clock, "time", type("Time", (), {"monotonic": staticmethod(lambda: now[0])}))
+    monkeypatch.setattr(time_budget, "time", type("Time", (), {"monotonic": staticmethod(lambda: now[0])}))
     first = Clock(tmp_path, 1.0)
     first.enter("data")
     now[0] = 10.0
@@ -151,11 +150,11 @@ def test_where_the_time_is_over_before_the_choice_the_clone_is_exported(
 ) -> None:
     np.savez(tmp_path / "log.npz", **steering_log(60))
 
-    def train_all(_: Any, configs: Any, **options: Any) -> list[jobs.SeedProgress]:
+    def train_all(_: Any, configs: Any, **options: Any) -> list[pools.SeedProgress]:
         assert options["seconds"] > 0
-        limit = jobs.TimeLimit(time.time(), 1.0)
+        limit = pools.TimeLimit(time.time(), 1.0)
         return [
-            jobs.SeedProgress(each.seed, "done", each.run_name, metrics=train(each, callbacks=[limit]).metrics)
+            pools.SeedProgress(each.seed, "done", each.run_name, metrics=train(each, callbacks=[limit]).metrics)
             for each in configs
         ]
 

@@ -12,9 +12,8 @@ from run_directories import make_run, returns
 
 from rl_training.core.errors import ConfigError, MissingExtraError
 from rl_training.reports import plots as plot
-from rl_training.reports.pictures import line_styles
-from rl_training.reports.plots import plot_curves
-from rl_training.reports.table import RunRecord, read_runs
+from rl_training.reports.plots import line_styles, plot_curves
+from rl_training.reports.runs import RunRecord, read_runs
 
 VALUES = (1.0, 2.0, 4.0)
 

@@ -13,7 +13,8 @@ from run_directories import Rows, make_run, returns
 from rl_training.config import TrainConfig
 from rl_training.core.errors import CheckpointError, ConfigError, UserError
 from rl_training.core.statistics import bootstrap_interval
-from rl_training.reports.table import check_metric, pick_metrics, read_runs, summarize
+from rl_training.reports.runs import read_runs
+from rl_training.reports.table import check_metric, pick_metrics, summarize
 from rl_training.runtime import train
 from rl_training.storage.metrics import encode_row
 

@@ -12,13 +12,12 @@ from run_directories import make_run
 
 from rl_training.core.errors import CheckpointError, ConfigError
 from rl_training.core.statistics import stratified_interval
-from rl_training.reports.compare import compare_named, compare_two, score_rows
+from rl_training.reports.compare import compare_named, compare_two, score_rows, sweep_findings
 from rl_training.reports.page.render import render
 from rl_training.reports.page.write import report_content
 from rl_training.reports.profile_plot import plot_profiles
-from rl_training.reports.sweep_folder import column_names, one_line, read_sweep_folder
-from rl_training.reports.sweep_report import find_out
-from rl_training.reports.table import read_runs, summarize
+from rl_training.reports.runs import column_names, one_line, read_runs, read_sweep_folder
+from rl_training.reports.table import summarize
 
 Cell = tuple[Mapping[str, Any], Sequence[float]]
 
@@ -89,7 +88,7 @@ def test_runs_that_are_not_done_are_named_with_their_error(tmp_path: Path) -> No
     for run in tmp_path.glob("*seed0__*0000"):
         run.rename(tmp_path.parent / "elsewhere")
     records = read_runs(folder)
-    found = find_out([folder], records)
+    found = sweep_findings([folder], records)
     assert found is not None
     counted = "(the evaluations that it made are counted)"
     assert found.undone_lines == [
@@ -189,7 +188,7 @@ def test_combinations_that_do_not_exist_are_refused(tmp_path: Path, texts: tuple
 def test_two_combinations_are_compared_without_being_asked(
     tmp_path: Path, first: list[float], second: list[float], words: str
 ) -> None:
-    found = find_out([tmp_path], read_runs(make_sweep(tmp_path, (batch(16), first), (batch(32), second))))
+    found = sweep_findings([tmp_path], read_runs(make_sweep(tmp_path, (batch(16), first), (batch(32), second))))
     assert found is not None
     (each,) = found.improvements
     assert (each.first, each.second) == ("batch_size=16", "batch_size=32")
@@ -224,7 +223,7 @@ SCORES = {
 
 def test_normalised_scores_of_several_tasks_are_put_together(tmp_path: Path) -> None:
     folder = on_tasks(tmp_path, "normalized_score", SCORES)
-    found = find_out([folder], read_runs(folder))
+    found = sweep_findings([folder], read_runs(folder))
     assert found is not None
     first, second = found.over_tasks
     assert (first["name"], first["tasks"], first["runs"], first["iqm"]) == ("bc", 2, 6, (2 + 3 + 10 + 20) / 4)
@@ -240,7 +239,7 @@ def test_normalised_scores_of_several_tasks_are_put_together(tmp_path: Path) -> 
 
 def test_scores_that_are_not_normalised_stay_apart_and_it_is_said(tmp_path: Path) -> None:
     folder = on_tasks(tmp_path, "return_mean", SCORES)
-    found = find_out([folder], read_runs(folder))
+    found = sweep_findings([folder], read_runs(folder))
     assert found is not None
     assert not found.over_tasks
     assert found.note.startswith(
@@ -257,7 +256,7 @@ def test_scores_that_are_not_normalised_stay_apart_and_it_is_said(tmp_path: Path
 def test_a_combination_that_lacks_a_task_is_left_out_of_all_tasks(tmp_path: Path) -> None:
     scores = {key: values for key, values in SCORES.items() if key != ("bc", "B-v0")}
     folder = on_tasks(tmp_path, "normalized_score", scores)
-    found = find_out([folder], read_runs(folder))
+    found = sweep_findings([folder], read_runs(folder))
     assert found is not None
     assert [row["name"] for row in found.over_tasks] == ["td3_bc"]
     assert found.note == "not on all tasks: bc"
@@ -272,7 +271,7 @@ def test_datasets_of_one_environment_are_tasks_that_can_be_put_together(tmp_path
     folder = make_sweep(tmp_path, *cells)
     rows = score_rows(read_runs(folder))
     assert [row.group.task for row in rows][:2] == ["Task-v0, medium", "Task-v0, expert"]
-    found = find_out([folder], read_runs(folder))
+    found = sweep_findings([folder], read_runs(folder))
     assert found is not None
     assert [row["iqm"] for row in found.over_tasks] == [2.0, 12.0]
     # Complete separation on two tasks of three runs each is rarer than 5 %.

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from rl_training.core.errors import ConfigError
-from rl_training.experiment.sweep import find_cells
-from rl_training.experiment.sweep_cost import Cost, total_seconds
+from rl_training.experiment.sweep import Cost, find_cells, total_seconds
 from rl_training.experiment.sweep_spec import Cell, SweepSpec, make_cells, read_ranges, read_sweep
 
 OPTIONS = {"env_id": "Pendulum-v1", "total_timesteps": 20, "algo_kwargs": {"dataset_kind": "random"}}

@@ -20,12 +20,11 @@ from steering import steering_log
 from rl_training.config import dump_yaml, load_config
 from rl_training.core.errors import ConfigError
 from rl_training.experiment import tune as tuning
-from rl_training.experiment.jobs import ProgressListener, SeedProgress
-from rl_training.experiment.study import open_study
-from rl_training.experiment.tune import run_tuning
-from rl_training.experiment.tune_check import compare_scores
+from rl_training.experiment.pools import ProgressListener, SeedProgress
+from rl_training.experiment.tune import compare_scores, run_tuning
 from rl_training.experiment.tune_spec import (
     check_space,
+    open_study,
     packaged_spaces,
     pick_metric,
     read_space,

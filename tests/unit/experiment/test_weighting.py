@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rl_training import estimate
 from rl_training.cli.estimate import print_weighted
 from rl_training.core.errors import ConfigError
-from rl_training.ope.fitting import FitOptions
+from rl_training.ope.fqe import FitOptions
 from rl_training.ope.weighted import WeightedEstimate, WeightedValue, compared, kernel_densities
 from rl_training.ope.weights import number_states, second_moment_radius
 from rl_training.selection.estimate import Estimates

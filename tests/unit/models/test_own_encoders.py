@@ -12,7 +12,7 @@ from own_encoders import Waves
 
 from rl_training.core import user_code as importing
 from rl_training.core.errors import ConfigError
-from rl_training.models.own_encoders import encoder_path, make_encoder
+from rl_training.models.encoders import encoder_path, make_encoder
 
 
 def test_a_class_stands_for_its_import_path() -> None:

@@ -18,7 +18,8 @@ from rl_training.config import TrainConfig, load_config
 from rl_training.core.errors import ConfigError
 from rl_training.runtime import train
 from rl_training.storage import run_directory as artifacts
-from rl_training.storage.run_directory import MetricWindow, RunDirectory, read_metrics, write_json
+from rl_training.storage.metrics import MetricWindow
+from rl_training.storage.run_directory import RunDirectory, read_metrics, write_json
 
 MakeConfig = Callable[..., TrainConfig]
 

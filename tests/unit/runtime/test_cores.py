@@ -11,12 +11,9 @@ import pytest
 import torch
 
 from rl_training.cli.display.options import worker_count
-from rl_training.compilation import performance
-from rl_training.compilation.performance import configure_machine
 from rl_training.config import TrainConfig
-from rl_training.core import cores
-from rl_training.core.cores import read_cores
-from rl_training.core.machine import free_memory
+from rl_training.core import machine
+from rl_training.core.machine import configure_machine, free_memory, read_cores
 from rl_training.experiment import manager
 from rl_training.runtime import resume, train
 
@@ -114,7 +111,7 @@ def test_a_limit_of_memory_in_an_own_group_of_version_1_counts(tmp_path: Path, m
 
 
 def test_threads_are_no_more_than_cores_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(performance, "available_cores", lambda: 2)
+    monkeypatch.setattr(machine, "available_cores", lambda: 2)
     torch.set_num_threads(4)
     configure_machine()
     assert torch.get_num_threads() == 2
@@ -147,4 +144,4 @@ def test_workers_have_cores_for_their_threads(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_cores_of_this_process_are_some_of_the_machine() -> None:
-    assert 1 <= cores.available_cores() <= (os.cpu_count() or 1)
+    assert 1 <= machine.available_cores() <= (os.cpu_count() or 1)

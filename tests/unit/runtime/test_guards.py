@@ -18,7 +18,7 @@ from rl_training.algorithms.sac_n import SACN
 from rl_training.config import TrainConfig
 from rl_training.core.errors import TrainingError
 from rl_training.data import TransitionDataset
-from rl_training.diagnostics.probing import RewardRange, _saturation
+from rl_training.diagnostics.guards import RewardRange, _saturation
 from rl_training.models import Model
 from rl_training.runtime import train
 from rl_training.storage.checkpoint import load_checkpoint

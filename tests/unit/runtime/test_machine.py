@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rl_training.core.cores import Cores
+from rl_training.core.machine import Cores
 from rl_training.diagnostics import doctor
 from rl_training.diagnostics.doctor import ALGOS, EXTRAS, Compiler, Machine, Speed, advise, examine, measure
 

@@ -10,16 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from rl_training.compilation import performance
-from rl_training.compilation.performance import (
-    EAGER_UPDATES,
-    EARNED_AFTER,
-    compiled_from,
-    configure_machine,
-    default_device,
-)
+from rl_training.compilation import graphs
+from rl_training.compilation.graphs import EAGER_UPDATES, EARNED_AFTER, compiled_from
 from rl_training.config import TrainConfig
 from rl_training.core.errors import ConfigError
+from rl_training.core.machine import configure_machine, default_device
 from rl_training.runtime import resume, train
 from rl_training.runtime.fine_tuning import fine_tuning_config
 from rl_training.storage.checkpoint import load_checkpoint
@@ -33,8 +28,8 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(performance, "missing_for_compiling", lambda: None)
-    monkeypatch.setattr(performance, "_obstacle", lambda: None)
+    monkeypatch.setattr(graphs, "missing_for_compiling", lambda: None)
+    monkeypatch.setattr(graphs, "_obstacle", lambda: None)
 
 
 @pytest.fixture
@@ -54,9 +49,7 @@ def threads() -> Iterator[None]:
         ("never", 10 * EARNED_AFTER, None),
     ],
 )
-def test_auto_compiles_the_runs_that_earn_it(
-    option: performance.CompileOption, updates: int, expected: int | None
-) -> None:
+def test_auto_compiles_the_runs_that_earn_it(option: graphs.CompileOption, updates: int, expected: int | None) -> None:
     assert compiled_from(option, updates) == expected
 
 
@@ -81,7 +74,7 @@ def test_without_a_compiler_always_is_refused() -> None:
 
 @pytest.mark.usefixtures("no_compiler")
 @pytest.mark.parametrize(("option", "updates"), [("auto", 10), ("never", EARNED_AFTER)])
-def test_runs_that_are_not_compiled_need_no_compiler(option: performance.CompileOption, updates: int) -> None:
+def test_runs_that_are_not_compiled_need_no_compiler(option: graphs.CompileOption, updates: int) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
 
@@ -100,7 +93,7 @@ def test_a_compiler_named_in_the_environment_is_the_one_looked_for(monkeypatch: 
 def test_a_run_without_a_compiler_warns_once_and_trains(
     tiny_config: Callable[..., TrainConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(performance, "EARNED_AFTER", 1)
+    monkeypatch.setattr(graphs, "EARNED_AFTER", 1)
 
     with pytest.warns(UserWarning, match="training without compilation") as caught:
         result = train(tiny_config("td3_bc"))
@@ -143,7 +136,7 @@ def test_the_device_is_what_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> 
 def test_precision_is_fixed_on_resume_and_free_for_a_run_that_begins_with_the_policy(
     tiny_config: Callable[..., TrainConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(performance, "has_bfloat16", lambda device: True)
+    monkeypatch.setattr(graphs, "has_bfloat16", lambda device: True)
     run = train(tiny_config("td3_bc", "algo_kwargs.precision=bfloat16")).run_dir
     with pytest.raises(ConfigError, match="a run keeps its precision"):
         resume(run, algo_kwargs={"precision": "float32"}, total_timesteps=30)

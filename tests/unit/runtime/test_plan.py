@@ -19,7 +19,7 @@ from rl_training.config import TrainConfig
 from rl_training.core.errors import ConfigError
 from rl_training.envs.snapshots import Snapshot
 from rl_training.runtime import TrainResult, assembly, read_options, train
-from rl_training.runtime.plan import Plan
+from rl_training.runtime.schedules import Plan
 from rl_training.storage.checkpoint import load_checkpoint
 from rl_training.storage.run_directory import read_metrics
 

@@ -14,8 +14,7 @@ from rl_training.config import TrainConfig
 from rl_training.core.errors import CheckpointError, ConfigError
 from rl_training.runtime import load_policy, resume, saving, train
 from rl_training.runtime.trainer import Session
-from rl_training.storage.checkpoint import load_checkpoint
-from rl_training.storage.policy_files import drop_policies, policy_files, policy_path, policy_step
+from rl_training.storage.checkpoint import drop_policies, load_checkpoint, policy_files, policy_path, policy_step
 
 MakeConfig = Callable[..., TrainConfig]
 OBS = np.array([[0.1, -0.2, 0.3], [0.9, 0.1, -2.0]], dtype=np.float32)

@@ -13,8 +13,7 @@ from steering import away, steering_log, towards, true_value
 
 from rl_training.core.errors import ConfigError
 from rl_training.data import TransitionDataset, load_transition_dataset
-from rl_training.ope.fitting import EvaluationLog
-from rl_training.ope.policy_value import PolicyValue
+from rl_training.ope.fqe import EvaluationLog, PolicyValue
 from rl_training.runtime import TrainResult, assembly, load_policy, resume, train
 from rl_training.runtime import run_data as datasets
 from rl_training.selection.evaluation_data import data_given, data_of_runs

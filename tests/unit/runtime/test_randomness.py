@@ -12,7 +12,7 @@ from conftest import transitions
 
 from rl_training.algorithms import ALGORITHMS
 from rl_training.config import TrainConfig
-from rl_training.core.randomness import default_generators, forked
+from rl_training.core.seeds import default_generators, forked
 from rl_training.core.spaces import BoxActions, SpaceSpec
 from rl_training.data import TransitionDataset
 from rl_training.diagnostics.held_out import diagnose

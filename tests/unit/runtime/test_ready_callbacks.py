@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 from small_runs import blank_state, online_config
 
-from rl_training.callbacks import (
-    Callback,
-    CheckpointCallback,
-    ThresholdCallback,
-    TimeBudgetCallback,
-    TrainerState,
-    VideoCallback,
-)
 from rl_training.config import TrainConfig
 from rl_training.core.batches import Metrics
 from rl_training.core.errors import ConfigError
 from rl_training.runtime import callbacks, predict, resume, train
+from rl_training.runtime.callbacks import (
+    Callback,
+    CheckpointCallback,
+    ThresholdCallback,
+    TimeBudgetCallback,
+    VideoCallback,
+)
+from rl_training.runtime.trainer import TrainerState
 from rl_training.storage.run_directory import read_metrics
 
 MakeConfig = Callable[..., TrainConfig]

@@ -12,8 +12,14 @@ from small_runs import differences, online_config
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import TrainingError
-from rl_training.runtime import Callback, TrainerState, divergence, resume, saving, train
-from rl_training.runtime import checkpoints as recovery
+from rl_training.runtime import (
+    Callback,
+    TrainerState,
+    resume,
+    saving,
+    train,
+)
+from rl_training.runtime import saving as recovery
 from rl_training.storage.checkpoint import load_checkpoint
 from rl_training.storage.replay_files import ReplayStore
 from rl_training.storage.run_directory import RunDirectory, read_metrics
@@ -85,7 +91,7 @@ class KilledError(Exception):
 
 
 PLACES: dict[str, tuple[Any, str]] = {
-    "before the checkpoint is read": (divergence, "load_session"),
+    "before the checkpoint is read": (saving, "load_session"),
     "before anything is written": (recovery, "write_latest"),
     "before the checkpoint is the latest": (saving, "save"),
     "before the checkpoint has its number": (recovery, "number_latest"),
@@ -98,7 +104,7 @@ PLACES: dict[str, tuple[Any, str]] = {
 def _train_until_killed(config: TrainConfig, place: str) -> Path:
     """The directory of a run whose process ended, so to speak, at some place while it went back."""
     owner, name = PLACES[place]
-    before, go_back = set(Path(config.output_dir).iterdir()), divergence._go_back
+    before, go_back = set(Path(config.output_dir).iterdir()), saving._go_back
 
     def end(*_: Any, **__: Any) -> None:
         raise KilledError
@@ -108,7 +114,7 @@ def _train_until_killed(config: TrainConfig, place: str) -> Path:
         go_back(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(divergence, "_go_back", go_back_and_die)
+        patch.setattr(saving, "_go_back", go_back_and_die)
         with pytest.raises(KilledError):
             train(config)
     (killed,) = set(Path(config.output_dir).iterdir()) - before

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rl_training.acting.scores import REFERENCE_RETURNS, reference_returns
+from rl_training.acting.evaluation import REFERENCE_RETURNS, reference_returns
 from rl_training.runtime import normalized_score
 
 

@@ -15,11 +15,12 @@ import pytest
 from read_back import Curves, curves_in_mlflow, curves_of_run, only_run
 from small_runs import differences
 
-from rl_training.callbacks import Callback, TrainerState
 from rl_training.config import TrainConfig, flatten
 from rl_training.core.errors import ConfigError, MissingExtraError
 from rl_training.core.options import bind
 from rl_training.runtime import resume, train
+from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.trainer import TrainerState
 from rl_training.storage.checkpoint import load_checkpoint
 from rl_training.storage.sinks import check_sinks, numbers
 

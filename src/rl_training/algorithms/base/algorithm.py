@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import chain, islice
@@ -14,26 +14,26 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self, TypeVar
 
-from rl_training.algorithms.base.contract import check_parts
 from rl_training.algorithms.base.hyper import Alpha, Hyper, Sizes, ValueHyper
 from rl_training.algorithms.base.optimizers import Adam, Optimizer, clip, gradient_norm, polyak, trainable
 from rl_training.algorithms.base.registration import ALGORITHMS, Mode, register
-from rl_training.compilation.graphs import CompiledGradient
+from rl_training.compilation import CompiledGradient
 from rl_training.core.batches import TRANSITION, Batch, Metrics, Reading, Transitions
-from rl_training.core.errors import ConfigError
+from rl_training.core.errors import ConfigError, nearest
 from rl_training.core.options import bind
 from rl_training.core.spaces import ActionKind, ActionSpace, BoxActions, Column, SpaceSpec
-from rl_training.models import Model
-from rl_training.models.own_encoders import make_encoder
-from rl_training.models.precision import products_in
+from rl_training.models import Model, make_encoder, products_in
 
 __all__ = ["ALGORITHMS", "TRANSITION", "Algorithm", "Alpha", "Hyper", "Mode", "Sizes", "Step", "UpdateResult",
            "ValueHyper", "register"]  # fmt: skip
 
 Gradients = dict[str, list[Tensor]]
 """The gradients of each child of the model, in the order of its parameters."""
+
 GradientFunction = Callable[[Batch], tuple[Metrics, Gradients]]
+
 H = TypeVar("H", bound=Hyper, default=Any)
+
 M = TypeVar("M", bound=Model, default=Any)
 
 ORIGINS = {
@@ -345,3 +345,36 @@ class Algorithm(nn.Module, Generic[H, M]):
         """Restore what `get_extra_state` returned."""
         self.updates = state["updates"]
         self.clock.fill_(self.updates)
+
+
+def check_parts(algorithm: Algorithm, model: Any, steps: Sequence[Step]) -> None:
+    """Refuse a model or a step that lacks what an update needs, in one sentence."""
+    owner, title = type(algorithm).__name__, type(model).__name__
+    for size in ("obs_dim", "action_dim"):
+        if not isinstance(getattr(model, size, None), int):
+            call = "super().__init__(obs_dim=obs_dim, action_dim=action_dim)"
+            raise ConfigError(f"{title}, the model of {owner}, has no {size}: its constructor must call {call}")
+    children = [name for name, _ in model.named_children()]
+    for step in steps:
+        for child in (*step.children, *step.tracks):
+            if not isinstance(getattr(model, child, None), nn.Module):
+                known = nearest(child, children) or f"; it has {', '.join(children) or 'no networks'}"
+                raise ConfigError(f"step {step.name!r} of {owner} names {child!r}, which {title} lacks{known}")
+        # A step whose networks have no parameters, such as a fixed temperature, is not taken.
+        is_taken = any(trainable(getattr(model, child)) for child in step.children)
+        if is_taken and not callable(getattr(algorithm, f"{step.name}_loss", None)):
+            raise ConfigError(f"{owner} declares step {step.name!r} but has no method {step.name}_loss")
+        _check_numbers(algorithm, step)
+
+
+def _check_numbers(algorithm: Algorithm, step: Step) -> None:
+    """Refuse the name of a hyper-parameter that the algorithm does not have."""
+    group = type(algorithm.hyper)
+    numbers: dict[str, float | str] = {"every": step.every, "repeat": step.repeat}
+    if step.tracks:
+        numbers |= {"tau": step.tau, "track_every": step.track_every}
+    for field, value in numbers.items():
+        if isinstance(value, str) and not hasattr(algorithm.hyper, value):
+            known = nearest(value, group.__dataclass_fields__)
+            where = f"{field} of step {step.name!r} of {type(algorithm).__name__}"
+            raise ConfigError(f"{where} is {value!r}, which {group.__name__} does not have{known}")

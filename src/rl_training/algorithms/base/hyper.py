@@ -12,10 +12,7 @@ from pydantic import BeforeValidator, Field, JsonValue
 
 from rl_training.core.errors import ConfigError
 from rl_training.core.options import given_options, option, options, refuse_unused
-from rl_training.models.activations import Activation
-from rl_training.models.mlp import Norm
-from rl_training.models.own_encoders import encoder_path
-from rl_training.models.precision import Precision
+from rl_training.models import Activation, Norm, Precision, encoder_path
 
 Sizes: TypeAlias = tuple[Annotated[int, Field(ge=1)], ...]
 Alpha: TypeAlias = Annotated[float, Field(ge=0)] | Literal["auto"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -13,7 +14,8 @@ from torch.nn import functional
 from rl_training.algorithms.base.algorithm import Algorithm
 from rl_training.core.batches import Batch, Metrics
 from rl_training.core.errors import nearest
-from rl_training.core.returns import lambda_returns
+from rl_training.core.rewards import lambda_returns
+from rl_training.models import expectation, pick
 
 Objective: TypeAlias = Callable[..., Metrics]
 
@@ -157,7 +159,7 @@ def behavior_loss(algorithm: Algorithm, batch: Batch) -> Metrics:
     )
 
 
-def by_phase(algorithm: Algorithm, offline: float | Tensor, online: float | None) -> float | Tensor:
+def online_value(algorithm: Algorithm, offline: float | Tensor, online: float | None) -> float | Tensor:
     """`offline`, but `online` in an online phase, if there is such a number."""
     return offline if online is None else torch.where(algorithm.online_share > 0, online, offline)
 
@@ -213,3 +215,76 @@ def annotate_returns(algorithm: Algorithm, rows: Batch, ends: Tensor) -> Batch:
         return values
 
     return lambda_returns(rows, ends, values, **algorithm.hyper.only("gamma", "td_lambda"))
+
+
+def entropies(log_probs: Tensor) -> Tensor:
+    """Entropies (B,) of policies with these log-probabilities (B, choices)."""
+    return -expectation(log_probs.exp(), log_probs)
+
+
+def largest_entropies(log_probs: Tensor) -> Tensor:
+    """The entropies (B,) of uniform choices among those that are possible."""
+    return (log_probs != -math.inf).sum(-1).to(log_probs.dtype).log()
+
+
+def normalized_entropy(log_probs: Tensor) -> Tensor:
+    """The mean entropy relative to that of uniform choices: 0 where a policy is certain, 1 where it is uniform."""
+    # Where only one choice is ever possible, both are 0.
+    return entropies(log_probs).mean() / largest_entropies(log_probs).mean().clamp_min(1e-8)
+
+
+def share(flags: Tensor, dtype: torch.dtype) -> Tensor:
+    """The share of rows whose flag is set."""
+    return flags.to(dtype).mean()
+
+
+def conservative_gap(q_values: Tensor, actions: Tensor) -> Tensor:
+    """D: by how much the soft maximum over all choices exceeds the logged one; (..., B, choices) to (...).
+
+    It is the cross-entropy of the logged choices with values as logits: the logarithm of the number of choices where
+    values do not differ, and near 0 where the values clone the data.
+    """
+    return (q_values.logsumexp(-1) - pick(q_values, actions)).mean(-1)
+
+
+def discrete_critic_objective(
+    *,
+    q_values: Tensor,
+    actions: Tensor,
+    target_q_values: Tensor,
+    conservative_weight: float | Tensor = 0.0,
+    huber_delta: float | None = None,
+) -> Metrics:
+    """Error of critics (E, B, choices) at the logged choices (B,) against targets (B,), and the penalty of CQL."""
+    taken = pick(q_values, actions)
+    metrics = critic_objective(q_values=taken, target_q_values=target_q_values)
+    if huber_delta is not None:
+        metrics["critic_loss"] = huber(taken - target_q_values, huber_delta).mean(-1).sum()
+    if isinstance(conservative_weight, float) and not conservative_weight:
+        return metrics
+    gaps = conservative_gap(q_values, actions)
+    penalized = {"critic_loss": metrics["critic_loss"] + conservative_weight * gaps.sum()}
+    return metrics | penalized | {"td_loss": metrics["critic_loss"], "cql_penalty": gaps.mean()}
+
+
+def bellman_atoms(batch: Batch, next_atoms: Tensor, gamma: float) -> Tensor:
+    """Targets from atoms (B, M) of the return: all atoms of a row have the row's reward and end."""
+    names = ("rewards", "dones", "discounts")
+    columns: Batch = {name: batch[name][:, None].expand_as(next_atoms) for name in names if name in batch}
+    return bellman(columns, next_atoms, gamma)
+
+
+def quantile_huber_loss(*, quantiles: Tensor, target_atoms: Tensor, delta: float | None = 1.0) -> Tensor:
+    """Regression of M quantiles (..., B, M) on the distribution of atoms (B, K): the mean over all pairs.
+
+    The m-th quantile has the level (m - 1/2) / M. Errors of atoms above it are weighted by the level, errors of atoms
+    below it by 1 minus the level. An error counts by half its square up to `delta`, and linearly beyond.
+    """
+    if quantiles.shape[-2] != target_atoms.shape[0] or target_atoms.ndim != 2:
+        shapes = f"quantiles {tuple(quantiles.shape)}, target_atoms {tuple(target_atoms.shape)}"
+        raise ValueError(f"quantiles must be (..., B, M) and target_atoms (B, K), got {shapes}")
+    count = quantiles.shape[-1]
+    levels = (torch.arange(count, dtype=quantiles.dtype, device=quantiles.device) + 0.5) / count
+    errors = target_atoms[:, None] - quantiles[..., None]
+    weights = (levels[:, None] - (errors.detach() < 0).to(errors.dtype)).abs()
+    return (weights * huber(errors, delta)).mean()

@@ -46,7 +46,7 @@ RayOption = Annotated[
 def worker_count(text: str, *, threads: int = 1) -> int:
     """How many workers `--workers` asks for; auto is as many as have cores for their threads."""
     if text == "auto":
-        from rl_training.experiment.manager import default_workers
+        from rl_training.experiment import default_workers
 
         return default_workers(threads)
     if not (is_number(text) and int(text) > 0):

@@ -18,7 +18,7 @@ from rich.table import Column
 from rl_training.cli.display.console import score_text
 from rl_training.core.signals import INTERRUPTED
 from rl_training.core.text import clock_text, number_text
-from rl_training.experiment.jobs import ProgressListener, SeedProgress
+from rl_training.experiment import ProgressListener, SeedProgress
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph
 
-from rl_training.compilation.kernels.matrix import by_rows
-from rl_training.compilation.kernels.tensors import Place, computed, has_loops, in_memory
+from rl_training.compilation.kernels.matrix import Place, by_rows, computed, has_loops, in_memory
 
 aten = torch.ops.aten
 FORWARD, BACKWARD = aten.native_layer_norm.default, aten.native_layer_norm_backward.default

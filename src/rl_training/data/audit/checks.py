@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rl_training.data.audit import borders, order, rewards, timing, values
-from rl_training.data.audit import coverage as behaviour
-from rl_training.data.audit.view import Check, Finding, Verdict, View, worst
+from rl_training.data.audit import (
+    borders,
+    coverage,
+    order,
+    rewards,
+    values,
+)
+from rl_training.data.audit.view import Check, Finding, View
 from rl_training.data.offline_dataset import TransitionDataset
-
-__all__ = ["CHEAP", "CHECKS", "REMARKS", "Finding", "Verdict", "View", "audit", "check_data", "worst"]
 
 CHEAP: tuple[Check, ...] = (
     values.finite,
@@ -51,13 +54,13 @@ CHECKS: tuple[Check, ...] = (
     rewards.constant_reward,
     rewards.reward_outliers,
     rewards.reward_leak,
-    timing.late_rewards,
-    behaviour.returns,
-    behaviour.drift,
-    behaviour.determinism,
-    behaviour.coverage,
-    behaviour.trajectories,
-    behaviour.enough,
+    rewards.late_rewards,
+    coverage.returns,
+    coverage.drift,
+    coverage.determinism,
+    coverage.coverage,
+    coverage.trajectories,
+    coverage.enough,
 )
 """All checks, in the order of the report."""
 

@@ -1,1 +1,7 @@
-"""Datasets in files: one reader and writer per format."""
+"""Files of datasets, one reader and writer per format."""
+
+from __future__ import annotations
+
+from rl_training.data.files.mapped import write_mapped
+
+__all__ = ["write_mapped"]

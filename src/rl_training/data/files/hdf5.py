@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.core.errors import DatasetError, UserError, import_extra
+from rl_training.core.files import atomic_write
 from rl_training.core.machine import check_memory
 from rl_training.data.fields import KNOWN
-from rl_training.data.files.npz import CONVERT_HINT, PIECE
+from rl_training.data.files.npz import CONVERT_HINT, PIECE, array_bytes
 from rl_training.data.mapped_columns import chunks, hasher
 
 CHECKSUMS = "checksums"
 """The attribute of a file that has the digests of its arrays, as JSON."""
+
 DEEPEST = 16
 """Groups inside each other."""
+
 MOST_ITEMS = 1_000_000
 """Arrays and groups in one file: those of a hundred thousand episodes."""
 
@@ -160,3 +165,29 @@ def _checksums(file: Any) -> dict[str, str]:
 
 def _damaged(path: Path, name: str) -> DatasetError:
     return DatasetError(f"{path} is damaged: {name} does not match its checksum")
+
+
+HDF5_SLACK = 1 << 20
+"""Bytes that an HDF5 file may take beside its arrays."""
+
+
+def write_hdf5_arrays(
+    arrays: Mapping[str, NDArray[Any]], path: Path, about: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Write named arrays to an HDF5 file, with texts `about` them and checksums."""
+    h5py = import_extra("h5py", "hdf5", f"writing {path.name}")
+    needs = array_bytes(arrays)
+    # HDF5 may crash the process when a disk is full. Where room is short, the file is made in memory and then written.
+    is_short = shutil.disk_usage(path.parent).free < 2 * needs + HDF5_SLACK
+    options = {"driver": "core", "backing_store": False} if is_short else {}
+    with atomic_write(path, needs=needs) as temporary, h5py.File(temporary, "w", **options) as file:
+        for name, array in arrays.items():
+            if array.dtype.kind == "U":
+                file.create_dataset(name, data=array.astype(object), dtype=h5py.string_dtype())
+            else:
+                file.create_dataset(name, data=array, compression="gzip" if array.ndim else None)
+        for name, text in {**about, CHECKSUMS: checksums_text(arrays)}.items():
+            file.attrs[name] = text
+        if is_short:
+            file.flush()
+            temporary.write_bytes(file.id.get_file_image())

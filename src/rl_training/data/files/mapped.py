@@ -16,10 +16,9 @@ from torch import Tensor
 
 from rl_training.core.errors import DatasetError
 from rl_training.core.files import atomic_folder, write_text
-from rl_training.data.end_flags import EndConflict
+from rl_training.data.fields import EndConflict
 from rl_training.data.mapped_columns import UNTRAINED, Stored, chunks, column_digest, hasher, joint_digest, map_column
-from rl_training.data.offline_dataset import BESIDE, TransitionDataset
-from rl_training.data.origin import Origin
+from rl_training.data.offline_dataset import BESIDE, Origin, TransitionDataset
 from rl_training.data.tables.columns import ColumnsConfig
 
 INDEX = "index.json"

@@ -8,7 +8,7 @@ import struct
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,14 +18,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.core.errors import DatasetError
+from rl_training.core.files import atomic_write
+from rl_training.core.machine import check_memory
 from rl_training.core.torch_files import BAD_CHECKSUM
+from rl_training.data.fields import KNOWN
 
 BROKEN = (
     *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, tokenize.TokenError, EOFError, OSError),
     *(ValueError, TypeError, LookupError, NotImplementedError, RuntimeError, SyntaxError, OverflowError),
 )
 """What a damaged archive may raise."""
+
 CONVERT_HINT = "data convert makes a folder .rlt of an .npz or HDF5 file, which is not read into memory"
+
 PIECE = 1 << 24
 """Bytes read at a time."""
 
@@ -115,3 +120,31 @@ def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, is_fortran, dtype = read(file)
     return shape, is_fortran, dtype
+
+
+def read_npz(path: Path, *, every: bool = False) -> dict[str, Any]:
+    """The arrays of an .npz file; None for unknown fields, unless `every` array is wanted.
+
+    Pickled objects are refused, never run.
+    """
+    arrays: dict[str, Any] = {}
+    with npz_members(path) as members:
+        wanted = [each for each in members if each.name in KNOWN or (every and not each.dtype.hasobject)]
+        for member in wanted:
+            member.check()
+        check_memory(path, sum(member.nbytes for member in wanted), hint=CONVERT_HINT)
+        for member in members:
+            arrays[member.name] = member.read() if member in wanted else None
+    return arrays
+
+
+def write_npz_arrays(arrays: Mapping[str, NDArray[Any]], path: Path) -> None:
+    """Write named arrays to a NumPy archive."""
+    named: dict[str, Any] = dict(arrays)
+    with atomic_write(path, needs=array_bytes(arrays)) as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, **named)
+
+
+def array_bytes(arrays: Mapping[str, NDArray[Any]]) -> int:
+    """What arrays take on disk if they cannot be compressed."""
+    return sum(array.nbytes for array in arrays.values())

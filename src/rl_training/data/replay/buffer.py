@@ -13,11 +13,10 @@ from torch import Tensor
 
 from rl_training.core.batches import TRANSITION, Batch
 from rl_training.core.errors import ConfigError, DatasetError
-from rl_training.core.returns import returns_to_go
+from rl_training.core.rewards import returns_to_go
 from rl_training.core.spaces import Column
 from rl_training.data.offline_dataset import TransitionDataset
-from rl_training.data.replay.hindsight import Hindsight
-from rl_training.data.replay.samplers import UniformSource
+from rl_training.data.replay.samplers import Hindsight, UniformSource
 from rl_training.data.rows import Rows
 
 MOST_STREAMS = 1 << 30

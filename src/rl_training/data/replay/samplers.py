@@ -1,21 +1,23 @@
-"""Drawing rows: batches from a stream that can be saved, and windows of trajectories."""
+"""How rows are drawn: blocks, uniform rows, windows, n-step sums, relabelled goals."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rl_training.core.batches import Batch
 from rl_training.core.errors import DatasetError
-from rl_training.data.replay.hindsight import Hindsight
-from rl_training.data.replay.n_step import sum_windows
 from rl_training.data.rows import Rows
 
 if TYPE_CHECKING:
     from rl_training.data.offline_dataset import TransitionDataset
+
 
 BLOCK = 64
 """Batches gathered at a time: one index_select per field and block costs a quarter of one per batch."""
@@ -264,9 +266,96 @@ def _blank(values: Tensor, mask: Tensor) -> Tensor:
     return values * mask.reshape(*mask.shape, *[1] * (values.ndim - 2)).to(values.dtype)
 
 
-def sample_trajectory_windows(
-    dataset: TransitionDataset, length: int, batch_size: int, *, seed: int = 0, pad: Literal["left", "right"] = "right"
+def sum_rewards(rewards: Tensor, dones: Tensor, follows: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Discounted sums over windows (B, n), the discount of the value after each, and the place of its last row.
+
+    `follows` is true where a row belongs to the episode of the first. A window ends with its episode, and with the
+    first row of `dones`; the row on which it ends counts.
+    """
+    counts = follows & (dones.cumsum(1) <= dones)
+    lengths = counts.sum(1)
+    weights = gamma ** torch.arange(rewards.shape[1], dtype=rewards.dtype, device=rewards.device)
+    return (rewards * weights * counts).sum(1), weights.new_tensor(gamma) ** lengths, lengths - 1
+
+
+def sum_windows(
+    rows: Rows, names: Sequence[str], window: Tensor, follows: Tensor, *, rewards: Tensor, dones: Tensor, gamma: float
 ) -> Batch:
-    """One batch of a `WindowSource` over a dataset, decided by the seed."""
-    base = UniformSource(dataset.rows, (), seed=seed, is_raw=False)
-    return WindowSource(base, dataset.fields, length, pad=pad).sample(batch_size)
+    """The batch of windows (B, n): their first rows, the sums of their rewards, and what came after their last.
+
+    `rewards` and `dones` (B, n) take the place of those that are stored.
+    """
+    sums, discounts, last = sum_rewards(rewards, dones, follows, gamma)
+    end, final = (values.gather(1, last[:, None])[:, 0] for values in (window, dones))
+    now = [name for name in names if not name.startswith("next_") and name not in ("rewards", "dones")]
+    after = [name for name in names if name.startswith("next_")]
+    batch = rows.take(now, window[:, 0]) | rows.take(after, end)
+    return batch | {"rewards": sums, "dones": final, "discounts": discounts}
+
+
+def with_n_step(dataset: TransitionDataset, n_step: int, gamma: float) -> TransitionDataset:
+    """The dataset whose rows reach over `n_step` steps: rewards are sums, and the next row is that after the last.
+
+    `discounts` is the factor on the value after a row's last step; returns-to-go stay those of the first. Since rows
+    overlap, they are no longer in episode order.
+    """
+    rows = dataset.rows
+    window, follows = rows.window(rows.numbers(), n_step)
+    after = ("next_obs", "next_actions", "next_action_mask", "next_valid_actions")
+    names = [name for name in after if name in rows.columns]
+    rewards, dones = rows.get("rewards", window), rows.get("dones", window)
+    stepped = sum_windows(rows, names, window, follows, rewards=rewards, dones=dones, gamma=gamma)
+    mask = stepped.pop("next_action_mask", None)
+    return replace(dataset.with_fields(**stepped), next_action_mask=mask, is_ordered=False)
+
+
+Strategy = Literal["future", "final", "episode"]
+
+GoalFunction = Callable[[NDArray[Any], NDArray[Any]], Any]
+"""From goals achieved and goals desired, row by row, to rewards, or to whether the task has ended."""
+
+
+@dataclass(frozen=True)
+class Hindsight:
+    """How goals are exchanged, both in rings and in logs.
+
+    Observations end with the desired goal, and the column `achieved_goals` holds what was achieved after each row.
+    `her_ratio` is the chance of a row to be relabelled. The new goal is what was achieved after a row drawn from the
+    rest of the episode, its own step included (`future`), after the last row (`final`) or after any (`episode`).
+    Rewards are computed anew, and where the task ends on success, terminations too.
+    """
+
+    goal_dim: int
+    compute_reward: GoalFunction
+    compute_terminated: GoalFunction | None = None
+    her_ratio: float = 0.8
+    strategy: Strategy = "future"
+
+    def choose(self, rows: Rows, numbers: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Which rows are relabelled (B,), and the goals that these get."""
+        chosen, place = (torch.rand(len(numbers), generator=generator).to(rows.device) for _ in range(2))
+        is_chosen = chosen < self.her_ratio
+        starts, stops = rows.bounds(numbers)
+        low = {"future": numbers, "final": stops - 1, "episode": starts}[self.strategy]
+        source = torch.minimum(low + ((stops - low) * place).long(), stops - 1)
+        return is_chosen, rows.get("achieved_goals", source)[is_chosen]
+
+    def outcomes(self, rows: Rows, window: Tensor, goals: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Raw rewards of windows (B, n) for one goal each, and terminations where they depend on the goal.
+
+        The task computes them with NumPy, so both are on the CPU.
+        """
+        achieved = rows.get("achieved_goals", window)
+        desired = goals[:, None].expand_as(achieved)
+        pair = [values.reshape(-1, self.goal_dim).numpy(force=True) for values in (achieved, desired)]
+
+        def compute(function: GoalFunction) -> Tensor:
+            return torch.from_numpy(np.asarray(function(*pair), dtype=np.float32)).reshape(window.shape)
+
+        ends = self.compute_terminated
+        return compute(self.compute_reward), None if ends is None else compute(ends)
+
+    def exchange(self, batch: Batch, is_chosen: Tensor, goals: Tensor) -> None:
+        """Write the new goals into the observations of a batch."""
+        for name in ("obs", "next_obs"):
+            batch[name][is_chosen, -self.goal_dim :] = goals

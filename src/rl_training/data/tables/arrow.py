@@ -10,15 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.core.errors import ConfigError, DatasetError
-from rl_training.data.further_fields import further_fields
 from rl_training.data.mapped_columns import chunks
-from rl_training.data.offline_dataset import TransitionDataset
+from rl_training.data.offline_dataset import TransitionDataset, further_fields
 from rl_training.data.tables.columns import FURTHER, AnyColumns, ColumnsConfig, RewardOf
-from rl_training.data.tables.files import TableFiles
+from rl_training.data.tables.files import DiskStage, TableFiles
 from rl_training.data.tables.in_memory import Table, TableKind, make_table, stored_mapping
-from rl_training.data.tables.staging import DiskStage
-from rl_training.data.tables.table_rows import TableRows, read_rows
 from rl_training.data.tables.to_fields import feature_names
+from rl_training.data.tables.to_rows import TableRows, read_rows
 
 WHAT_COLUMNS = "which columns are obs, actions, reward and episode? See the guide on tables"
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rl_training.core.errors import DatasetError, import_extra
+from rl_training.core.files import refuse_what_is_no_file
 from rl_training.core.machine import check_memory
 from rl_training.data.files.npz import CONVERT_HINT
-from rl_training.data.readers import refuse_what_is_no_file
 from rl_training.data.tables.columns import natural
 from rl_training.data.tables.in_memory import (
     ENDINGS,
@@ -27,10 +30,13 @@ from rl_training.data.tables.in_memory import (
 
 _CELL = 8
 """Bytes of a number in memory."""
+
 _BLOCK = 1 << 24
 """Bytes of a CSV file read at a time. The first block must hold the header, which may have thousands of columns."""
+
 _ROWS = 1 << 16
 """Rows of a parquet file read at a time."""
+
 _WIDER = {
     "null": "int64",
     "int64": "double",
@@ -200,3 +206,59 @@ class TableFiles:
 def _arrow_type(arrow: Any, name: str) -> Any:
     unit = re.fullmatch(r"timestamp\[(\w+)\]", name)
     return arrow.timestamp(unit.group(1)) if unit else arrow.type_for_alias(name)
+
+
+class MemoryStage:
+    """Named arrays that grow by pieces, in memory."""
+
+    def __init__(self) -> None:
+        self._pieces: dict[str, list[NDArray[Any]]] = {}
+
+    def add(self, name: str, piece: NDArray[Any]) -> None:
+        """Put rows behind those of an array, which begins with its first piece."""
+        self._pieces.setdefault(name, []).append(piece)
+
+    def get(self, name: str) -> NDArray[Any]:
+        """All rows so far; changes to the result are changes to the array."""
+        pieces = self._pieces[name]
+        if len(pieces) > 1:
+            self._pieces[name] = pieces = [np.concatenate(pieces)]
+        return pieces[0]
+
+    def rewrite(self, name: str, pieces: Iterable[NDArray[Any]]) -> None:
+        """Put other rows, which may be computed from the old ones, in place of an array."""
+        self._pieces[name] = list(pieces)
+
+
+class DiskStage:
+    """Named arrays that grow by pieces, in files of a folder; what is read of them is not kept in memory."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._forms: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
+
+    def add(self, name: str, piece: NDArray[Any]) -> None:
+        """Put rows behind those of an array, which begins with its first piece."""
+        self._forms.setdefault(name, (piece.dtype, piece.shape[1:]))
+        with self._path(name).open("ab") as file:
+            file.write(np.ascontiguousarray(piece).data)
+
+    def get(self, name: str) -> NDArray[Any]:
+        """All rows so far; changes to the result are changes to the array."""
+        dtype, shape = self._forms[name]
+        array = np.memmap(self._path(name), dtype=dtype, mode="r+")
+        return array.reshape(-1, *shape)
+
+    def rewrite(self, name: str, pieces: Iterable[NDArray[Any]]) -> None:
+        """Put other rows, which may be computed from the old ones, in place of an array."""
+        draft = f"{name}.draft"
+        for piece in pieces:
+            self.add(draft, piece)
+        self._path(draft).replace(self._path(name))
+        self._forms[name] = self._forms.pop(draft)
+
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{name.replace('/', '.')}.bin"
+
+
+Stage = MemoryStage | DiskStage

@@ -1,1 +1,8 @@
-"""A policy as a folder that runs without this package."""
+"""Policies as folders that run without this package."""
+
+from __future__ import annotations
+
+from rl_training.policies.export.bundle import Export, export_policy
+from rl_training.policies.export.graph import require_onnx
+
+__all__ = ["Export", "export_policy", "require_onnx"]

@@ -20,8 +20,7 @@ from rl_training.core.errors import ConfigError, UserError, import_extra
 from rl_training.core.files import atomic_folder
 from rl_training.core.spaces import BoxActions
 from rl_training.policies.export.description import describe
-from rl_training.policies.export.export_numpy import plain_arrays
-from rl_training.policies.export.graph import PolicyGraph, latencies, require_onnx, write_onnx
+from rl_training.policies.export.graph import PolicyGraph, latencies, plain_arrays, require_onnx, write_onnx
 from rl_training.policies.export.log import Log, find_log, fit_log, vector_observations
 from rl_training.policies.saved import SavedPolicy
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from rl_training.core.spaces import MASK, BoxActions, SpaceSpec
 from rl_training.data import ColumnsConfig
-from rl_training.models.novelty import EPISODE_QUANTILE, ROW_QUANTILE, Novelty
+from rl_training.models import EPISODE_QUANTILE, ROW_QUANTILE, Novelty
 from rl_training.policies.export.graph import OPSET, PolicyGraph
 from rl_training.policies.export.log import Log, describe_obs, flagged_share
 from rl_training.policies.saved import SavedPolicy
 from rl_training.policies.tables import find_columns, observation_names
-from rl_training.storage.run_directory import package_version, read_json
+from rl_training.storage import package_version, read_json
 
 FORMAT = 1
 NOVELTY_TOLERANCE = 1e-3

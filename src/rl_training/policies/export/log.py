@@ -11,16 +11,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rl_training.acting.policy import Policy
+from rl_training.acting import Policy
 from rl_training.core.errors import DatasetError, UserError
 from rl_training.core.spaces import DiscreteActions
 from rl_training.data import TransitionDataset, as_dataset
-from rl_training.models.novelty import Novelty, fit_novelty, hold_out
+from rl_training.models import Novelty, fit_novelty, hold_out
 from rl_training.policies.saved import SavedPolicy
-from rl_training.runtime.run_data import find_task, load_data
-from rl_training.runtime.run_options import bind_options
-from rl_training.storage.replay_files import read_rows, rows_path
-from rl_training.storage.run_directory import run_of
+from rl_training.runtime import bind_options, find_task, load_data
+from rl_training.storage import read_rows, rows_path, run_of
 
 LOGGED_VECTORS = 48
 SHIFTED_VECTORS = 8

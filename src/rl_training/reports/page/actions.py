@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 
 from rl_training.core.spaces import BoxActions, DiscreteActions
-from rl_training.policies.saved import SavedPolicy
-from rl_training.policies.tables import find_columns, observation_names
-from rl_training.selection.evaluation_data import JudgedData, novelty_of_log
+from rl_training.ope import novelty_of_log
+from rl_training.policies import SavedPolicy, find_columns, observation_names
+from rl_training.selection import EvaluationData
 
 MOST_ROWS = 20_000
 """Rows that are compared: whole episodes, chosen at random where there are more."""
@@ -44,7 +44,7 @@ class Compared:
         return same
 
 
-def compare_actions(saved: SavedPolicy, data: JudgedData, *, seed: int = 0) -> dict[str, Any]:
+def compare_actions(saved: SavedPolicy, data: EvaluationData, *, seed: int = 0) -> dict[str, Any]:
     """Logged actions beside those of a policy for the same observations, as plain values."""
     found, space = _compared(saved, data, seed), saved.spaces.action
     columns = find_columns(saved)
@@ -69,7 +69,7 @@ def compare_actions(saved: SavedPolicy, data: JudgedData, *, seed: int = 0) -> d
     return plain
 
 
-def _compared(saved: SavedPolicy, data: JudgedData, seed: int) -> Compared:
+def _compared(saved: SavedPolicy, data: EvaluationData, seed: int) -> Compared:
     log, space = data.log, saved.spaces.action
     order = np.random.default_rng(seed).permutation(len(log.bounds))
     lengths = (log.bounds[:, 1] - log.bounds[:, 0])[order]
@@ -141,7 +141,7 @@ def _most_different(found: Compared, distance: Numbers, features: list[str], nam
 
 
 @torch.no_grad()
-def _novelty(saved: SavedPolicy, data: JudgedData, seed: int) -> dict[str, Any] | None:
+def _novelty(saved: SavedPolicy, data: EvaluationData, seed: int) -> dict[str, Any] | None:
     """Distance from the log, of logged and of chosen actions, on episodes that the measure was not made from."""
     log, space = data.log, saved.spaces.action
     if len(log.bounds) < FEWEST_EPISODES:

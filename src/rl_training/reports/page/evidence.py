@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 from rl_training.core.errors import ConfigError
 from rl_training.core.statistics import Numbers, bootstrap_band
 from rl_training.reports.compare import EVALUATIONS, ScoreTable, improvement, make_profile, score_rows, score_tables
-from rl_training.reports.curves import Panel, make_panels
 from rl_training.reports.page.actions import compare_actions
 from rl_training.reports.page.gather import RETURN, Material, Plain, pick, source_file
-from rl_training.reports.plots import ENOUGH_FOR_INTERVAL
-from rl_training.reports.table import RunRecord, is_one_sweep, options_that_differ, summarize
-from rl_training.storage.policy_files import policy_step
-from rl_training.storage.run_directory import describe_machine, read_json
+from rl_training.reports.plots import ENOUGH_FOR_INTERVAL, Panel, make_panels
+from rl_training.reports.runs import RunRecord
+from rl_training.reports.table import is_one_sweep, options_that_differ, summarize
+from rl_training.storage import describe_machine, policy_step, read_json
 
 BINS = 24
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)

@@ -12,15 +12,13 @@ import numpy as np
 
 from rl_training.core.errors import ConfigError, UserError, nearest
 from rl_training.core.text import step_of_name
-from rl_training.ope.verdicts import among_the_best
-from rl_training.policies.saved import SavedPolicy, load_policy
-from rl_training.reports.runs import RunRecord, named_sweeps, read_runs
-from rl_training.reports.sweep_folder import ALGORITHM, undone_text
+from rl_training.ope import among_the_best
+from rl_training.policies import SavedPolicy, load_policy
+from rl_training.reports.runs import ALGORITHM, RunRecord, named_sweeps, read_runs, undone_text
 from rl_training.reports.table import options_that_differ
-from rl_training.selection.estimate import FILE as ESTIMATES
-from rl_training.selection.evaluation_data import JudgedData, data_given, data_of_runs
-from rl_training.selection.results import check_estimates, check_selection
-from rl_training.storage.run_directory import read_json, run_of
+from rl_training.selection import FILE as ESTIMATES
+from rl_training.selection import EvaluationData, check_estimates, check_selection, data_given, data_of_runs
+from rl_training.storage import read_json, run_of
 
 Plain = dict[str, Any]
 
@@ -62,7 +60,7 @@ class Material:
     bundle: Path | None
     choice: Choice
     saved: SavedPolicy | None
-    data: JudgedData | None
+    data: EvaluationData | None
     why_no_data: str
     notes: list[str] = field(default_factory=list)
 
@@ -284,7 +282,7 @@ def source_file(estimates: Plain | None) -> str | None:
     return source if Path(source).suffix and Path(source).exists() else None
 
 
-def _log(saved: SavedPolicy | None, dataset: Any, *, is_given: bool) -> tuple[JudgedData | None, str]:
+def _log(saved: SavedPolicy | None, dataset: Any, *, is_given: bool) -> tuple[EvaluationData | None, str]:
     """The log of a policy's run, all of its episodes, or another one; where there is none, the reason."""
     if saved is None:
         return None, "no policy could be loaded"

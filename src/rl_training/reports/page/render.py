@@ -7,10 +7,10 @@ from string import ascii_uppercase
 from typing import Any
 
 from rl_training.core.templates import fill_template
-from rl_training.ope.verdicts import BETTER, WORSE
+from rl_training.ope import BETTER, WORSE
 from rl_training.reports.page import charts
 from rl_training.reports.page.charts import DASH, LONGEST_NAME, number, percent, span
-from rl_training.reports.sweep_folder import value_text
+from rl_training.reports.runs import value_text
 
 Plain = Mapping[str, Any]
 

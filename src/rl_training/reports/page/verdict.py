@@ -9,24 +9,24 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from rl_training.ope.fitting import default_gamma
-from rl_training.ope.policy_value import VALUE
-from rl_training.ope.verdicts import (
+from rl_training.ope import (
     BETTER,
     CANNOT,
     LEAST_KAPPA,
     MOST_CLIPPED,
     MOST_NOVEL,
     SAME,
+    VALUE,
     WORSE,
+    default_gamma,
     probability_text,
     simultaneous,
     verdict_text,
 )
 from rl_training.reports.page.charts import number
 from rl_training.reports.page.gather import RETURN, Material, Plain, pick, runs_of, step_of
-from rl_training.reports.table import RunRecord
-from rl_training.selection.ranking import regret_at_k, spearman
+from rl_training.reports.runs import RunRecord
+from rl_training.selection import regret_at_k, spearman
 
 ADVICE = {
     BETTER: (

@@ -10,12 +10,13 @@ from typing import Any
 from rl_training.core.errors import DatasetError
 from rl_training.core.options import bind
 from rl_training.core.spaces import ActionSpace
-from rl_training.data import DataOptions, TransitionDataset, load_transition_dataset
-from rl_training.data.audit.checks import CHEAP, CHECKS, Verdict, View, check_data, worst
-from rl_training.data.audit.checks import Finding as Finding
+from rl_training.data.audit.checks import CHEAP, CHECKS, check_data
 from rl_training.data.audit.values import not_finite
+from rl_training.data.audit.view import Finding, Verdict, View, worst
+from rl_training.data.dataset_loaders import DataOptions, load_transition_dataset
 from rl_training.data.fields import NotFiniteError
 from rl_training.data.files.mapped import compare_mapped
+from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.envs import try_out
 
 

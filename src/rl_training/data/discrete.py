@@ -1,4 +1,4 @@
-"""Fields about choices: logged ones as one number per row, and masks of those that were possible."""
+"""Discrete actions and action masks of a log."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rl_training.core.errors import DatasetError
 
 MASKS = ("valid_actions", "next_valid_actions")
 """Which choices were possible: 1 for each that was, 0 for the others."""
+
 FIRST_ROWS = 5
 """Rows that a message names."""
 
