@@ -21,7 +21,7 @@ from rl_training.config import TrainConfig
 from rl_training.runtime import load_policy, train
 
 SEEDS = (0, 1, 2)
-DATA = Path(os.environ.get("RL_TRAINING_DATA", Path(__file__).parents[2] / "shared" / "data"))
+DATA = Path(os.environ.get("RL_TRAINING_DATA", Path(__file__).parents[3] / "shared" / "data"))
 CARTPOLE_DATA = DATA / "cartpole" / "cartpole_replay_v1.1.0.h5"
 SEPSIS_DATA = DATA / "icu_sepsis" / "dynamics.npz"
 

@@ -13,7 +13,7 @@ from rl_training.core.machine import Cores
 from rl_training.diagnostics import doctor
 from rl_training.diagnostics.doctor import ALGOS, EXTRAS, Compiler, Machine, Speed, advise, examine, measure
 
-CHECKOUT = Path(__file__).parents[3]
+CHECKOUT = Path(__file__).parents[2]
 
 GOOD = Machine(
     cores=Cores(8, 8, None),

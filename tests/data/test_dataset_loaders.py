@@ -21,7 +21,7 @@ from rl_training.core.errors import ConfigError, DatasetError
 from rl_training.data import DataOptions, TransitionDataset, load_transition_dataset
 from rl_training.data.dataset_loaders import DatasetSpec
 
-BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 # Three terminated episodes of two steps, with returns 3, 12 and 48, and actions far outside [-1, 1].
 REWARDS = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]

@@ -1,7 +1,7 @@
 """The page of a report: every tag, class and word that its templates make of a content, and that nothing else is in it.
 
 Whoever changes a template writes `tests/fixtures/page/*.txt` anew and reads what differs:
-`python tests/unit/experiment/test_page_html.py`.
+`python tests/reports/page/test_page_html.py`.
 """
 
 from __future__ import annotations
