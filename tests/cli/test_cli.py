@@ -25,6 +25,7 @@ from rl_training.config import TrainConfig, load_config
 from rl_training.core.errors import ConfigError
 from rl_training.core.seeds import parse_seeds
 from rl_training.core.user_code import IMPORTED
+from rl_training.diagnostics import doctor
 from rl_training.experiment import list_algorithms
 from rl_training.experiment.registry import describe_options
 from rl_training.runtime import loop, predict, resume, run_options, train
@@ -746,3 +747,27 @@ def test_validation_names_files_that_are_missing_and_takes_overrides(command: Co
     problem = f"algo_kwargs: dataset_path '{tmp_path}/log.npz' does not exist"
     assert (wrong.code, json.loads(wrong.out)) == (2, {"td3_bc": [problem], "bc": [problem]})
     assert (right.code, right.out) == (0, "td3_bc: ok\n")
+
+
+def test_the_command_reports_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    for name in ("SHARE_SECONDS", "UPDATE_SECONDS"):
+        monkeypatch.setattr(doctor, name, 0.01)
+    command: Command = partial(call_main, monkeypatch, capsys)
+
+    code, text, _ = command("doctor")
+    assert code == 0
+    for words in ("affinity mask", "AVX2", "updates/s, td3_bc", "no C++ compiler found"):
+        assert words in text
+
+    code, text, _ = command("doctor", "--json")
+    found = json.loads(text)
+    assert code == 0
+    assert found["cores"]["available"] >= found["threads"] >= 1
+    assert set(found["updates_per_second"]) >= {"td3_bc", "iql", "sac"}
+    assert found["compiler"]["obstacle"] == "no C++ compiler found (looked for no-such-compiler)"
+    assert any(found["compiler"]["obstacle"] in each["what"] for each in found["advice"])
+    assert list(tmp_path.iterdir()) == []
