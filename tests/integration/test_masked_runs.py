@@ -92,7 +92,7 @@ def test_a_policy_from_a_log_keeps_to_masks_wherever_it_answers(log: Path, tmp_p
     assert len(saved.evaluate(env="Gates-v0", episodes=2).returns) == 2
     found = estimate(result.run_dir, gamma=0.9, updates=20)
     assert found is not None
-    with pytest.raises(ConfigError, match="which actions are possible, as valid_actions"):
+    with pytest.raises(ConfigError, match="which actions are valid, as valid_actions"):
         saved.predict(obs)
     with pytest.raises(ConfigError, match="valid_actions leave no choice in 1 rows; the first is row 0"):
         saved.predict(obs[:1], valid_actions=[[0, 0, 0, 0]])

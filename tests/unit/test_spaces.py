@@ -88,12 +88,12 @@ def test_spaces_survive_being_stored_as_plain_values(action: BoxActions | Discre
 
 def test_an_observation_that_is_not_what_the_policy_sees_is_refused() -> None:
     spec = SpaceSpec({"place": Column((2,)), "speed": Column(())}, CHOICES)
-    assert spec.flatten({"place": [1, 2], "speed": 3}).tolist() == [1, 2, 3]
-    assert spec.flatten({"place": [[1, 2]], "speed": [3]}).tolist() == [[1, 2, 3]]
+    assert spec.encode({"place": [1, 2], "speed": 3}).tolist() == [1, 2, 3]
+    assert spec.encode({"place": [[1, 2]], "speed": [3]}).tolist() == [[1, 2, 3]]
     with pytest.raises(ConfigError, match=r"obs has no 'speed': the policy sees 'place', 'speed'; did you mean 'sped'"):
-        spec.flatten({"place": [1, 2], "sped": 3})
+        spec.encode({"place": [1, 2], "sped": 3})
     with pytest.raises(ConfigError, match=r"obs must have shape \(3,\) or \(batch, 3\), got \(2,\)"):
-        spec.flatten(np.zeros(2))
+        spec.encode(np.zeros(2))
 
 
 PARTS = {"place": Column((2,)), "goal": Column((1,))}

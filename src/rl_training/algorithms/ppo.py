@@ -124,7 +124,7 @@ class PPO(Algorithm[PPOHyper, MLPPPOModel]):
 
     def extra_columns(self) -> dict[str, Column]:
         """What the networks saw, and what they said when they acted; scaled rewards if they are asked for."""
-        columns = {"inputs": Column((self.model.obs_dim,)), "log_probs": Column(), "values": Column()}
+        columns = {"inputs": Column((self.spaces.obs_dim,)), "log_probs": Column(), "values": Column()}
         return columns | {"scaled_rewards": Column()} if self.hyper.normalize_rewards else columns
 
     @torch.no_grad()

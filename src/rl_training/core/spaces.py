@@ -54,12 +54,17 @@ class SpaceSpec:
 
     def mask_of(self, obs: Tensor) -> Tensor | None:
         """The masks (B, choices) that observations begin with; None where they have none."""
-        return obs[:, : self.action_dim] if self.is_masked else None
+        return obs[:, : self.mask_dim] if self.is_masked else None
+
+    @property
+    def mask_dim(self) -> int:
+        """Length of the mask with which an observation begins; 0 without one."""
+        return self.action_dim if self.is_masked else 0
 
     @property
     def feature_dim(self) -> int:
         """Length of an observation without its mask."""
-        return self.obs_dim - self.action_dim if self.is_masked else self.obs_dim
+        return self.obs_dim - self.mask_dim
 
     @property
     def action_dim(self) -> int:
@@ -96,8 +101,8 @@ class SpaceSpec:
             return numbers
         return f"{numbers} ({', '.join(f'{name} {part.size}' for name, part in self.obs.items())})"
 
-    def flatten(self, obs: ArrayLike | Mapping[str, ArrayLike]) -> NDArray[np.float32]:
-        """One observation or a batch, as the environment gives it, as vectors: (obs_dim,) or (batch, obs_dim)."""
+    def encode(self, obs: ArrayLike | Mapping[str, ArrayLike]) -> NDArray[np.float32]:
+        """One native observation or a batch as networks see it: (obs_dim,) or (batch, obs_dim)."""
         if isinstance(obs, Mapping):
             obs = {MASK_NAMES.get(name, name): value for name, value in obs.items()}
             missing = [name for name in self.obs if name not in obs]
@@ -112,18 +117,11 @@ class SpaceSpec:
             obs = np.concatenate(parts, axis=-1)
         rows, width = np.asarray(obs, dtype=np.float32), self.obs_dim
         if rows.ndim not in (1, 2) or rows.shape[-1] != width:
-            got = f"obs must have shape ({width},) or (batch, {width}), got {rows.shape}"
             is_unmasked = self.is_masked and rows.shape[-1:] == (self.feature_dim,)
-            raise ConfigError(
-                got
-                + (
-                    ": the policy also needs to know which actions are possible, as valid_actions"
-                    if is_unmasked
-                    else ""
-                )
-            )
+            hint = ": the policy also needs to know which actions are valid, as valid_actions" if is_unmasked else ""
+            raise ConfigError(f"obs must have shape ({width},) or (batch, {width}), got {rows.shape}{hint}")
         if self.is_masked:
-            _check_masks(np.atleast_2d(rows)[:, : self.action_dim])
+            _check_masks(np.atleast_2d(rows)[:, : self.mask_dim])
         return rows
 
     def with_valid(self, obs: ArrayLike | Mapping[str, ArrayLike], valid: ArrayLike) -> Mapping[str, ArrayLike]:

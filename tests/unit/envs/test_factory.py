@@ -288,7 +288,7 @@ def test_choices_are_numbered_from_0_for_networks_and_from_their_start_for_the_e
     assert env.unwrapped.received == [7]
 
 
-def test_the_parts_of_a_mapping_are_known_in_the_order_in_which_they_are_flattened(
+def test_the_parts_of_a_mapping_are_known_in_the_order_in_which_they_are_encoded(
     register: Callable[..., str],
 ) -> None:
     space = Dict({"speed": Box(-1, 1, (1,)), "place": Box(-1, 1, (2, 2))})
@@ -296,9 +296,9 @@ def test_the_parts_of_a_mapping_are_known_in_the_order_in_which_they_are_flatten
     spec = space_spec(env)
     assert dict(spec.obs) == {name: Column(space[name].shape or ()) for name in space}
     obs = {"place": np.arange(4.0).reshape(2, 2), "speed": np.full(1, 5.0)}
-    np.testing.assert_array_equal(spec.flatten(obs), env.reset()[0])
+    np.testing.assert_array_equal(spec.encode(obs), env.reset()[0])
     batch = {name: np.stack([value, value]) for name, value in obs.items()}
-    np.testing.assert_array_equal(spec.flatten(batch), [env.reset()[0]] * 2)
+    np.testing.assert_array_equal(spec.encode(batch), [env.reset()[0]] * 2)
 
 
 def test_the_original_observation_is_not_changed_in_place(register: Callable[..., str]) -> None:

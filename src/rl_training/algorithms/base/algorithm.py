@@ -128,7 +128,8 @@ class Algorithm(nn.Module, Generic[H, M]):
         self.optimizers = cast("dict[str, Any]", nn.ModuleDict())
         declared = self.make_steps(self.hyper)
         check_parts(self, model, declared)
-        self.action_space: ActionSpace = BoxActions((-1.0,) * model.action_dim, (1.0,) * model.action_dim)
+        actions = BoxActions((-1.0,) * model.action_dim, (1.0,) * model.action_dim)
+        self.spaces = SpaceSpec.vector(model.obs_dim, actions)
         self.updates = 0
         self._tracked: dict[str, tuple[list[Tensor], list[Tensor]]] = {}
         """By step, the parameters of the target networks that follow it, and those that they follow."""
@@ -137,8 +138,8 @@ class Algorithm(nn.Module, Generic[H, M]):
         self.reads = self.make_reads(self.hyper)
         for step in self.steps:
             self._add_parts(step)
-        self.register_buffer("obs_mean", torch.zeros(model.obs_dim))
-        self.register_buffer("obs_std", torch.ones(model.obs_dim))
+        self.register_buffer("obs_mean", torch.zeros(self.spaces.obs_dim))
+        self.register_buffer("obs_std", torch.ones(self.spaces.obs_dim))
         self.register_buffer("clock", torch.zeros((), dtype=torch.int64), persistent=False)
         self.register_buffer("online_share", torch.zeros(()), persistent=False)
         self._gradients: dict[str, GradientFunction] = {}
@@ -193,8 +194,13 @@ class Algorithm(nn.Module, Generic[H, M]):
     def build(cls, spaces: SpaceSpec, hyper: Hyper) -> Self:
         """The algorithm with a fresh model."""
         algorithm = cls(cls.build_model(spaces, hyper), hyper)
-        algorithm.action_space = spaces.action
+        algorithm.spaces = spaces
         return algorithm
+
+    @property
+    def action_space(self) -> ActionSpace:
+        """Kind, size and bounds of actions; of continuous ones between -1 and 1 if no others were given."""
+        return self.spaces.action
 
     @classmethod
     def build_model(cls, spaces: SpaceSpec, hyper: Hyper) -> Model:

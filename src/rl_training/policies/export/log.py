@@ -180,5 +180,5 @@ def vector_observations(log: Log | None, policy: Policy) -> NDArray[np.float32]:
     far = mean + 10 * std * rng.choice([-1, 1], size=(FAR_VECTORS, width))
     found = np.concatenate([logged, shifted, [np.zeros(width), mean, low, high], far]).astype(np.float32)
     # A mask is 0 or 1, and is as it was logged or leaves all choices.
-    found[0 if log is None else LOGGED_VECTORS :, : width - policy.spaces.feature_dim] = 1
+    found[0 if log is None else LOGGED_VECTORS :, : policy.spaces.mask_dim] = 1
     return found
