@@ -18,10 +18,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional
 
-from rl_training.algorithms.base import losses
-from rl_training.algorithms.base.algorithm import Algorithm, Step
-from rl_training.algorithms.base.hyper import LambdaReturnHyper
-from rl_training.algorithms.base.registration import register
+from rl_training.algorithms.base import Algorithm, LambdaReturnHyper, Step, losses, register
 from rl_training.core.batches import Batch, Metrics, Transitions
 from rl_training.core.options import option, options
 from rl_training.models import MLPAWRModel, gaussian_log_prob

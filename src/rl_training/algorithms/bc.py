@@ -16,10 +16,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from rl_training.algorithms.base.algorithm import Algorithm, Step
-from rl_training.algorithms.base.hyper import Hyper
-from rl_training.algorithms.base.losses import normalized_entropy, share
-from rl_training.algorithms.base.registration import register
+from rl_training.algorithms.base import Algorithm, Hyper, Step, losses, register
 from rl_training.core.batches import Batch, Metrics, Transitions
 from rl_training.core.options import option, options
 from rl_training.models import MLPBCModel, gaussian_log_prob, pick
@@ -50,8 +47,8 @@ def discrete_bc_loss(*, log_probs: Tensor, actions: Tensor) -> Metrics:
     return {
         "actor_loss": nll,
         "nll": nll,
-        "accuracy": share(log_probs.argmax(-1) == actions, log_probs.dtype),
-        "entropy_normalized": normalized_entropy(log_probs),
+        "accuracy": losses.share(log_probs.argmax(-1) == actions, log_probs.dtype),
+        "entropy_normalized": losses.normalized_entropy(log_probs),
     }
 
 

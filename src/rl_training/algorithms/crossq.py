@@ -22,10 +22,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import losses
-from rl_training.algorithms.base.algorithm import Algorithm, Step
-from rl_training.algorithms.base.hyper import ActorCriticHyper, EntropyHyper, network_option
-from rl_training.algorithms.base.registration import register
+from rl_training.algorithms.base import (
+    ActorCriticHyper,
+    Algorithm,
+    EntropyHyper,
+    Step,
+    losses,
+    network_option,
+    register,
+)
 from rl_training.algorithms.sac import actor_objective, half_squared_error
 from rl_training.core.batches import Batch, Metrics
 from rl_training.core.errors import ConfigError

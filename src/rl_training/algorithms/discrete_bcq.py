@@ -17,10 +17,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from rl_training.algorithms.base import losses
-from rl_training.algorithms.base.algorithm import Step
-from rl_training.algorithms.base.losses import share
-from rl_training.algorithms.base.registration import register
+from rl_training.algorithms.base import Step, losses, register
 from rl_training.algorithms.dqn import DQN, DQNHyper, dqn_loss
 from rl_training.core.batches import Batch, Metrics
 from rl_training.core.options import option, options
@@ -73,7 +70,7 @@ class DiscreteBCQ(DQN):
         is_best_allowed = pick(allowed, values.argmax(-1))
         return {
             "allowed_actions": allowed.sum(-1).to(values.dtype).mean(),
-            "constraint_active": share(~is_best_allowed, values.dtype),
+            "constraint_active": losses.share(~is_best_allowed, values.dtype),
         }
 
 

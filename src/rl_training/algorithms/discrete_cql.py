@@ -19,9 +19,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from rl_training.algorithms.base import losses
-from rl_training.algorithms.base.losses import conservative_gap
-from rl_training.algorithms.base.registration import register
+from rl_training.algorithms.base import losses, register
 from rl_training.algorithms.dqn import DQN, DQNHyper, dqn_loss
 from rl_training.core.batches import Batch, Metrics
 from rl_training.core.options import option, options
@@ -39,7 +37,7 @@ def with_penalty(
     metrics: Metrics, *, q_values: Tensor, actions: Tensor, conservative_weight: float | Tensor
 ) -> Metrics:
     """A loss of the critic and the penalty on values (B, choices) that exceed those of the logged choices (B,)."""
-    gap = conservative_gap(q_values, actions)
+    gap = losses.conservative_gap(q_values, actions)
     return metrics | {
         "critic_loss": metrics["critic_loss"] + conservative_weight * gap,
         "td_loss": metrics["critic_loss"],

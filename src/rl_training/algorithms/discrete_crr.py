@@ -22,11 +22,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import losses
-from rl_training.algorithms.base.algorithm import Algorithm, Step
-from rl_training.algorithms.base.hyper import ValueHyper
-from rl_training.algorithms.base.losses import discrete_critic_objective, normalized_entropy
-from rl_training.algorithms.base.registration import register
+from rl_training.algorithms.base import Algorithm, Step, ValueHyper, losses, register
 from rl_training.algorithms.crr import Weights, weighted_imitation
 from rl_training.core.batches import Batch, Metrics
 from rl_training.core.options import option, options, refuse_unused
@@ -65,10 +61,10 @@ def actor_objective(
     metrics = weighted_imitation(
         advantages=advantages, log_probs=pick(log_probs, actions), weights=weights, beta=beta, max_weight=max_weight
     )
-    return metrics | {"entropy_normalized": normalized_entropy(log_probs.detach())}
+    return metrics | {"entropy_normalized": losses.normalized_entropy(log_probs.detach())}
 
 
-discrete_crr_loss = losses.combine("discrete_crr_loss", discrete_critic_objective, actor_objective)
+discrete_crr_loss = losses.combine("discrete_crr_loss", losses.discrete_critic_objective, actor_objective)
 
 
 @register("discrete_crr", mode="offline")
@@ -85,7 +81,7 @@ class DiscreteCRR(Algorithm[DiscreteCRRHyper, MLPDiscreteCRRModel]):
         """Critics and actor, each by its own loss at the same point."""
         obs, actions, hyper = batch["obs"], batch["actions"], self.hyper
         q = self.model.critic.choices(obs)
-        critic = discrete_critic_objective(
+        critic = losses.discrete_critic_objective(
             q_values=q,
             actions=actions,
             target_q_values=self.targets(batch),

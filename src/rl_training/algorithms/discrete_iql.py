@@ -25,11 +25,7 @@ from typing import Literal
 
 import torch
 
-from rl_training.algorithms.base import losses
-from rl_training.algorithms.base.algorithm import Algorithm, Step
-from rl_training.algorithms.base.hyper import ValueHyper
-from rl_training.algorithms.base.losses import normalized_entropy, share
-from rl_training.algorithms.base.registration import register
+from rl_training.algorithms.base import Algorithm, Step, ValueHyper, losses, register
 from rl_training.algorithms.iql import actor_objective, bootstrap_objective, value_objective
 from rl_training.core.batches import Batch, Metrics
 from rl_training.core.options import option, options, refuse_unused
@@ -86,8 +82,8 @@ class DiscreteIQL(Algorithm[DiscreteIQLHyper, MLPDiscreteIQLModel]):
             max_weight=hyper.max_weight,
         )
         return metrics | {
-            "agreement": share(log_probs.argmax(-1) == actions, log_probs.dtype),
-            "entropy_normalized": normalized_entropy(log_probs.detach()),
+            "agreement": losses.share(log_probs.argmax(-1) == actions, log_probs.dtype),
+            "entropy_normalized": losses.normalized_entropy(log_probs.detach()),
         }
 
     def critic_loss(self, batch: Batch) -> Metrics:

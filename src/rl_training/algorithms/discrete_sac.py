@@ -21,16 +21,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import losses
-from rl_training.algorithms.base.algorithm import Algorithm, Step
-from rl_training.algorithms.base.hyper import Alpha, ValueHyper
-from rl_training.algorithms.base.losses import (
-    discrete_critic_objective,
-    entropies,
-    largest_entropies,
-    normalized_entropy,
-)
-from rl_training.algorithms.base.registration import register
+from rl_training.algorithms.base import Algorithm, Alpha, Step, ValueHyper, losses, register
 from rl_training.core.batches import Batch, Metrics
 from rl_training.core.options import option, options, refuse_unused
 from rl_training.models import MLPDiscreteSACModel, expectation, pick
@@ -58,7 +49,7 @@ class DiscreteSACHyper(ValueHyper):
 
 def soft_values(*, log_probs: Tensor, q_values: Tensor, temperature: Tensor | float) -> Tensor:
     """Values (B,) of states: the expectation of the smallest critic, choice by choice, plus the entropy."""
-    return expectation(log_probs.exp(), q_values.amin(0)) + temperature * entropies(log_probs)
+    return expectation(log_probs.exp(), q_values.amin(0)) + temperature * losses.entropies(log_probs)
 
 
 def actor_objective(
@@ -74,20 +65,24 @@ def actor_objective(
         loss = loss - bc_weight * pick(log_probs, actions).mean()
     return {
         "actor_loss": loss,
-        "entropy": entropies(log_probs).mean(),
-        "entropy_normalized": normalized_entropy(log_probs.detach()),
+        "entropy": losses.entropies(log_probs).mean(),
+        "entropy_normalized": losses.normalized_entropy(log_probs.detach()),
     }
 
 
 def temperature_objective(*, log_temperature: Tensor, log_probs: Tensor, target_entropy_ratio: float) -> Metrics:
     """The temperature, by log-probabilities (B, choices): it rises while the policy's entropy is too low."""
     log_probs = log_probs.detach()
-    excess = entropies(log_probs) - target_entropy_ratio * largest_entropies(log_probs)
+    excess = losses.entropies(log_probs) - target_entropy_ratio * losses.largest_entropies(log_probs)
     return {"temperature_loss": (log_temperature * excess).mean(), "temperature": log_temperature.exp()}
 
 
 discrete_sac_loss = losses.combine(
-    "discrete_sac_loss", discrete_critic_objective, actor_objective, temperature_objective, target_entropy_ratio=0.5
+    "discrete_sac_loss",
+    losses.discrete_critic_objective,
+    actor_objective,
+    temperature_objective,
+    target_entropy_ratio=0.5,
 )
 
 
@@ -109,7 +104,7 @@ class DiscreteSAC(Algorithm[DiscreteSACHyper, MLPDiscreteSACModel]):
     def critic_loss(self, batch: Batch) -> Metrics:
         """All critics against the expectation of the smallest target critic, entropy included."""
         hyper = self.hyper
-        return discrete_critic_objective(
+        return losses.discrete_critic_objective(
             q_values=self.model.critic.choices(batch["obs"]),
             actions=batch["actions"],
             target_q_values=self.targets(batch),

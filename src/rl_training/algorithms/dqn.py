@@ -29,11 +29,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import losses
-from rl_training.algorithms.base.algorithm import Algorithm, Step
-from rl_training.algorithms.base.hyper import Hyper
-from rl_training.algorithms.base.losses import bellman_atoms, quantile_huber_loss, share
-from rl_training.algorithms.base.registration import register
+from rl_training.algorithms.base import Algorithm, Hyper, Step, losses, register
 from rl_training.core.batches import Batch, Metrics
 from rl_training.core.options import option, options
 from rl_training.models import MLPDQNModel, pick
@@ -66,7 +62,7 @@ def dqn_loss(*, q_values: Tensor, actions: Tensor, target_q_values: Tensor, hube
         "q_mean": taken.mean(),
         "q_greedy_mean": greedy.mean(),
         "q_gap": (greedy - taken).mean(),
-        "agreement": share(q_values.argmax(-1) == actions, taken.dtype),
+        "agreement": losses.share(q_values.argmax(-1) == actions, taken.dtype),
         "target_q_mean": target_q_values.mean(),
     }
 
@@ -81,9 +77,9 @@ def quantile_dqn_loss(
     """
     metrics = dqn_loss(q_values=quantiles.mean(-1), actions=actions, target_q_values=target_atoms.mean(-1))
     taken = pick_quantiles(quantiles, actions)
-    loss = quantile_huber_loss(quantiles=taken, target_atoms=target_atoms, delta=huber_delta)
+    loss = losses.quantile_huber_loss(quantiles=taken, target_atoms=target_atoms, delta=huber_delta)
     steps = taken.diff(dim=-1)
-    crossings = {"crossing_rate": share(steps < 0, taken.dtype)} if taken.shape[-1] > 1 else {}
+    crossings = {"crossing_rate": losses.share(steps < 0, taken.dtype)} if taken.shape[-1] > 1 else {}
     spread = {"quantile_spread": (taken[:, -1] - taken[:, 0]).mean()}
     return metrics | {"critic_loss": taken.shape[-1] * loss} | spread | crossings
 
@@ -132,7 +128,7 @@ class DQN(Algorithm[DQNHyper, MLPDQNModel]):
         quantiles = self.target.critic.quantiles(next_obs)
         values = self.model.critic(next_obs) if self.hyper.double else quantiles.mean(-1)
         best = self.best_choices(values, next_obs)
-        return bellman_atoms(batch, pick_quantiles(quantiles, best), self.hyper.gamma)
+        return losses.bellman_atoms(batch, pick_quantiles(quantiles, best), self.hyper.gamma)
 
     def best_choices(self, values: Tensor, obs: Tensor) -> Tensor:
         """The best choices (B,) by their values (B, choices)."""

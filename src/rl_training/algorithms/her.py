@@ -13,7 +13,7 @@ instead of standing beside four relabelled copies.
 
 from __future__ import annotations
 
-from rl_training.algorithms.base.registration import register
+from rl_training.algorithms.base import register
 from rl_training.algorithms.sac import SAC, SACHyper, sac_loss
 from rl_training.core.options import options
 

@@ -26,10 +26,7 @@ import math
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base.algorithm import Algorithm, Step
-from rl_training.algorithms.base.hyper import Hyper
-from rl_training.algorithms.base.losses import entropies
-from rl_training.algorithms.base.registration import register
+from rl_training.algorithms.base import Algorithm, Hyper, Step, losses, register
 from rl_training.core.batches import Batch, Metrics, Rollout
 from rl_training.core.options import option, options
 from rl_training.core.rewards import generalized_advantages
@@ -155,7 +152,7 @@ class PPO(Algorithm[PPOHyper, MLPPPOModel]):
         """Log-probabilities of actions and the policy's entropy, (B,) each, and metrics."""
         if self.action_space.kind == "discrete":
             log_probs: Tensor = self.model.actor(inputs)
-            return pick(log_probs, actions), entropies(log_probs), {}
+            return pick(log_probs, actions), losses.entropies(log_probs), {}
         mean, log_std = self.model.actor(inputs)
         entropy = (log_std + 0.5 * math.log(2 * math.pi * math.e)).sum(-1).expand(len(inputs))
         return gaussian_log_prob(actions, mean, log_std), entropy, {"std": log_std.exp().mean()}

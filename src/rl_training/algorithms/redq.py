@@ -28,9 +28,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import losses
-from rl_training.algorithms.base.algorithm import Algorithm, Step
-from rl_training.algorithms.base.registration import register
+from rl_training.algorithms.base import Algorithm, Step, losses, register
 from rl_training.algorithms.sac import SACHyper
 from rl_training.core.batches import Batch, Metrics
 from rl_training.core.options import option, options

@@ -14,18 +14,15 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self, TypeVar
 
-from rl_training.algorithms.base.hyper import Alpha, Hyper, Sizes, ValueHyper
+from rl_training.algorithms.base.hyper import Hyper
 from rl_training.algorithms.base.optimizers import Adam, Optimizer, clip, gradient_norm, polyak, trainable
-from rl_training.algorithms.base.registration import ALGORITHMS, Mode, register
+from rl_training.algorithms.base.registration import Mode
 from rl_training.compilation import CompiledGradient
-from rl_training.core.batches import TRANSITION, Batch, Metrics, Reading, Transitions
+from rl_training.core.batches import Batch, Metrics, Reading, Transitions
 from rl_training.core.errors import ConfigError, nearest
 from rl_training.core.options import bind
 from rl_training.core.spaces import ActionKind, ActionSpace, BoxActions, Column, SpaceSpec
 from rl_training.models import Model, make_encoder, products_in
-
-__all__ = ["ALGORITHMS", "TRANSITION", "Algorithm", "Alpha", "Hyper", "Mode", "Sizes", "Step", "UpdateResult",
-           "ValueHyper", "register"]  # fmt: skip
 
 Gradients = dict[str, list[Tensor]]
 """The gradients of each child of the model, in the order of its parameters."""
