@@ -258,7 +258,7 @@ class LocalCollector:
             extras[SCALED_REWARDS] = self.scaler.scale(rewards, result.ends, result.valid)
         self.buffer.add(
             obs=obs,
-            actions=acted.drawn,
+            actions=acted.raw_actions,
             rewards=result.rewards,
             next_obs=result.next_obs,
             terminations=result.terminations,

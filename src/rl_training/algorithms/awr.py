@@ -73,11 +73,8 @@ class AWR(Algorithm[AWRHyper, MLPAWRModel]):
     annotates = ("lambda_returns", "advantages")
     standardizes = ("advantages",)
     annotate_every = "recompute_interval"
+    annotate = losses.annotate_returns
     defaults = {"normalize_obs": True}
-
-    def annotate(self, rows: Batch, ends: Tensor) -> Batch:
-        """Returns by the target network of the value, which moves every `recompute_interval` updates."""
-        return losses.annotate_returns(self, rows, ends)
 
     def value_loss(self, batch: Batch) -> Metrics:
         """The value of a state as the mean of its returns."""

@@ -40,10 +40,7 @@ class BCQ(Algorithm[BCQHyper, MLPBCQModel]):
 
     steps = (Step("vae"), Step("critic"), Step("actor", tracks=("actor", "critic")))
     defaults = {"batch_size": 100}
-
-    def vae_loss(self, batch: Batch) -> Metrics:
-        """The model of the behaviour."""
-        return losses.behavior_loss(self, batch)
+    vae_loss = losses.behavior_loss
 
     def critic_loss(self, batch: Batch) -> Metrics:
         """Twin critics against the best of several perturbed samples of the behaviour."""

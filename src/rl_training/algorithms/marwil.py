@@ -83,16 +83,13 @@ class MARWIL(Algorithm[MARWILHyper, MLPMARWILModel]):
     reads = Transitions(("obs", "actions", "lambda_returns"))
     annotates = ("lambda_returns",)
     annotate_every = "recompute_interval"
+    annotate = losses.annotate_returns
     defaults = {"batch_size": 2000}
     advantage_scale: Tensor
 
     def __init__(self, *parts: Any, **values: Any) -> None:
         super().__init__(*parts, **values)
         self.register_buffer("advantage_scale", torch.tensor(self.hyper.scale_start or 0.0))
-
-    def annotate(self, rows: Batch, ends: Tensor) -> Batch:
-        """Returns by the target network of the value, which moves every `recompute_interval` updates."""
-        return losses.annotate_returns(self, rows, ends)
 
     def joint_loss(self, batch: Batch) -> Metrics:
         """Actor and value, each by its own loss at the same point."""

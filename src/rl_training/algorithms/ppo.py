@@ -27,10 +27,9 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, Hyper, Step, losses, register
-from rl_training.core.batches import Batch, Metrics, Rollout
+from rl_training.core.batches import Batch, Column, Metrics, Rollout
 from rl_training.core.options import option, options
 from rl_training.core.rewards import generalized_advantages
-from rl_training.core.spaces import Column
 from rl_training.models import MLPPPOModel, gaussian_log_prob, pick
 
 

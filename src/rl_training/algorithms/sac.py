@@ -49,15 +49,12 @@ class SAC(Algorithm[SACHyper, MLPSACModel]):
 
     steps = (Step("critic", tracks=("critic",)), Step("actor", trains=("actor", "temperature")))
     defaults = {"learning_starts": 5_000}
+    targets = losses.soft_targets
 
     def critic_loss(self, batch: Batch) -> Metrics:
         """All critics against the smallest of the target critics, entropy included."""
         q = self.model.critic(batch["obs"], batch["actions"])
         return half_squared_error(q_values=q, target_q_values=self.targets(batch))
-
-    def targets(self, batch: Batch) -> Tensor:
-        """Targets of the critics, by the smallest of the target critics and the entropy at s'."""
-        return losses.soft_targets(self, batch)
 
     def actor_loss(self, batch: Batch) -> Metrics:
         """Value and entropy of the policy's own actions, and the temperature by the same sample."""

@@ -46,6 +46,7 @@ class SACN(Algorithm[SACNHyper, MLPSACNModel]):
     """SAC with an ensemble of critics."""
 
     steps = (Step("temperature"), Step("actor"), Step("critic", tracks=("critic",)))
+    targets = losses.soft_targets
 
     def temperature_loss(self, batch: Batch) -> Metrics:
         """The temperature, by the entropy of the policy."""
@@ -66,10 +67,6 @@ class SACN(Algorithm[SACNHyper, MLPSACNModel]):
         """All critics against the smallest of the target critics, entropy included."""
         q = self.model.critic(batch["obs"], batch["actions"])
         return losses.critic_objective(q_values=q, target_q_values=self.targets(batch))
-
-    def targets(self, batch: Batch) -> Tensor:
-        """Targets of the critics, by the smallest of the target critics and the entropy at s'."""
-        return losses.soft_targets(self, batch)
 
 
 SACNAlgorithm = SACN

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
@@ -13,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from typing_extensions import Self
 
-from rl_training.core.batches import Metrics
+from rl_training.core.batches import Column, Metrics
 from rl_training.core.errors import ConfigError, DatasetError, nearest
 
 __all__ = ["MASK", "ActionKind", "ActionSpace", "BoxActions", "Column", "DiscreteActions", "SpaceSpec"]
@@ -172,25 +171,6 @@ ROWS_CHECKED = 1 << 16
 """Rows checked at a time, which bounds the memory that a check takes beside the data."""
 
 ActionKind: TypeAlias = Literal["continuous", "discrete"]
-
-
-@dataclass(frozen=True)
-class Column:
-    """Shape and type of one column of rows: such as float32 vectors, int64 choices, uint8 images."""
-
-    shape: tuple[int, ...] = ()
-    dtype: Literal["float32", "int64", "int32", "uint8"] = "float32"
-
-    @property
-    def size(self) -> int:
-        """Numbers in one row."""
-        return math.prod(self.shape)
-
-    @property
-    def torch_dtype(self) -> torch.dtype:
-        """The type as torch names it."""
-        found: torch.dtype = getattr(torch, self.dtype)
-        return found
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,10 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, flatdim
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FlattenObservation, RescaleAction, TransformAction, TransformObservation
 
+from rl_training.core.batches import Column
 from rl_training.core.errors import ConfigError, MissingExtraError, UserError, import_extra, nearest
 from rl_training.core.rewards import RewardTransformConfig
-from rl_training.core.spaces import MASK, BoxActions, Column, DiscreteActions, SpaceSpec
+from rl_training.core.spaces import MASK, BoxActions, DiscreteActions, SpaceSpec
 from rl_training.core.user_code import FILES, check_permitted, own_code_failed
 from rl_training.envs.discrete import MultiDiscreteToDiscrete, PrependMask, gives_masks, refusal
 from rl_training.envs.goals import FlattenGoal, has_goal

@@ -18,10 +18,10 @@ from rl_training.algorithms.base.hyper import Hyper
 from rl_training.algorithms.base.optimizers import Adam, Optimizer, clip, gradient_norm, polyak, trainable
 from rl_training.algorithms.base.registration import Mode
 from rl_training.compilation import CompiledGradient
-from rl_training.core.batches import Batch, Metrics, Reading, Transitions
+from rl_training.core.batches import Batch, Column, Metrics, Reading, Transitions
 from rl_training.core.errors import ConfigError, nearest
 from rl_training.core.options import bind
-from rl_training.core.spaces import ActionKind, ActionSpace, BoxActions, Column, SpaceSpec
+from rl_training.core.spaces import ActionKind, ActionSpace, BoxActions, SpaceSpec
 from rl_training.models import Model, make_encoder, products_in
 
 Gradients = dict[str, list[Tensor]]

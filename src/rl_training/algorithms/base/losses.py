@@ -208,7 +208,10 @@ def temperature_loss(algorithm: Algorithm, log_probs: Tensor) -> Metrics:
 
 
 def annotate_returns(algorithm: Algorithm, rows: Batch, ends: Tensor) -> Batch:
-    """TD(lambda) returns and advantages of all rows, by the target network of the value."""
+    """TD(lambda) returns and advantages of all rows, by the target network of the value.
+
+    That network moves every `recompute_interval` updates.
+    """
 
     def values(obs: Tensor) -> Tensor:
         values: Tensor = algorithm.target.value(algorithm.normalize(obs))
