@@ -1,8 +1,8 @@
-"""BC: learn to do what the data did.
+"""BC: imitate the logged actions.
 
     deterministic   minimises   mean (pi(s) - a)^2            over the batch and the action's dimensions
     stochastic      minimises   - mean log pi(a | s)
-    choices         minimises   - mean log pi(a | s)          of a categorical policy, for discrete actions
+    discrete        minimises   - mean log pi(a | s)          of a categorical policy, for discrete actions
 
 Keep only the best trajectories with the data option `best_fraction` (X % BC of Chen et al., "Decision Transformer",
 NeurIPS 2021).
@@ -42,7 +42,7 @@ def stochastic_bc_loss(*, log_probs: Tensor, log_stds: Tensor) -> Metrics:
 
 
 def discrete_bc_loss(*, log_probs: Tensor, actions: Tensor) -> Metrics:
-    """The objective of the categorical policy: log-probabilities (B, choices) of all choices, choices (B,)."""
+    """The objective of the categorical policy: log-probabilities (B, actions) of all actions, actions (B,)."""
     nll = -pick(log_probs, actions).mean()
     return {
         "actor_loss": nll,

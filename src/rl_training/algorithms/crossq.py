@@ -44,7 +44,7 @@ class CrossQHyper(ActorCriticHyper, EntropyHyper, learning_rate=1e-3, critic_hid
 
     actor_beta1: float = option(0.5, "decay of Adam's first moment, for the actor", ge=0, lt=1)
     critic_beta1: float = option(0.5, "decay of Adam's first moment, for the critics", ge=0, lt=1)
-    num_critics: int = option(2, "critics; the smallest of them counts", ge=1, le=1000)
+    num_critics: int = option(2, "number of critics; the minimum is used", ge=1, le=1000)
     policy_delay: int = option(3, "critic updates per actor update", ge=1)
     norm_momentum: float = option(0.01, "rate at which running statistics follow", gt=0, le=1)
     norm_warmup: int = option(100_000, "training passes before a batch is corrected by running statistics", ge=0)

@@ -7,7 +7,7 @@
                R = A + V(s)
 
 pi_old is the policy that acted, and V in A and R are its values. The sum over A ends where an episode does; a cut
-episode, by its time limit or by the end of the rollout, goes on with the value of its last observation. A is brought
+episode, by its time limit or by the end of the rollout, continues with the value of its last observation. A is brought
 to mean 0 and standard deviation 1 in each minibatch. With a `value_clip`, the value's error is the larger of two: its
 own, and that of a value that may move from the old one by `value_clip` only.
 
@@ -119,7 +119,7 @@ class PPO(Algorithm[PPOHyper, MLPPPOModel]):
     defaults = {"batch_size": 64, "learning_starts": 0, "learning_rate_schedule": "linear"}
 
     def extra_columns(self) -> dict[str, Column]:
-        """What the networks saw, and what they said when they acted; scaled rewards if they are asked for."""
+        """Inputs, log-probabilities and values at acting time; scaled rewards if they are asked for."""
         columns = {"inputs": Column((self.spaces.obs_dim,)), "log_probs": Column(), "values": Column()}
         return columns | {"scaled_rewards": Column()} if self.hyper.normalize_rewards else columns
 

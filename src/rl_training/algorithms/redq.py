@@ -39,7 +39,7 @@ from rl_training.models import MLPREDQModel
 class REDQHyper(SACHyper):
     """Hyper-parameters of REDQ."""
 
-    num_critics: int = option(10, "critics; the actor follows the mean of them", ge=1, le=1000)
+    num_critics: int = option(10, "number of critics; the actor follows their mean", ge=1, le=1000)
     num_target_critics: float = option(2.0, "random target critics whose smallest counts; 1.5: one or two", ge=1)
     policy_delay: int = option(20, "critic updates per update of actor and temperature", ge=1)
     target_entropy: float | None = option(None, "entropy to reach; null: minus half the action's dimension")

@@ -26,7 +26,7 @@ from rl_training.models import MLPSACModel
 class SACHyper(ValueHyper, EntropyHyper):
     """Hyper-parameters of SAC."""
 
-    num_critics: int = option(2, "critics; the smallest of them counts", ge=1, le=1000)
+    num_critics: int = option(2, "number of critics; the minimum is used", ge=1, le=1000)
 
 
 def half_squared_error(*, q_values: Tensor, target_q_values: Tensor) -> Metrics:

@@ -29,7 +29,7 @@ from rl_training.models import MLPSACNModel
 class SACNHyper(SACHyper, hidden_sizes=(256, 256, 256)):
     """Hyper-parameters of SAC-N."""
 
-    num_critics: int = option(10, "critics; narrow data needs more", ge=1, le=1000)
+    num_critics: int = option(10, "number of critics; narrow data needs more", ge=1, le=1000)
 
 
 def actor_objective(*, policy_q_values: Tensor, policy_log_probs: Tensor, log_temperature: Tensor) -> Metrics:

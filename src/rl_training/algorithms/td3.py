@@ -21,7 +21,7 @@ from rl_training.models import MLPTD3Model
 class TD3Hyper(SmoothingHyper):
     """Hyper-parameters of TD3."""
 
-    num_critics: int = option(2, "critics; the smallest of the target critics counts", ge=1, le=1000)
+    num_critics: int = option(2, "number of critics; targets use the minimum", ge=1, le=1000)
 
 
 td3_loss = losses.combine("td3_loss", losses.critic_objective, losses.value_actor_objective)

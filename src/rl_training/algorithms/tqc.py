@@ -32,7 +32,7 @@ from rl_training.models import MLPTQCModel
 class TQCHyper(SACHyper):
     """Hyper-parameters of TQC."""
 
-    num_critics: int = option(2, "critics, whose atoms are pooled", ge=1, le=1000)
+    num_critics: int = option(2, "number of critics, whose atoms are pooled", ge=1, le=1000)
     num_quantiles: int = option(25, "quantiles of the return that each critic knows", ge=1, le=10_000)
     dropped_quantiles: int = option(2, "largest atoms left out of the target, per critic", ge=0)
 

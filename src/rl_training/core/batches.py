@@ -19,7 +19,7 @@ class Reading:
 
     @property
     def bootstraps(self) -> bool:
-        """Whether rewards are added to a value of what came next, so that several steps can be summed."""
+        """Whether rewards are added to the value of the next state, so that several steps can be summed."""
         return "rewards" in self.fields
 
     @property

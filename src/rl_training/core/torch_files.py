@@ -47,7 +47,7 @@ PLAIN = (str, bytes, int, float, type(None))
 PIECE = 1 << 24
 """Bytes read at a time."""
 BAD_CHECKSUM = "Bad CRC-32"
-"""How the message of Python's archives begins when a member does not match its checksum."""
+"""The beginning of the message when a member of an archive does not match its checksum."""
 BROKEN = (
     zipfile.BadZipFile,
     zlib.error,
@@ -59,7 +59,7 @@ BROKEN = (
     struct.error,
     MemoryError,
 )
-"""What a damaged archive may raise."""
+"""Errors that a damaged archive may raise."""
 
 
 class ForbiddenError(Exception):
@@ -166,7 +166,7 @@ class _Storages:
 
 
 class _Name:
-    """What a file names by its module; nothing is imported."""
+    """A name in a file, with its module; nothing is imported."""
 
     def __init__(self, text: str) -> None:
         self.text = text

@@ -1,4 +1,4 @@
-"""What algorithms are made of."""
+"""The parts of algorithms: base class, hyper-parameters, shared losses, optimisers, registration."""
 
 from __future__ import annotations
 

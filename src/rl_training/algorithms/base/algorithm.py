@@ -37,7 +37,7 @@ ORIGINS = {
     "next_actions": "; a dataset in episode order derives it: sample from TransitionDataset.requiring('next_actions')",
     "returns_to_go": "; sample from a dataset made by TransitionDataset.with_returns_to_go(gamma=...)",
 }
-"""Where the fields come from that not every log contains."""
+"""Hints at the origin of fields that not every log contains."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class _Needs:
 
 
 class UpdateResult(NamedTuple):
-    """What an update reports: detached 0-d tensors, and how many gradient steps of the whole algorithm it was."""
+    """The report of an update: detached 0-d tensors, and the number of gradient steps of the whole algorithm."""
 
     metrics: Metrics
     num_gradient_steps: int = 1
@@ -99,7 +99,7 @@ class Algorithm(nn.Module, Generic[H, M]):
     steps: tuple[Step, ...]
     action_kinds: ClassVar[tuple[ActionKind, ...]] = ("continuous",)
     reads: Reading = Transitions()
-    """What a batch contains; a class whose hyper-parameters decide about it overrides `make_reads`."""
+    """The contents of a batch; a class whose hyper-parameters decide about them overrides `make_reads`."""
     needs = _Needs()
     annotates: tuple[str, ...] = ()
     """Fields that `annotate` computes for all rows; those in `standardizes` get mean 0 and standard deviation 1."""
@@ -115,7 +115,7 @@ class Algorithm(nn.Module, Generic[H, M]):
     clock: Tensor
     """Number of updates done, for losses that change over time; a tensor, since a graph must not depend on a number."""
     online_share: Tensor
-    """How much of the online phase is done, this update included; 0 before it has begun."""
+    """The share of the online phase that is done, this update included; 0 before it has begun."""
 
     def __init__(self, model: Model, hyper: Hyper | None = None, /, **values: Any) -> None:
         super().__init__()
@@ -160,7 +160,7 @@ class Algorithm(nn.Module, Generic[H, M]):
 
     @classmethod
     def make_reads(cls, hyper: Any) -> Reading:
-        """What a batch contains; a class whose hyper-parameters decide about it overrides this."""
+        """The contents of a batch; a class whose hyper-parameters decide about them overrides this."""
         return cls.reads
 
     def _with_parameters(self, step: Step) -> Step | None:
@@ -220,7 +220,7 @@ class Algorithm(nn.Module, Generic[H, M]):
     def set_obs_statistics(self, mean: Tensor, std: Tensor) -> None:
         """Normalise observations with these statistics from here on; they are part of the state.
 
-        A mask of choices, with which observations may begin, stays as it is.
+        The action mask, with which observations may begin, stays as it is.
         """
         behind = slice(self.model.mask_dim, None)
         self.obs_mean[behind].copy_(mean[behind])
@@ -258,7 +258,7 @@ class Algorithm(nn.Module, Generic[H, M]):
 
     @torch.no_grad()
     def act(self, obs: Tensor, *, deterministic: bool = True) -> Tensor:
-        """Actions as networks see them, for raw observations: for measures of the networks. `Policy` is what acts."""
+        """Actions as networks see them, for raw observations: to measure networks. Environments need a `Policy`."""
         actions: Tensor = self.model.act(self.normalize(obs), deterministic=deterministic)
         return actions
 
