@@ -80,7 +80,7 @@ def test_training_on_a_table_ends_at_these_numbers() -> None:
     obs = torch.zeros(1, 1).double()
     with torch.no_grad():
         torch.testing.assert_close(
-            algorithm.model.critic.choices(obs), torch.tensor([[[0.0, 1.0]]] * 2).double(), atol=1e-3, rtol=0
+            algorithm.model.critic.all_values(obs), torch.tensor([[[0.0, 1.0]]] * 2).double(), atol=1e-3, rtol=0
         )
         assert float(algorithm.model.value(obs)) == pytest.approx(0.205882, abs=1e-3)
         assert float(algorithm.model.actor(obs)[0, 1].exp()) == pytest.approx(0.690568, abs=2e-3)

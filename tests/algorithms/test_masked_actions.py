@@ -223,7 +223,7 @@ def test_exploration_is_uniform_among_possible_choices() -> None:
 def test_the_mask_is_no_input_of_the_networks() -> None:
     algorithm, obs = build("discrete_sac", MASKED), masked_batches(1)[0]["obs"]
     free = torch.cat([torch.ones(32, CHOICES).double(), obs[:, CHOICES:]], -1)
-    values, all_values = algorithm.model.critic.choices(obs), algorithm.model.critic.choices(free)
+    values, all_values = algorithm.model.critic.all_values(obs), algorithm.model.critic.all_values(free)
     possible = obs[:, :CHOICES] == 1
     assert torch.equal(values[:, possible], all_values[:, possible])
     assert bool((values[:, ~possible] == -math.inf).all())

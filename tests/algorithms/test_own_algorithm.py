@@ -201,7 +201,7 @@ def test_in_python_importing_the_module_is_enough(folder: Path) -> None:
 
 ORDERS = {
     "the file first": "import nearby; from rl_training.algorithms import TD3BC",
-    "the base class first": "from rl_training.algorithms.base.algorithm import Algorithm, register; import nearby",
+    "the base class first": "from rl_training.algorithms.base import Algorithm, register; import nearby",
     "a packaged algorithm first": "from rl_training.algorithms.td3_bc import TD3BC; import nearby",
     "the table first": "from rl_training.algorithms import *; import nearby",
     "networks first": "from rl_training.models import MLPTD3Model; import nearby",

@@ -194,7 +194,7 @@ def test_actions_are_clipped_to_the_bounds_of_another_environment(runs: Path, co
     [
         (
             ("--env", "CartPole-v1"),
-            ["trained for observations of 3 numbers, CartPole-v1 has observations of 4", "2 choices"],
+            ["trained for observations of 3 numbers, CartPole-v1 has observations of 4", "2 discrete actions"],
         ),
         (("--env", "PointGoal-v0"), ["PointGoal-v0 has observations of 4 numbers (observation 2, desired_goal 2)"]),
         (("--env", "Pendulun-v1"), ["did you mean 'Pendulum-v1'?"]),

@@ -11,7 +11,7 @@ import pytest
 from run_directories import make_run
 
 from rl_training.core.errors import CheckpointError, ConfigError
-from rl_training.core.statistics import stratified_interval
+from rl_training.core.statistics import bootstrap_interval
 from rl_training.reports.compare import compare_named, compare_two, score_rows, sweep_findings
 from rl_training.reports.page.render import render
 from rl_training.reports.page.write import report_content
@@ -227,7 +227,7 @@ def test_normalised_scores_of_several_tasks_are_put_together(tmp_path: Path) -> 
     assert found is not None
     first, second = found.over_tasks
     assert (first["name"], first["tasks"], first["runs"], first["iqm"]) == ("bc", 2, 6, (2 + 3 + 10 + 20) / 4)
-    assert first["interval"] == list(stratified_interval([SCORES["bc", "A-v0"], SCORES["bc", "B-v0"]]))
+    assert first["interval"] == list(bootstrap_interval([SCORES["bc", "A-v0"], SCORES["bc", "B-v0"]]))
     assert second["name"] == "td3_bc"
     (improvement,) = found.improvements
     assert improvement.tasks == ("A-v0", "B-v0")

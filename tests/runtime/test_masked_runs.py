@@ -92,9 +92,9 @@ def test_a_policy_from_a_log_keeps_to_masks_wherever_it_answers(log: Path, tmp_p
     assert len(saved.evaluate(env="Gates-v0", episodes=2).returns) == 2
     found = estimate(result.run_dir, gamma=0.9, updates=20)
     assert found is not None
-    with pytest.raises(ConfigError, match="which actions are possible, as valid_actions"):
+    with pytest.raises(ConfigError, match="which actions are valid, as valid_actions"):
         saved.predict(obs)
-    with pytest.raises(ConfigError, match="valid_actions leave no choice in 1 rows; the first is row 0"):
+    with pytest.raises(ConfigError, match=r"valid_actions marks no action as valid in 1 rows \(first: row 0\)"):
         saved.predict(obs[:1], valid_actions=[[0, 0, 0, 0]])
     with pytest.raises(ConfigError, match=r"valid_actions must be 0 or 1, got \[1.0, 0.5"):
         saved.predict(obs[:1], valid_actions=[[1, 0.5, 0, 0]])
@@ -168,7 +168,7 @@ def test_a_mask_that_is_wrong_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setattr(gates.SilentGates, "action_masks", lambda self: [1, 1])
     assert "action_masks() gives [1.0, 1.0], expected 4 numbers" in command("env", "check", "SilentGates-v0").out
     monkeypatch.setattr(gates.SilentGates, "action_masks", lambda self: [0, 0, 0, 0])
-    with pytest.raises((UserCodeError, ConfigError), match="leaves no choice"):
+    with pytest.raises((UserCodeError, ConfigError), match="marks no action as valid"):
         DQN(env="SilentGates-v0", total_timesteps=5, output_dir=tmp_path).learn()
 
 
@@ -219,7 +219,7 @@ def test_a_table_with_masks_is_answered_by_names(tmp_path: Path, command: Comman
 
 def test_several_choices_at_once_are_one_choice_from_data_to_export(command: Command, tmp_path: Path) -> None:
     status, printed, _ = command("env", "check", "gates:PairedGates-v0")
-    assert (status, "6 choices (2 x 3)" in printed) == (0, True)
+    assert (status, "6 discrete actions (2 x 3)" in printed) == (0, True)
     path = tmp_path / "log.npz"
     collect(str(path), env_id="PairedGates-v0", steps=300)
     arrays = _arrays(path)

@@ -43,7 +43,7 @@ def collect_dataset(
         # Hindsight on logged data needs what each step achieved, in a task with goals.
         has_goals = _has(instance, "achieved_goal")
         # Observations may begin with a mask of the choices that are possible.
-        choices = instance.get_wrapper_attr("masked_choices") if _has(instance, "masked_choices") else 0
+        choices = instance.get_wrapper_attr("mask_dim") if _has(instance, "mask_dim") else 0
         ended, length = 0, 0
         while len(rows.get("obs", ())) != size and ended != episodes:
             action = np.array(_random_action(instance, obs, choices) if act is None else act(obs))
