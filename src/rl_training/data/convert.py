@@ -17,15 +17,16 @@ from rl_training.core.errors import ConfigError, DatasetError
 from rl_training.core.options import bind
 from rl_training.core.text import memory_text
 from rl_training.data.dataset_loaders import ENDINGS, load_transition_dataset
-from rl_training.data.discrete import MASKS, misses_next_masks
 from rl_training.data.fields import (
     ALIASES,
     KNOWN,
+    MASKS,
     add_next_actions,
     add_next_obs,
     as_numpy,
     end_conflict,
     following,
+    misses_next_masks,
     read_fields,
     rename,
 )

@@ -36,14 +36,7 @@ from rl_training.data.tables.in_memory import table_kind
 
 Kind = Literal["random", "npz", "pt", "hdf5", "mapped", "minari", "csv", "parquet"]
 
-ENDINGS: dict[str, Kind] = {
-    ".npz": "npz",
-    ".pt": "pt",
-    ".pth": "pt",
-    ".hdf5": "hdf5",
-    ".h5": "hdf5",
-    ".rlt": "mapped",
-}
+ENDINGS: dict[str, Kind] = {".npz": "npz", ".pt": "pt", ".pth": "pt", ".hdf5": "hdf5", ".h5": "hdf5", ".rlt": "mapped"}
 
 LOGGED_REWARDS = "logged_rewards"
 """The field of rewards as they were logged, in a dataset that keeps them beside transformed ones."""

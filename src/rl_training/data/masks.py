@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rl_training.core.errors import DatasetError
 from rl_training.data.audit.view import View
-from rl_training.data.discrete import FIRST_ROWS, MASKS
+from rl_training.data.fields import FIRST_ROWS, MASKS
 from rl_training.data.mapped_columns import join_columns
 from rl_training.data.offline_dataset import TransitionDataset
 

@@ -61,9 +61,12 @@ def test_other_names_are_understood(name: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"valid_actions": np.zeros((6, 3))}, r"valid_actions leave no choice in 6 rows \(0, 1, 2, 3, 4, \.\.\.\)"),
+        (
+            {"valid_actions": np.zeros((6, 3))},
+            r"mark no action as valid in 6 rows \(0, 1, 2, 3, 4, \.\.\.\)",
+        ),
         ({"valid_actions": np.full((6, 3), 0.5)}, "valid_actions must be 0 or 1, got 0.5 in row 0, column 0"),
-        ({"actions": np.ones((6, 2), dtype=np.float32)}, "the actions are no choices"),
+        ({"actions": np.ones((6, 2), dtype=np.float32)}, "actions are continuous"),
         ({"valid_actions": np.ones((5, 3))}, "valid_actions has 5 rows, obs has 6"),
         ({"next_valid_actions": np.ones((6, 2))}, "next_valid_actions has 2 columns, valid_actions has 3 columns"),
     ],

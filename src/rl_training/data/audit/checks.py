@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rl_training.data.audit import (
-    borders,
-    coverage,
-    order,
-    rewards,
-    values,
-)
+from rl_training.data.audit import borders, coverage, order, rewards, values
 from rl_training.data.audit.view import Check, Finding, View
 from rl_training.data.offline_dataset import TransitionDataset
 

@@ -102,10 +102,7 @@ SMALLEST_REST = 1e-10
 """Shares of the variance: above the first nothing is explained, below the second the rest is rounding."""
 
 
-@check(
-    "reward timing",
-    why="an action would be rewarded for what another one did",
-)
+@check("reward timing", why="an action would be rewarded for what another one did")
 def late_rewards(view: View) -> Finding:
     """Rewards that the row before or after explains better than their own."""
     rows = _middle(view)

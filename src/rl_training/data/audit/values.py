@@ -7,7 +7,7 @@ import numpy as np
 from rl_training.core.spaces import BoxActions, DiscreteActions
 from rl_training.core.text import plural
 from rl_training.data.audit.view import FIRST, Finding, View, check, found, hash_rows, passed, unchecked
-from rl_training.data.discrete import MASKS
+from rl_training.data.fields import MASKS
 
 MOST_COLUMNS = 1000
 """Columns that are compared with each other."""
