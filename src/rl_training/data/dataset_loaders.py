@@ -25,8 +25,8 @@ from rl_training.data.files.hdf5 import read_hdf5
 from rl_training.data.files.mapped import read_mapped
 from rl_training.data.files.minari import read_minari
 from rl_training.data.files.npz import CONVERT_HINT, read_npz
+from rl_training.data.infer_spaces import check_logged
 from rl_training.data.mapped_columns import take_rows
-from rl_training.data.masks import check_logged
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.offline_mixers import concatenate_datasets, mix_transition_datasets
 from rl_training.data.tables.arrow import WHAT_COLUMNS, read_table

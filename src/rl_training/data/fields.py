@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -297,9 +297,14 @@ def with_masks(fields: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     for name in (name for name in MASKS if name in fields):
         none = np.flatnonzero(~fields[name].any(axis=1))
         if len(none):
-            rows = ", ".join(map(str, none[:FIRST_ROWS])) + (", ..." if len(none) > FIRST_ROWS else "")
-            raise DatasetError(f"{name} mark no action as valid in {len(none)} rows ({rows}): at least one must be 1")
+            wrong = f"{name} mark no action as valid in {len(none)} rows ({row_list(none)})"
+            raise DatasetError(f"{wrong}: at least one must be 1")
     return fields
+
+
+def row_list(rows: Sequence[int] | NDArray[np.int64]) -> str:
+    """The first few row numbers, as a message has them."""
+    return ", ".join(map(str, rows[:FIRST_ROWS])) + (", ..." if len(rows) > FIRST_ROWS else "")
 
 
 def misses_next_masks(logged: Mapping[str, Any]) -> bool:

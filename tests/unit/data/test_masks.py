@@ -11,7 +11,7 @@ import torch
 
 from rl_training.core.errors import DatasetError
 from rl_training.data import TransitionDataset
-from rl_training.data.masks import check_logged, with_all_possible, with_masks_first, without_masks_first
+from rl_training.data.infer_spaces import check_logged, with_all_valid, with_masks_first, without_masks_first
 from rl_training.data.replay.samplers import with_n_step
 
 
@@ -106,7 +106,7 @@ def test_an_excluded_action_is_named_by_its_row_in_the_log_where_others_were_dro
 def test_an_action_beyond_the_columns_is_named() -> None:
     data = TransitionDataset.from_dict(log(actions=np.array([0, 1, 2, 0, 3, 2])))
     with pytest.raises(
-        DatasetError, match="valid_actions has 3 columns, one per choice from 0 on, but row 4 has the act"
+        DatasetError, match="valid_actions has 3 columns, one per action from 0 on, but row 4 has the act"
     ):
         check_logged(data)
     shifted = TransitionDataset.from_dict(log(actions=np.array([1, 2, 3, 1, 1, 3])))
@@ -146,7 +146,7 @@ def test_several_steps_reach_the_mask_after_the_last_one() -> None:
 def test_masks_that_exclude_nothing_can_be_added() -> None:
     rows = log()
     del rows["valid_actions"]
-    data = with_all_possible(TransitionDataset.from_dict(rows), 3)
+    data = with_all_valid(TransitionDataset.from_dict(rows), 3)
     assert bool(data.valid_actions.all() and data.next_valid_actions.all())
 
 
