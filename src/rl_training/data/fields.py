@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -75,6 +77,17 @@ class NotFiniteError(DatasetError):
     def __init__(self, message: str, count: int, rows: list[int]) -> None:
         super().__init__(message)
         self.count, self.rows = count, rows
+
+
+@contextmanager
+def naming(source: str | Path) -> Iterator[None]:
+    """Put the name of a file before errors about its contents that lack it."""
+    try:
+        yield
+    except DatasetError as error:
+        if str(source) in str(error):
+            raise
+        raise DatasetError(f"{source}: {error}") from None
 
 
 def rename(names: Mapping[str, Any]) -> dict[str, str]:
