@@ -54,7 +54,7 @@ MASKED = {"valid_actions": np.ones((ROWS, 2)), "next_valid_actions": np.eye(2)[C
         (CHOICES - 1, "row 0 is -1, expected 0 to 1"),
         (CHOICES + 1, "row 1 is 2, expected 0 to 1"),
         (CHOICES + 0.5, "the dataset has continuous actions, CartPole-v1 has 2 discrete actions"),
-        (np.ones((ROWS, 3), dtype=int), "actions are integers of shape (12, 3); expected one choice per row"),
+        (np.ones((ROWS, 3), dtype=int), "actions are integers of shape (12, 3); expected one discrete action per row"),
     ],
     ids=["negative", "too large", "fractional", "several"],
 )
@@ -80,7 +80,7 @@ def test_choices_that_were_never_logged_count_if_the_user_or_the_width_says_so()
     assert spaces(log(CHOICES), num_actions=5)[1].action == DiscreteActions(5)
     dataset, found = spaces(log(np.eye(5, dtype=np.int64)[CHOICES]))
     assert found.action == DiscreteActions(5)
-    assert "actions are one-hot rows: read as 5 choices" in dataset.notes
+    assert "actions are one-hot rows: read as 5 discrete actions" in dataset.notes
     model = BC(dataset=log(CHOICES), num_actions=5, hidden_sizes=[4], batch_size=4)
     assert model.config.algo_kwargs["num_actions"] == 5
 
@@ -88,7 +88,7 @@ def test_choices_that_were_never_logged_count_if_the_user_or_the_width_says_so()
 def test_whole_floats_with_masks_are_choices() -> None:
     data = TransitionDataset.from_dict(log(CHOICES.astype(np.float64), valid_actions=np.ones((ROWS, 2))))
     assert data.is_discrete
-    with pytest.raises(DatasetError, match="the actions are no choices"):
+    with pytest.raises(DatasetError, match="actions are continuous"):
         TransitionDataset.from_dict(log(CHOICES + 0.5, valid_actions=np.ones((ROWS, 2))))
 
 

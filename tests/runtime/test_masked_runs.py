@@ -131,7 +131,7 @@ def test_logged_actions_that_were_not_possible_are_refused_or_dropped(log: Path,
     assert not list(tmp_path.glob("bc*"))
     kept = load_transition_dataset(path, invalid_actions="drop")
     assert (len(kept), kept.num_dropped) == (598, 2)
-    assert any("dropped 2 rows whose action was not possible" in note for note in kept.notes)
+    assert any("dropped 2 rows whose action was not valid" in note for note in kept.notes)
     # The row before a dropped one is the last of its episode, unless it was so before.
     assert bool(kept.episode_ends[4])
     assert len(kept.episode_bounds()) >= len(TransitionDataset.from_dict(_arrays(log)).episode_bounds())
@@ -143,7 +143,7 @@ def test_data_and_environment_must_agree_on_masks(log: Path, tmp_path: Path) -> 
     arrays["next_observations"] = np.hstack([arrays["next_observations"]] * 2)
     arrays["actions"] = arrays["actions"] % 2
     arrays["valid_actions"] = arrays["next_valid_actions"] = np.ones((600, 2))
-    with pytest.raises(DatasetError, match="the data says which actions were possible, and CartPole-v1 does not"):
+    with pytest.raises(DatasetError, match="the data has valid_actions, and CartPole-v1 gives no action masks"):
         BC(env="CartPole-v1", dataset=arrays, total_timesteps=2, output_dir=tmp_path).learn()
     plain = {name: value for name, value in _arrays(log).items() if "valid" not in name}
     result = BC(env="Gates-v0", dataset=plain, total_timesteps=2, output_dir=tmp_path, **SMALL).learn()
