@@ -22,8 +22,7 @@ from rl_training.core.statistics import (
     rank_test,
     score_profile,
 )
-from rl_training.ope import Outcome, outcome_text
-from rl_training.ope import verdicts as claims
+from rl_training.ope import Outcome, decide_outcomes, outcome_text
 from rl_training.reports.runs import ALGORITHM, RunRecord, SweepFolder, named_sweeps, undone_text
 from rl_training.reports.table import (
     FEWEST_RUNS,
@@ -211,7 +210,7 @@ def improvement(
     if not has_interval(*ours, *theirs):
         return found
     not_better, not_worse = rank_test(ours, theirs)
-    (verdict,) = claims.compare([not_better], [not_worse])
+    (verdict,) = decide_outcomes([not_better], [not_worse])
     interval = bootstrap_improvement(ours, theirs)
     return replace(found, interval=interval, p_value=min(not_better, not_worse), verdict=verdict)
 

@@ -16,8 +16,14 @@ from rl_training.ope import among_the_best
 from rl_training.policies import SavedPolicy, load_policy
 from rl_training.reports.runs import ALGORITHM, RunRecord, named_sweeps, read_runs, undone_text
 from rl_training.reports.table import options_that_differ
-from rl_training.selection import FILE as ESTIMATES
-from rl_training.selection import EvaluationData, check_estimates, check_selection, data_given, data_of_runs
+from rl_training.selection import (
+    ESTIMATES_FILE,
+    EvaluationData,
+    check_estimates,
+    check_selection,
+    data_given,
+    data_of_runs,
+)
 from rl_training.storage import read_json, run_of
 
 Plain = dict[str, Any]
@@ -145,9 +151,9 @@ def _stored_estimates(records: Sequence[RunRecord], notes: list[str]) -> Plain |
     """What the runs' own files say, of those that were estimated together; of several such groups, the largest."""
     groups: dict[tuple[Any, ...], list[Plain]] = {}
     for record in records:
-        stored = read_json(record.path / ESTIMATES)
+        stored = read_json(record.path / ESTIMATES_FILE)
         if stored.get("policies"):
-            stored = check_estimates(stored, repr(str(record.path / ESTIMATES)))
+            stored = check_estimates(stored, repr(str(record.path / ESTIMATES_FILE)))
             groups.setdefault(tuple(stored.get(name) for name in SAME_FIT), []).append(stored)
     if not groups:
         return None
