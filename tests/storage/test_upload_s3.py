@@ -181,7 +181,7 @@ def test_a_run_killed_in_the_middle_of_an_upload_goes_on_elsewhere_to_the_same_b
     started_at = _learned(run)["trainer"]["state"]["global_step"]
     resumed = command("resume", "--quiet", run)
 
-    assert (fetched.code, fetched.out) == (0, f"{run}\ngo on with: rl-training resume {run}\n")
+    assert (fetched.code, fetched.out) == (0, f"{run}\nresume with: rl-training resume {run}\n")
     assert (started_at, resumed.code) == (before["step"], 0)
     assert 0 < started_at < 300
     assert not differences(_learned(run), _learned(tmp_path / "straight" / "swing"))

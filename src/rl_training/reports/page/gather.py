@@ -303,7 +303,8 @@ def _log(saved: SavedPolicy | None, dataset: Any, *, is_given: bool) -> tuple[Ev
 def display_names(records: Sequence[RunRecord]) -> dict[Path, str]:
     """A name for every run that no other has: algorithm and seed, then options that tell runs apart, or its own."""
     names = {record.path: _short_name(record) for record in records}
-    for longer in (_with_options, _folder_names, _places):
+    folders, places = [lambda same: [each.path.name for each in same], lambda same: [str(each.path) for each in same]]
+    for longer in (_with_options, folders, places):
         for name in set(names.values()):
             same = [record for record in records if names[record.path] == name]
             if len(same) > 1:
@@ -323,14 +324,6 @@ def _with_options(records: Sequence[RunRecord]) -> list[str]:
     options = options_that_differ([record.config for record in records])
     texts = ([f"{name} {value}" for name, value in each.items()] for each in options)
     return [", ".join([_short_name(record), *text]) for record, text in zip(records, texts, strict=True)]
-
-
-def _folder_names(records: Sequence[RunRecord]) -> list[str]:
-    return [record.path.name for record in records]
-
-
-def _places(records: Sequence[RunRecord]) -> list[str]:
-    return [str(record.path) for record in records]
 
 
 def which_checkpoint(path: str, record: RunRecord | None) -> str:
