@@ -1,4 +1,4 @@
-"""Collecting: how a run acts in its environments and where the transitions go."""
+"""Collecting: a policy acts in the environments of a run, and the transitions go to a buffer."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Stepper:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> bool:
-        """Go on where `state_dict` found the environments; false, with new episodes, where it did not know how."""
+        """Restore the environments; false, with new episodes, if their state could not be saved."""
         if state["snapshots"] is None:
             # Not from the seeds of before, or the run would see its first episodes again.
             self.restart(state["seed"] + self.envs.num_envs)
@@ -130,7 +130,7 @@ def _like(saved: torch.Tensor, own: NDArray[Any]) -> NDArray[Any]:
 
 
 def _refuse_broken(name: str, values: NDArray[Any], lengths: NDArray[Any]) -> None:
-    """Refuse what environments gave if it is not all finite numbers; `lengths` are those of the running episodes."""
+    """Refuse values of environments that are not finite; `lengths` are those of the running episodes."""
     # What is stored are 32 bits, which hold less. Comparisons with what is no number are false.
     if values.min() >= -LARGEST and values.max() <= LARGEST:
         return
@@ -170,7 +170,7 @@ class RunningStatistics:
         return {"count": self.count} | {name: torch.from_numpy(value.copy()) for name, value in arrays.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         self.count, self.mean, self.squares = state["count"], state["mean"].numpy(), state["squares"].numpy()
 
 
@@ -194,7 +194,7 @@ class RewardScaler:
         return {"returns": torch.from_numpy(self.returns.copy()), "statistics": self.statistics.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         self.returns = state["returns"].numpy().copy()
         self.statistics.load_state_dict(state["statistics"])
 
@@ -210,20 +210,20 @@ class Collector(Protocol):
         """Act, by uniform actions or by the policy with noise; the number of steps of the task that were taken."""
 
     def metrics(self) -> dict[str, float]:
-        """How the episodes went that ended since the last call; empty if none did."""
+        """Means over the episodes that ended since the last call; empty if none did."""
 
     def state_dict(self) -> dict[str, Any]:
         """All that `load_state_dict` needs, in tensors and plain values."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> bool:
-        """Go on where `state_dict` was called; false where new episodes had to begin."""
+        """Restore what `state_dict` returned; false if new episodes had to begin."""
 
     def close(self) -> None:
         """Release the environments."""
 
 
 class LocalCollector:
-    """Steps a vector environment in this process, fills the buffer, and remembers how episodes went."""
+    """Steps a vector environment in this process, fills the buffer, and records episodes."""
 
     def __init__(self, policy: Policy, stepper: Stepper, buffer: ReplayBuffer, *, normalize: bool = False) -> None:
         self.policy, self.stepper, self.buffer = policy, stepper, buffer
@@ -330,7 +330,7 @@ class LocalCollector:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> bool:
-        """Go on where `state_dict` found the collector; false where new episodes had to begin."""
+        """Restore what `state_dict` returned; false if new episodes had to begin."""
         self.last_step = None
         self.episodes = [(value, length, success) for value, length, success in state["episodes"]]
         if self.statistics is not None:

@@ -1,4 +1,4 @@
-"""Showing what a policy does: a video of its episodes, or a window."""
+"""Videos of a policy's episodes, or a window that shows them."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ AVERAGES = ("q_mean", "target_q_mean", "v_mean")
 
 
 @dataclass(frozen=True)
-class Alarm:
+class GuardAlarm:
     """What a guard found."""
 
     guard: str
@@ -82,7 +82,7 @@ class Guards:
         """The last checkpoint at which no guard found anything, by its name; None unless the run may go back."""
 
     @property
-    def goes_back(self) -> bool:
+    def rolls_back(self) -> bool:
         """Whether the run goes back to a checkpoint when a guard finds something."""
         return self.options.on_divergence == "rollback"
 
@@ -91,7 +91,7 @@ class Guards:
         """What is left of the learning rate after going back."""
         return 0.5 ** len(self.rollbacks)
 
-    def find_broken(self, window: MetricWindow, updates: int) -> Alarm | None:
+    def find_broken(self, window: MetricWindow, updates: int) -> GuardAlarm | None:
         """A metric that is not a finite number, and where that comes from: from outside, or from training."""
         name = window.find_broken()
         if name is None:
@@ -99,10 +99,10 @@ class Guards:
         outside = find_not_finite(self.log, self.buffer) or find_broken_goals(self.hindsight)
         what = f"{name} is not a number after {updates} updates"
         if outside is not None:
-            return Alarm(OUTSIDE, math.nan, 0.0, what, outside, "training has not diverged: look there")
-        return Alarm("loss", math.nan, 0.0, what, "training has diverged", LOWER)
+            return GuardAlarm(OUTSIDE, math.nan, 0.0, what, outside, "training has not diverged: look there")
+        return GuardAlarm("loss", math.nan, 0.0, what, "training has diverged", LOWER)
 
-    def look(self, line: Mapping[str, float], updates: int) -> list[Alarm]:
+    def look(self, line: Mapping[str, float], updates: int) -> list[GuardAlarm]:
         """What all guards find in the averages of a log line, if there is one, and in the networks as they are."""
         self.looked = updates
         if self.buffer is not None:
@@ -120,7 +120,7 @@ class Guards:
             *self._judge_actor(found),
         ]
 
-    def _judge_values(self, line: Mapping[str, float], found: Mapping[str, float]) -> Iterator[Alarm]:
+    def _judge_values(self, line: Mapping[str, float], found: Mapping[str, float]) -> Iterator[GuardAlarm]:
         slack, gamma = self.options.guard_value_slack, getattr(self.algorithm.hyper, "gamma", 1.0)
         allowed = self.rewards.allowed(gamma)
         if slack is None or allowed is None:
@@ -134,7 +134,7 @@ class Guards:
         under = [(name, value, low) for name, value in averages.items() if value < low - room]
         for name, value, limit in (over or under)[:1]:
             rewards = f"rewards from {self.rewards.low:.4g} to {self.rewards.high:.4g} with gamma {gamma:g}"
-            yield Alarm(
+            yield GuardAlarm(
                 "values",
                 value,
                 limit,
@@ -150,7 +150,7 @@ class Guards:
             return 0.0
         return abs(float(temperature().detach()) * line.get("entropy", 0.0)) / (1 - gamma)
 
-    def _judge_actor(self, found: Mapping[str, float]) -> Iterator[Alarm]:
+    def _judge_actor(self, found: Mapping[str, float]) -> Iterator[GuardAlarm]:
         most, least = self.options.guard_saturation, self.options.guard_action_spread
         blame = (
             "the actor follows errors of the critics"
@@ -158,7 +158,7 @@ class Guards:
             else "too large updates moved it"
         )
         if most is not None and found.get("saturation", 0.0) >= most:
-            yield Alarm(
+            yield GuardAlarm(
                 "saturated_actor",
                 found["saturation"],
                 most,
@@ -167,7 +167,7 @@ class Guards:
                 self._advise("lower", "actor_learning_rate", "learning_rate") + ", or set normalize_obs: true",
             )
         if least is not None and found.get("action_spread", math.inf) <= least:
-            yield Alarm(
+            yield GuardAlarm(
                 "dead_actor",
                 found["action_spread"],
                 least,
@@ -177,12 +177,12 @@ class Guards:
                 + ", or set normalize_obs: true or activation: silu",
             )
 
-    def _judge_weights(self, found: Mapping[str, float]) -> Iterator[Alarm]:
+    def _judge_weights(self, found: Mapping[str, float]) -> Iterator[GuardAlarm]:
         most = self.options.guard_weight_growth
         growths = {child: found[f"weights_{child}"] / norm for child, norm in self.initial.items()}
         child = max(growths, key=growths.__getitem__, default=None)
         if most is not None and child is not None and not growths[child] <= most:
-            yield Alarm(
+            yield GuardAlarm(
                 "weights",
                 growths[child],
                 most,
@@ -191,10 +191,10 @@ class Guards:
                 self._advise("lower", f"{child}_learning_rate", "learning_rate") + ", or set max_grad_norm",
             )
 
-    def _judge_ensemble(self, found: Mapping[str, float]) -> Iterator[Alarm]:
+    def _judge_ensemble(self, found: Mapping[str, float]) -> Iterator[GuardAlarm]:
         least = self.options.guard_ensemble_spread
         if least is not None and found.get("ensemble_spread", math.inf) < least:
-            yield Alarm(
+            yield GuardAlarm(
                 "ensemble",
                 found["ensemble_spread"],
                 least,
@@ -204,12 +204,12 @@ class Guards:
                 + self._advise("raise", "diversity_weight", "num_critics", "critic_hidden_sizes", "hidden_sizes"),
             )
 
-    def _judge_clone(self, found: Mapping[str, float], updates: int) -> Iterator[Alarm]:
+    def _judge_clone(self, found: Mapping[str, float], updates: int) -> Iterator[GuardAlarm]:
         most = self.options.guard_clone_error
         is_due = updates >= self.options.guard_clone_after
         if most is not None and is_due and found.get("clone_error", 0.0) > most:
             error = found["clone_error"]
-            yield Alarm(
+            yield GuardAlarm(
                 "clone",
                 error,
                 most,

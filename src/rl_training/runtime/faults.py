@@ -1,4 +1,4 @@
-"""Code of the user's own that fails: its traceback goes to a log, and the run is saved where that is possible."""
+"""Failing environments and callbacks: the traceback goes to a log, and the run is saved if possible."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def log_trace(error: UserError, path: Path | None = None) -> None:
 
 @contextmanager
 def faults_recorded(session: Session) -> Iterator[None]:
-    """Log what fails in environments and callbacks of a run, save the run, and say how to go on with it.
+    """Log what fails in environments and callbacks of a run, save the run, and name the command that resumes it.
 
-    What a callback raises is raised on as it is: the program that the callback belongs to may wait for it.
+    An error raised by a callback is passed on unchanged: the calling program may wait for it.
     """
     try:
         yield
@@ -74,7 +74,7 @@ def faults_recorded(session: Session) -> Iterator[None]:
 
 
 def _fault_of_callback(session: Session, error: BaseException) -> UserCodeError | None:
-    """The words for a callback of the user's own that raised; None if something else did."""
+    """The error for a user's callback that raised; None if something else did."""
     own = [each for each in session.callbacks if not type(each).__module__.startswith("rl_training.")]
     for frame, _ in traceback.walk_tb(error.__traceback__):
         first = frame.f_locals.get(next(iter(frame.f_code.co_varnames), ""))
@@ -94,12 +94,12 @@ def _add_note(error: BaseException, note: str) -> None:
 
 def _saved(session: Session) -> tuple[str, str]:
     """Save a run in which code of the user's own has failed; what was saved, and how to go on."""
-    return _save(session), f"go on with: {resume_command(session.run.path)}"
+    return _save(session), f"resume with: {resume_command(session.run.path)}"
 
 
 def _save(session: Session) -> str:
     """Save a run in which code of the user's own has failed; what was saved, in words."""
-    if session.is_going_back:
+    if session.is_rolling_back:
         return "the last checkpoint stays, since the run was going back to an earlier one"
     if session.before_events is not None:
         session.before_events.restore(session)
@@ -112,7 +112,7 @@ def _save(session: Session) -> str:
 
 
 class BeforeEvents:
-    """What log lines, evaluations and callbacks change in a run, as it was before they began."""
+    """The state that log lines, evaluations and callbacks change, as it was before they began."""
 
     def __init__(self, session: Session) -> None:
         self.state, self.window = session.state.state_dict(), session.window.state_dict()
@@ -123,7 +123,7 @@ class BeforeEvents:
         ]
 
     def restore(self, session: Session) -> None:
-        """Undo the events that have begun: a resumed run makes them again."""
+        """Undo the events that have begun; a resumed run repeats them."""
         session.state.load_state_dict(self.state)
         session.window.load_state_dict(self.window)
         session.last_metrics, session.best_metrics = self.metrics
@@ -136,7 +136,7 @@ class BeforeEvents:
 
 @contextmanager
 def repeat_on_resume(session: Session) -> Iterator[None]:
-    """Around the events after a block: if one of them fails, a resumed run makes all of them again."""
+    """If an event after a block fails, a resumed run repeats all of them."""
     state, config = session.state, session.config
     intervals = (config.log_interval, config.checkpoint_interval, session.options.controls.eval_interval)
     passed = [each for each in intervals if each is not None and state.global_step // each > state.event_step // each]

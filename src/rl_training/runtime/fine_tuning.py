@@ -1,4 +1,4 @@
-"""Fine-tuning: an online run that begins with an offline policy, and what it does to that policy."""
+"""Fine-tuning: an online run that begins with an offline policy, and its effect on that policy."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def begin_with_checkpoint(
 
 
 def _network_defaults(options: RunOptions) -> dict[str, Any]:
-    """The hyper-parameters that decide what networks compute, and what a checkpoint has that does not name them."""
+    """The hyper-parameters that define the networks, with the values of checkpoints that do not name them."""
     group = type(options.hyper)
     agree = options_with("agree", group)
     return {name: usual for name, usual in field_defaults(group).items() if name in agree}
@@ -101,7 +101,7 @@ def _network_defaults(options: RunOptions) -> dict[str, Any]:
 def _differences(
     before: TrainConfig, after: TrainConfig, before_rewards: Rewards | None, after_rewards: Rewards
 ) -> list[tuple[str, str, str]]:
-    """The options that two runs do not agree on: name, value before, value after."""
+    """The options in which two runs differ: name, value before, value after."""
     kwargs = after.to_plain()["algo_kwargs"]
     agree = {"gamma", *options_with("agree", DataOptions)} & before.algo_kwargs.keys()
     pairs = {name: (before.algo_kwargs[name], value) for name, value in kwargs.items() if name in agree}
@@ -122,7 +122,7 @@ def _are_close(first: Rewards, second: Rewards) -> bool:
 
 
 def describe_rewards(rewards: Rewards) -> str:
-    """The transforms of rewards, in words."""
+    """The transforms of rewards as a text."""
     usual = RewardTransformConfig().resolve()
     parts = [[f"{name} {value:g}" for name, value in each.items() if value != usual[name]] for each in rewards]
     return "; ".join(", ".join(each) for each in parts) or "the data as they are"
@@ -138,7 +138,7 @@ class FineTuning:
     successes: list[float] = field(default_factory=list)
 
     def add(self, metrics: Mapping[str, float]) -> None:
-        """Take note of an evaluation."""
+        """Record an evaluation."""
         if "return_mean" in metrics:
             self.scores.append(metrics["return_mean"])
         if "success_rate" in metrics:
@@ -168,5 +168,5 @@ class FineTuning:
         return {"scores": list(self.scores), "successes": list(self.successes)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         self.scores, self.successes = list(state["scores"]), list(state["successes"])

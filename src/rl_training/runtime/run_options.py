@@ -1,4 +1,4 @@
-"""From a config to the option groups that own its values."""
+"""Options of a run: a config bound to the option groups that own its values."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def check_action_kind(algorithm: type[Algorithm], spaces: SpaceSpec, subject: st
 
 
 def option_groups(algorithm: type[Algorithm]) -> tuple[type[Any], ...]:
-    """The groups over which an algorithm's `algo_kwargs` are shared out; no two have a field of the same name."""
+    """The groups that share an algorithm's `algo_kwargs`; no two have a field of the same name."""
     return algorithm.hyper_class, DataOptions, LoopOptions, OnlineOptions, ControlOptions, GuardOptions
 
 
@@ -115,7 +115,7 @@ def merge(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any
 
 
 def option_modes(*groups: type[Any]) -> dict[str, Sequence[str]]:
-    """The modes in which each option means something: as its field says, else its group.
+    """The modes in which each option has an effect: those of its field, else of its group.
 
     Hyper-parameters that begin with `online_` are for the updates of a run that acts.
     """
@@ -142,7 +142,7 @@ def mode_defaults(algorithm: type[Algorithm], mode: Mode) -> dict[str, Any]:
 
 
 def _defaults(algorithm: type[Algorithm], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The algorithm's own defaults, without those that mean nothing beside what is given."""
+    """The algorithm's own defaults, without those that do not go with the given options."""
     mode = given["mode"] if given.get("mode") in MODES else algorithm.mode
     meaningless = {name for name, modes in option_modes(DataOptions).items() if mode not in modes}
     if any(given.get(name) is not None for name in ("train_frequency", "gradient_updates_per_step")):
@@ -152,13 +152,13 @@ def _defaults(algorithm: type[Algorithm], given: Mapping[str, Any]) -> dict[str,
 
 
 def _other_mode(name: str, algorithm: type[Algorithm], mode: Mode) -> str:
-    """What to do where data is given to an algorithm that acts unless it is told otherwise."""
+    """Advice for data that is given to an algorithm whose default mode is online."""
     learns_offline = mode == "online" and not isinstance(algorithm.reads, Rollout)
     return "; to learn from it, set algo_kwargs.mode=offline" if name == "dataset_path" and learns_offline else ""
 
 
 def _refuse_foreign(config: TrainConfig, options: RunOptions) -> None:
-    """Refuse options that mean nothing in the run's mode; one that has the value it would have anyway is no request."""
+    """Refuse options that have no effect in the run's mode, unless they have their default values."""
     algorithm, mode = options.algorithm, options.mode
     foreign = {name for name, modes in option_modes(*option_groups(algorithm)).items() if mode not in modes}
     usual = {name: value for group in option_groups(algorithm) for name, value in field_defaults(group).items()}
@@ -193,7 +193,7 @@ def _refuse_foreign(config: TrainConfig, options: RunOptions) -> None:
 
 
 def _refuse_for_model(algorithm: type[Algorithm], hyper: Hyper) -> list[str]:
-    """Options of networks that the algorithm's model does not take; one that builds its model itself may use them."""
+    """Problems: network options that the model does not take; an own `build_model` may use them."""
     if algorithm.build_model.__func__ is not Algorithm.build_model.__func__:  # type: ignore[attr-defined]
         return []
     taken = algorithm.model_class.accepts() | ({"encoder_kwargs"} if hyper.encoder is not None else set())
@@ -203,7 +203,7 @@ def _refuse_for_model(algorithm: type[Algorithm], hyper: Hyper) -> list[str]:
 
 
 def _refuse_for_rollouts(config: TrainConfig, options: RunOptions, usual: Mapping[str, Any]) -> list[str]:
-    """Options that mean nothing to an algorithm that learns from each rollout and then forgets it."""
+    """Problems: options without effect on an algorithm that learns from each rollout only once."""
     algo, kwargs, mode = config.algo, config.algo_kwargs, options.mode
     if mode != "online":
         return [f"algo_kwargs: mode: {mode} does not go with {algo}, which learns from its own rollouts only"]
@@ -225,7 +225,7 @@ def _inner_hints(algo: Any) -> dict[str, str]:
 
 
 def bind_hyper(config: TrainConfig) -> Hyper:
-    """The hyper-parameters alone, which is all that a trained policy needs; other options are not looked at."""
+    """The hyper-parameters alone, which are all that a trained policy needs."""
     group = find_algorithm(config.algo).hyper_class
     hyper: Hyper = bind(_known(config.algo_kwargs, group), group, where="algo_kwargs")[0]
     return hyper
@@ -261,7 +261,7 @@ def plain_config(source: ConfigSource, *, overrides: Sequence[str] = ()) -> dict
 def read_options(source: ConfigSource | BoundConfig, *, overrides: Sequence[str] = ()) -> BoundConfig:
     """A config and its options from a record, a mapping, a path or a packaged name; all problems of both together.
 
-    What this function returned before is returned as it is, so that whoever passes it on does not check it again.
+    It accepts its own result, so that callers need not know whether options are bound.
     """
     if isinstance(source, tuple):
         return source

@@ -15,7 +15,7 @@ from rl_training.acting import unused_in_acting
 from rl_training.config import TrainConfig, load_config, read_config
 from rl_training.core.errors import CheckpointError, ConfigError, DamagedError, TrainingError
 from rl_training.core.files import writing
-from rl_training.diagnostics import OUTSIDE, Alarm
+from rl_training.diagnostics import OUTSIDE, GuardAlarm
 from rl_training.models import Model
 from rl_training.runtime.progress import warn_of_full_disk
 from rl_training.runtime.trainer import Session
@@ -36,7 +36,7 @@ from rl_training.storage import (
 )
 
 if TYPE_CHECKING:
-    from rl_training.diagnostics import Alarm
+    from rl_training.diagnostics import GuardAlarm
     from rl_training.runtime.callbacks import Callback
     from rl_training.runtime.trainer import Session
 
@@ -66,7 +66,7 @@ def write_latest(session: Session, *, good: bool = False) -> None:
         raise diverged(session, broken)
     session.run.check_place()
     guards = session.guards
-    if guards.goes_back and (good or guards.good is None):
+    if guards.rolls_back and (good or guards.good is None):
         guards.good = _number(session)
     path = policy_path(session.run.path, session.state.global_step)
     with writing(path.parent):
@@ -109,7 +109,7 @@ def save(session: Session, name: str) -> Path:
     return path
 
 
-def diverged(session: Session, alarm: Alarm, *more: str) -> TrainingError:
+def diverged(session: Session, alarm: GuardAlarm, *more: str) -> TrainingError:
     """The error with which a run ends in which something has gone wrong."""
     last = f"the last checkpoint is {session.run.checkpoints / LATEST}"
     return TrainingError("; ".join([f"timestep {session.state.global_step}: {alarm}", *more, last]))
@@ -186,7 +186,7 @@ def load_session(session: Session, tree: Mapping[str, Any]) -> None:
     session.branches = list(trainer.get("branches", ()))
     session.algorithm.set_online_share(session.online_share(session.state.online_updates))
     if session.collector is not None and not session.collector.load_state_dict(tree["collector"]):
-        note = f"the state of {session.config.env_id} cannot be saved: the run goes on with new episodes"
+        note = f"the state of {session.config.env_id} cannot be saved: the run continues with new episodes"
         session.state.notes = (*session.state.notes, note)
     session.mark_time()
     torch.set_rng_state(tree["random"]["torch"])
@@ -257,18 +257,18 @@ def newest_state(run: RunDirectory) -> Saved | None:
             continue
         if problems:
             step = saved.tree["trainer"]["state"]["global_step"]
-            warnings.warn(f"{'; '.join(problems)}: going on from {path}, timestep {step}", stacklevel=3)
+            warnings.warn(f"{'; '.join(problems)}: resuming from {path}, timestep {step}", stacklevel=3)
         return saved
     if files:
         raise DamagedError(f"no checkpoint in {run.checkpoints} is whole: {'; '.join(problems)}")
     return None
 
 
-def settle(session: Session, saved: Saved | None, *, is_named: bool, is_changed: bool) -> None:
-    """Make the directory agree with the state that a run goes on from.
+def reconcile_directory(session: Session, saved: Saved | None, *, is_named: bool, is_changed: bool) -> None:
+    """Make the directory agree with the state that a run resumes from.
 
     The checkpoint may have been named, and options may have changed. The latest checkpoint comes first, at one stroke.
-    Everything else follows from it: if a kill prevents that, the next `resume` does it.
+    Everything else follows from it; if a kill prevents that, the next `resume` does it.
     """
     run, state = session.run, session.state
     if is_changed:
@@ -285,7 +285,7 @@ def settle(session: Session, saved: Saved | None, *, is_named: bool, is_changed:
         run.set_metrics_aside()
     is_moved = saved is not None and saved.tree["config"].get("upload_url") != session.config.upload_url
     if _lacks_good(session) or is_changed or is_moved or saved is None or saved.path.name != LATEST:
-        # It says how the run ended, which it has not any more.
+        # The run that it describes as ended is continued.
         (run.path / "result.json").unlink(missing_ok=True)
         write_latest(session)
     session.checkpoint_bytes = (run.checkpoints / LATEST).stat().st_size
@@ -306,14 +306,14 @@ def settle(session: Session, saved: Saved | None, *, is_named: bool, is_changed:
 
 
 def _lacks_good(session: Session) -> bool:
-    """Whether guards have no checkpoint to go back to, so that the state that the run goes on from must be one.
+    """Whether guards have no checkpoint to go back to, so that the state that the run resumes from must become one.
 
     A kill may have come before the last good one got its number, or the file is gone.
     """
     guards, folder = session.guards, session.run.checkpoints
     if guards.good is not None and not (folder / guards.good).exists():
         guards.good = None
-    return guards.goes_back and guards.good is None
+    return guards.rolls_back and guards.good is None
 
 
 def _keep_rows(session: Session) -> None:
@@ -343,7 +343,7 @@ def _is_best_stale(session: Session, *, is_named: bool) -> bool:
 
 
 def saved_config(run_dir: Path) -> TrainConfig:
-    """The configuration that a run goes on with: that of its latest checkpoint, which `config.yaml` follows."""
+    """The configuration to resume with: that of the latest checkpoint, which `config.yaml` follows."""
     try:
         return TrainConfig(**open_checkpoint(run_dir / "checkpoints" / LATEST)["config"])
     except DamagedError:
@@ -375,28 +375,28 @@ def _refuse_other_options(path: Path, tree: Mapping[str, Any], config: Path) -> 
         )
 
 
-def rolled_back(session: Session, broken: Alarm | None, line: Mapping[str, float] | None = None) -> bool:
+def rolled_back(session: Session, broken: GuardAlarm | None, line: Mapping[str, float] | None = None) -> bool:
     """Look at a run after some updates and do what `on_divergence` says; whether it is at an earlier checkpoint now.
 
     `line` are the averages of a log line, if there is one. Guards that only warn do so at log lines.
     """
     guards, updates = session.guards, session.state.update_count
     if broken is not None:
-        return answer(session, broken)
+        return respond(session, broken)
     warns = guards.options.on_divergence == "warn"
     if guards.looked == updates or (warns and line is None):
         return False
     alarms = guards.look(line or {}, updates)
     if warns:
         _warn(session, alarms)
-    return answer(session, *alarms) if alarms and not warns else False
+    return respond(session, *alarms) if alarms and not warns else False
 
 
-def answer(session: Session, alarm: Alarm, *others: Alarm) -> bool:
+def respond(session: Session, alarm: GuardAlarm, *others: GuardAlarm) -> bool:
     """Take a run back to its last good checkpoint, or end it if it may not go back, or not any more."""
     times = len(session.guards.rollbacks)
     more = [f"further guards that fired: {', '.join(each.guard for each in others)}"] if others else []
-    if not session.guards.goes_back or alarm.guard == OUTSIDE:
+    if not session.guards.rolls_back or alarm.guard == OUTSIDE:
         raise diverged(session, alarm, *more)
     if times == MOST_ROLLBACKS:
         raise diverged(session, alarm, *more, f"the run went back {times} times, each time with half the learning rate")
@@ -404,11 +404,11 @@ def answer(session: Session, alarm: Alarm, *others: Alarm) -> bool:
         saved = read_state(session.run, session.run.checkpoints / str(session.guards.good))
     except CheckpointError as error:
         raise diverged(session, alarm, *more, f"the run cannot go back: {error}") from None
-    _go_back(session, saved, alarm)
+    _roll_back(session, saved, alarm)
     return True
 
 
-def _warn(session: Session, alarms: Sequence[Alarm]) -> None:
+def _warn(session: Session, alarms: Sequence[GuardAlarm]) -> None:
     """Say what guards have begun to find since the last log line, and note what is over."""
     guards = session.guards
     for alarm in alarms:
@@ -422,33 +422,33 @@ def _warn(session: Session, alarms: Sequence[Alarm]) -> None:
     guards.raised = found
 
 
-def _go_back(session: Session, saved: Saved, alarm: Alarm) -> None:
+def _roll_back(session: Session, saved: Saved, alarm: GuardAlarm) -> None:
     """Load a good checkpoint, halve the learning rate, and make this the run's latest state.
 
-    The run goes on from there as one does that is resumed with other options. If it is killed before the state is
+    The run continues from there as if it were resumed with other options. If it is killed before the state is
     saved, it comes to the same alarm again. If it is killed after that, the checkpoint has the row of metrics.
     """
     guards, state = session.guards, session.state
     noticed_at, reason, branches, rollbacks = state.global_step, state.stop_reason, session.branches, guards.rollbacks
-    session.is_going_back = True
+    session.is_rolling_back = True
     load_session(session, saved.tree)
     session.branches = [step for step in branches if step <= state.global_step]
     guards.rollbacks = [*rollbacks, {}]
     row = {**_row(session, alarm, "rollback"), "noticed_at": noticed_at, "rollbacks": len(guards.rollbacks)}
     guards.rollbacks = [*rollbacks, {"kind": "guard", **row}]
-    settle(session, saved, is_named=True, is_changed=True)
+    reconcile_directory(session, saved, is_named=True, is_changed=True)
     # The events of the part that was left are not made again.
-    session.is_going_back, session.before_events = False, None
+    session.is_rolling_back, session.before_events = False, None
     if state.interrupted:
         state.should_stop, state.stop_reason = True, reason or "interrupted"
     warnings.warn(
-        f"timestep {noticed_at}: {alarm}; the run went back to timestep {state.global_step} and goes on with "
+        f"timestep {noticed_at}: {alarm}; the run went back to timestep {state.global_step} and continues with "
         f"{guards.learning_rate_factor:g} of the learning rate",
         stacklevel=2,
     )
 
 
-def _row(session: Session, alarm: Alarm, action: str) -> dict[str, Any]:
+def _row(session: Session, alarm: GuardAlarm, action: str) -> dict[str, Any]:
     """What the metrics say about an alarm."""
     value = alarm.value if math.isfinite(alarm.value) else None
     found = {"guard": alarm.guard, "action": action, "value": value, "limit": alarm.limit, "message": str(alarm)}

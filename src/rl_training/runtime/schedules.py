@@ -1,4 +1,4 @@
-"""When a run acts, learns, evaluates and saves, by counters alone, and how rates change."""
+"""The plan of a run by counters alone, and schedules of learning rates and exploration."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def make_plan(config: TrainConfig, options: RunOptions, algorithm: Algorithm, ro
         return Plan(limit, limit, limit, limit_reason=reason, updates_per_epoch=updates_per_epoch)
     num_envs, pretrain, warmup = config.num_envs or 1, online.offline_pretrain_updates, controls.warmup_steps
     if warmup is None:
-        # A policy that has learned already fills the buffer better than chance does.
+        # A pretrained policy fills the buffer better than random actions do.
         warmup = 0 if pretrain or online.initial_checkpoint is not None else online.learning_starts
     ratio = None if online.counts_rounds else online.update_to_data or 1.0
     frequency, updates = online.train_frequency or 1, online.gradient_updates_per_step or 1

@@ -35,7 +35,7 @@ from rl_training.runtime.run_options import (
     plain_config,
     read_options,
 )
-from rl_training.runtime.saving import Saved, newest_state, read_state, save_latest, saved_config, settle
+from rl_training.runtime.saving import Saved, newest_state, read_state, reconcile_directory, save_latest, saved_config
 from rl_training.runtime.trainer import Session, TrainResult
 from rl_training.storage import (
     LATEST,
@@ -57,7 +57,7 @@ from rl_training.storage import (
 )
 
 EARLIER = {"keep_checkpoints": "all"}
-"""What options that runs of earlier versions do not have stood for: a run that is resumed loses no files by it."""
+"""Values of options that runs of earlier versions lack: resuming them deletes no files."""
 
 
 def train(
@@ -132,7 +132,7 @@ def resume(
         session = open_session(config, options, callbacks, dataset=given, run=run, tree=tree)
         if reschedule:
             session.horizon = session.plan.updates
-        settle(session, saved, is_named=path.is_file(), is_changed=bool(overrides.keys() - {"upload_url"}))
+        reconcile_directory(session, saved, is_named=path.is_file(), is_changed=bool(overrides.keys() - {"upload_url"}))
         return _run(session)
 
 
@@ -144,11 +144,11 @@ def _check_networks(saved: Saved, options: RunOptions) -> None:
 
 
 def _set_up_machine_as(before: dict[str, Any], threads: int | None, overrides: Mapping[str, Any]) -> None:
-    """Set up the machine as it was, and say if it is not the same."""
+    """Set up the machine as at the start of the run, and warn of differences."""
     wanted, cores = before.get("threads"), available_cores()
     if threads is None and wanted is not None and wanted > cores:
         fewer = f"the run was made with {wanted} threads, and this process may use {cores} of the machine's cores"
-        warnings.warn(f"{fewer}: it goes on with {cores}, and results may differ in the last digits", stacklevel=3)
+        warnings.warn(f"{fewer}: it continues with {cores}, and results may differ in the last digits", stacklevel=3)
         wanted = cores
     set_threads(threads or wanted)
     if "compile" in overrides.get("algo_kwargs", {}):
@@ -208,7 +208,7 @@ def _run(session: Session) -> TrainResult:
     except StorageError as error:
         if not (session.run.checkpoints / LATEST).is_file():
             raise
-        raise StorageError(f"{error}; then go on with: {resume_command(str(session.run.path))}") from None
+        raise StorageError(f"{error}; then resume with: {resume_command(str(session.run.path))}") from None
 
 
 def _stop_on_signals(session: Session) -> AbstractContextManager[None]:
@@ -229,14 +229,14 @@ def _stop_on_signals(session: Session) -> AbstractContextManager[None]:
 def train_or_resume(
     config: ConfigSource | BoundConfig, *, callbacks: Sequence[Callback] = (), threads: int | None = None
 ) -> TrainResult:
-    """Go on with the run of the config's `run_name` if there is one in its `output_dir`, else start it.
+    """Resume the run of the config's `run_name` if there is one in its `output_dir`, else start it.
 
     A run that is not there, but has been uploaded to the config's `upload_url`, is fetched first. The run must have
     been started with the same options. Its length may be another.
     """
     config, options = read_options(config)
     if config.run_name is None:
-        raise ConfigError("run_name is required: the run to go on with is found by its name")
+        raise ConfigError("run_name is required: the run to resume is found by its name")
     run_dir = Path(config.output_dir, config.run_name)
     fetched = fetch_if_missing(config)
     if not is_run(run_dir):
@@ -254,7 +254,7 @@ def train_or_resume(
 def train_missing(
     config: ConfigSource | BoundConfig, *, callbacks: Sequence[Callback] = (), threads: int | None = None
 ) -> TrainResult:
-    """As `train_or_resume`; without a name, go on with the run in `output_dir` that has the same options."""
+    """As `train_or_resume`; without a name, resume the run in `output_dir` that has the same options."""
     config, options = read_options(config)
     if config.run_name is not None:
         return train_or_resume((config, options), callbacks=callbacks, threads=threads)
@@ -313,14 +313,14 @@ def _columns_agree(names: Any, patterns: Any) -> bool:
 
 
 def _refuse_other_options(run_dir: Path, stored: TrainConfig, given: TrainConfig) -> None:
-    """Refuse to go on with a run that has other options than the command; say which."""
+    """Refuse to resume a run that has other options than the command; say which."""
     if others := _other_options(stored, given):
         shown = "; ".join(others[:5])
         raise ConfigError(f"the run {str(run_dir)!r} has other options ({shown}): choose another run_name")
 
 
 def defining_options(config: TrainConfig) -> dict[str, Any]:
-    """The options that decide what a run learns, by name, but for its length."""
+    """The options that determine the result of training, by name, except the length."""
     values = config.to_plain()
     kwargs = values.pop("algo_kwargs")
     loose = {*options_with("incidental", TrainConfig), "total_timesteps"} - {"seed"}

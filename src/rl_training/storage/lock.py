@@ -22,7 +22,7 @@ if sys.platform != "win32":
 NAME = ".lock"
 ATTEMPTS = 5
 CANNOT_LOCK = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
-"""What file systems answer that have no locks."""
+"""Errors of file systems without locks."""
 
 
 class RunLock:
@@ -100,14 +100,14 @@ class RunLock:
                     raise
                 holder = _holder(descriptor)
             os.close(descriptor)
-            # Whoever only looks whether there is a lock has it for a moment.
+            # A process that only tests the lock holds it for a moment.
             time.sleep(0.02)
         if sys.platform != "win32":
             raise ConfigError(_refusal(self.folder, holder))
         return None
 
     def _sign(self, descriptor: int) -> None:
-        """Write down who has the lock; whoever had it on another machine may have it still."""
+        """Record the owner; an owner on another machine may still be alive."""
         before, host = _holder(descriptor), socket.gethostname()
         if before.get("host", host) != host:
             who = f"process {before.get('pid')} on {before['host']}"

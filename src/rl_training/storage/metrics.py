@@ -1,4 +1,4 @@
-"""Rows of metrics in a text file: each says which run it is of, and whether it is what was written."""
+"""Rows of metrics in a text file, each with the identity of its run and a checksum."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Line(NamedTuple):
     text: bytes
     """The line as it is, with its end."""
     row: dict[str, Any] | None
-    """What it holds, without its seal; None if it is damaged."""
+    """The row without its seal; None if it is damaged."""
     problem: str = ""
     run_id: str | None = None
 
@@ -39,7 +39,7 @@ class Line(NamedTuple):
 
 
 def encode_row(kind: str, metrics: Mapping[str, Any], run_id: str | None) -> bytes:
-    """A row as a line of JSON, which has no word for NaN, so that a reader in any language can go on."""
+    """A row as a line of JSON; null stands for NaN, so that readers in any language can parse it."""
     row = {
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in metrics.items()
@@ -51,13 +51,13 @@ def encode_row(kind: str, metrics: Mapping[str, Any], run_id: str | None) -> byt
 
 
 def read_lines(path: Path) -> list[Line]:
-    """All lines of a file of metrics, with what is wrong with those that are damaged; none where there is no file."""
+    """All lines of a file of metrics, with the problems of damaged ones; none if there is no file."""
     contents = path.read_bytes() if path.is_file() else b""
     return [_read_line(number, text) for number, text in enumerate(contents.splitlines(keepends=True), start=1)]
 
 
 def refuse_foreign_rows(path: Path, lines: list[Line], run_id: str | None) -> None:
-    """Refuse a file with rows of another run than this one; rows of earlier versions do not say whose they are."""
+    """Refuse a file with rows of another run than this one; rows of earlier versions have no identity."""
     for line in lines:
         if run_id is not None and line.run_id not in (None, run_id):
             raise CheckpointError(
@@ -85,7 +85,7 @@ def _read_line(number: int, text: bytes) -> Line:
 
 
 def _parse(text: bytes) -> dict[str, Any]:
-    """What a line holds. The error says what is wrong with one that is damaged."""
+    """The row in a line; ValueError with the problem if it is damaged."""
     if not text.endswith(b"\n"):
         raise ValueError("is torn")
     try:
@@ -152,6 +152,6 @@ class MetricWindow:
         return [[list(names), values.clone(), self.counts[names]] for names, values in self.sums.items()]
 
     def load_state_dict(self, state: list[Any]) -> None:
-        """Go on summing where `state_dict` found it."""
+        """Restore what `state_dict` returned."""
         self.sums = {tuple(names): values.clone() for names, values, _ in state}
         self.counts = {tuple(names): count for names, _, count in state}
