@@ -6,7 +6,7 @@ import os
 import tempfile
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -17,7 +17,6 @@ from rl_training.core.user_code import own_code_failed, resume_command
 from rl_training.runtime.saving import save_latest
 
 if TYPE_CHECKING:
-    from rl_training.runtime.callbacks import Callback
     from rl_training.runtime.trainer import Session
 
 LOG = "error.log"
@@ -60,15 +59,12 @@ def faults_recorded(session: Session) -> Iterator[None]:
     """
     try:
         yield
-    except UserCodeError as error:
-        log_trace(error, session.run.path / LOG)
-        error.remarks = (*error.remarks, *_saved(session))
-        raise
     except (Exception, SystemExit) as error:
-        fault = _fault_of_callback(session, error)
+        fault = error if isinstance(error, UserCodeError) else _fault_of_callback(session, error)
         if fault is not None:
             log_trace(fault, session.run.path / LOG)
-            fault.remarks = (*fault.remarks, *_saved(session))
+            fault.remarks = (*fault.remarks, _save(session), f"resume with: {resume_command(session.run.path)}")
+        if fault is not None and fault is not error:
             _add_note(error, str(fault))
         raise
 
@@ -92,17 +88,12 @@ def _add_note(error: BaseException, note: str) -> None:
         warnings.warn(note, stacklevel=2)
 
 
-def _saved(session: Session) -> tuple[str, str]:
-    """Save a run in which code of the user's own has failed; what was saved, and how to go on."""
-    return _save(session), f"resume with: {resume_command(session.run.path)}"
-
-
 def _save(session: Session) -> str:
-    """Save a run in which code of the user's own has failed; what was saved, in words."""
+    """Save a run in which code of the user's own has failed; a text about the outcome."""
     if session.is_rolling_back:
         return "the last checkpoint stays, since the run was going back to an earlier one"
-    if session.before_events is not None:
-        session.before_events.restore(session)
+    if session.undo_events is not None:
+        session.undo_events()
         session.state.events_due = True
     try:
         save_latest(session)
@@ -111,27 +102,18 @@ def _save(session: Session) -> str:
     return f"the run is saved at timestep {session.state.global_step}"
 
 
-class BeforeEvents:
-    """The state that log lines, evaluations and callbacks change, as it was before they began."""
+def _undo(session: Session) -> Callable[[], None]:
+    """A function that undoes the changes of log lines, evaluations and callbacks from here on."""
+    metrics = session.last_metrics, session.best_metrics
+    parts: list[Any] = [session.state, session.window, session.guards, session.fine_tuning, *session.callbacks]
+    states = [(part, part.state_dict()) for part in parts if part is not None]
 
-    def __init__(self, session: Session) -> None:
-        self.state, self.window = session.state.state_dict(), session.window.state_dict()
-        self.metrics, self.guards = (session.last_metrics, session.best_metrics), session.guards.state_dict()
-        self.tuning = None if session.fine_tuning is None else session.fine_tuning.state_dict()
-        self.callbacks: list[tuple[Callback, dict[str, Any]]] = [
-            (each, each.state_dict()) for each in session.callbacks
-        ]
+    def undo() -> None:
+        session.last_metrics, session.best_metrics = metrics
+        for part, state in states:
+            part.load_state_dict(state)
 
-    def restore(self, session: Session) -> None:
-        """Undo the events that have begun; a resumed run repeats them."""
-        session.state.load_state_dict(self.state)
-        session.window.load_state_dict(self.window)
-        session.last_metrics, session.best_metrics = self.metrics
-        session.guards.load_state_dict(self.guards)
-        if session.fine_tuning is not None and self.tuning is not None:
-            session.fine_tuning.load_state_dict(self.tuning)
-        for callback, state in self.callbacks:
-            callback.load_state_dict(state)
+    return undo
 
 
 @contextmanager
@@ -141,6 +123,6 @@ def repeat_on_resume(session: Session) -> Iterator[None]:
     intervals = (config.log_interval, config.checkpoint_interval, session.options.controls.eval_interval)
     passed = [each for each in intervals if each is not None and state.global_step // each > state.event_step // each]
     if passed or session.plan.is_over(state) or state.should_stop:
-        session.before_events = BeforeEvents(session)
+        session.undo_events = _undo(session)
     yield
-    session.before_events = None
+    session.undo_events = None

@@ -80,7 +80,9 @@ def after_block(session: Session) -> None:
         return
     ended = plan.is_over(state)
     logs, saves = (_passed(session, each) for each in (session.config.log_interval, session.config.checkpoint_interval))
-    evaluates = _passed(session, session.options.controls.eval_interval) or _goes_online(session)
+    # Pretraining has just ended.
+    goes_online = session.fine_tuning is not None and state.event_step < plan.pretrain <= step
+    evaluates = _passed(session, session.options.controls.eval_interval) or goes_online
     state.event_step = step
     # Evaluate the final policy even if a callback stopped the run.
     evaluates = evaluates or (state.should_stop and not state.interrupted)
@@ -116,12 +118,6 @@ def _passed(session: Session, interval: int | None) -> bool:
     """Whether a multiple of an interval lies between the last events and this step."""
     state = session.state
     return interval is not None and state.global_step // interval > state.event_step // interval
-
-
-def _goes_online(session: Session) -> bool:
-    """Whether pretraining has just ended."""
-    state = session.state
-    return session.fine_tuning is not None and state.event_step < session.plan.pretrain <= state.global_step
 
 
 def log(session: Session) -> bool:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,7 +16,7 @@ from rl_training.config import TrainConfig, load_config, read_config
 from rl_training.core.errors import CheckpointError, ConfigError, DamagedError, TrainingError
 from rl_training.core.files import writing
 from rl_training.diagnostics import OUTSIDE, GuardAlarm
-from rl_training.models import Model
+from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.progress import warn_of_full_disk
 from rl_training.runtime.trainer import Session
 from rl_training.storage import (
@@ -35,14 +35,9 @@ from rl_training.storage import (
     saved_spans,
 )
 
-if TYPE_CHECKING:
-    from rl_training.diagnostics import GuardAlarm
-    from rl_training.runtime.callbacks import Callback
-    from rl_training.runtime.trainer import Session
-
 
 def save_latest(session: Session, *, good: bool = False) -> None:
-    """Write the state of the run as the latest checkpoint, and under its number; its policy gets a file of its own."""
+    """Write the state of the run as the latest checkpoint, also under its number, and its policy as a file."""
     write_latest(session, good=good)
     number_latest(session)
     warn_of_full_disk(session)
@@ -50,7 +45,7 @@ def save_latest(session: Session, *, good: bool = False) -> None:
 
 
 def upload(session: Session) -> None:
-    """Upload the latest checkpoint of a run, if that is asked for; the run does not wait for it."""
+    """Upload the latest checkpoint of a run in the background, if `upload_url` is set."""
     if session.uploader is not None:
         session.uploader.offer(session.state.global_step, good=session.guards.good)
 
@@ -110,7 +105,7 @@ def save(session: Session, name: str) -> Path:
 
 
 def diverged(session: Session, alarm: GuardAlarm, *more: str) -> TrainingError:
-    """The error with which a run ends in which something has gone wrong."""
+    """The error that ends a run after an alarm."""
     last = f"the last checkpoint is {session.run.checkpoints / LATEST}"
     return TrainingError("; ".join([f"timestep {session.state.global_step}: {alarm}", *more, last]))
 
@@ -195,9 +190,10 @@ def load_session(session: Session, tree: Mapping[str, Any]) -> None:
 
 
 def policy_tree(session: Session) -> dict[str, Any]:
-    """What a policy file holds: the networks that act, statistics of observations, and where it comes from."""
+    """The contents of a policy file: the networks that act, statistics of observations, and its origin."""
     state = session.algorithm.state_dict()
-    names = _acting(session.algorithm.model, (name for name in state if name.startswith("model.")))
+    unused = unused_in_acting(session.algorithm.model)
+    names = [name for name in state if name.startswith("model.") and name.split(".")[1] not in unused]
     return {
         POLICY_ONLY: True,
         "run": session.run.identity,
@@ -214,15 +210,10 @@ def policy_tree(session: Session) -> dict[str, Any]:
     }
 
 
-def _acting(model: Model, names: Iterable[str]) -> list[str]:
-    left_out = unused_in_acting(model)
-    return [name for name in names if name.split(".")[1] not in left_out]
-
-
 BEST = "best.pt"
 
 DEFINING = ("algo", "seed", "env_id")
-"""Options by which a checkpoint is told from those of other runs, where it carries no identity."""
+"""Options that tell the checkpoints of runs apart, if they have no identity."""
 
 
 class Saved(NamedTuple):
@@ -279,7 +270,7 @@ def reconcile_directory(session: Session, saved: Saved | None, *, is_named: bool
     best, is_stale = run.checkpoints / BEST, _is_best_stale(session, is_named=is_named)
     restored = None if state.best_step is None else numbered.get(state.best_step)
     if is_stale and is_changed and restored is None:
-        # The next evaluation is the best: what was better than it is gone.
+        # The next evaluation is the best: the checkpoint of a better one is gone.
         state.best_score, state.best_step, session.best_metrics = None, None, {}
     if saved is None:
         run.set_metrics_aside()
@@ -326,7 +317,7 @@ def _keep_rows(session: Session) -> None:
 
 
 def _is_best_stale(session: Session, *, is_named: bool) -> bool:
-    """Whether the best checkpoint is one that the run has left behind: of other options, or later than a named one."""
+    """Whether the best checkpoint is from a part that was abandoned: of other options, or later than a named one."""
     path, step = session.run.checkpoints / BEST, session.state.global_step
     if not path.exists():
         return False
@@ -376,7 +367,7 @@ def _refuse_other_options(path: Path, tree: Mapping[str, Any], config: Path) -> 
 
 
 def rolled_back(session: Session, broken: GuardAlarm | None, line: Mapping[str, float] | None = None) -> bool:
-    """Look at a run after some updates and do what `on_divergence` says; whether it is at an earlier checkpoint now.
+    """Check a run after some updates and do what `on_divergence` says; true if it is at an earlier checkpoint now.
 
     `line` are the averages of a log line, if there is one. Guards that only warn do so at log lines.
     """
@@ -409,7 +400,7 @@ def respond(session: Session, alarm: GuardAlarm, *others: GuardAlarm) -> bool:
 
 
 def _warn(session: Session, alarms: Sequence[GuardAlarm]) -> None:
-    """Say what guards have begun to find since the last log line, and note what is over."""
+    """Warn of alarms that are new since the last log line, and record those that are over."""
     guards = session.guards
     for alarm in alarms:
         if alarm.guard not in guards.raised:
@@ -437,8 +428,8 @@ def _roll_back(session: Session, saved: Saved, alarm: GuardAlarm) -> None:
     row = {**_row(session, alarm, "rollback"), "noticed_at": noticed_at, "rollbacks": len(guards.rollbacks)}
     guards.rollbacks = [*rollbacks, {"kind": "guard", **row}]
     reconcile_directory(session, saved, is_named=True, is_changed=True)
-    # The events of the part that was left are not made again.
-    session.is_rolling_back, session.before_events = False, None
+    # The events after the good checkpoint are not repeated.
+    session.is_rolling_back, session.undo_events = False, None
     if state.interrupted:
         state.should_stop, state.stop_reason = True, reason or "interrupted"
     warnings.warn(
@@ -449,7 +440,7 @@ def _roll_back(session: Session, saved: Saved, alarm: GuardAlarm) -> None:
 
 
 def _row(session: Session, alarm: GuardAlarm, action: str) -> dict[str, Any]:
-    """What the metrics say about an alarm."""
+    """The row of metrics about an alarm."""
     value = alarm.value if math.isfinite(alarm.value) else None
     found = {"guard": alarm.guard, "action": action, "value": value, "limit": alarm.limit, "message": str(alarm)}
     return {**session.counters(), **found}

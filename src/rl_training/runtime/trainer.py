@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
@@ -26,9 +26,6 @@ from rl_training.runtime.fine_tuning import FineTuning
 from rl_training.runtime.run_options import RunOptions
 from rl_training.runtime.schedules import Plan, resolve_schedule_value
 from rl_training.storage import MetricWindow, ReplayStore, RunDirectory, Uploader
-
-if TYPE_CHECKING:
-    from rl_training.runtime.faults import BeforeEvents
 
 PARTS = ("algorithm", "policy", "config", "run_dir", "total", "last_step", "introduction", "notes")
 NOT_SAVED = (*PARTS, "compiled", "compiled_from", "interrupted", "signal", "own_metrics", "write")
@@ -201,8 +198,8 @@ class Session:
         # Callbacks without these events cost nothing in the inner loops.
         self.step_watchers = overriding(self.callbacks, "on_collect_end")
         self.update_watchers = overriding(self.callbacks, "on_each_update")
-        self.before_events: BeforeEvents | None = None
-        """The state before the events that are under way."""
+        self.undo_events: Callable[[], None] | None = None
+        """Undoes the events that are under way."""
         self.is_rolling_back = False
         """True while a rollback is being loaded."""
         self.saved: tuple[int, int] | None = None

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, InstanceOf, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, Field, InstanceOf, TypeAdapter, ValidationError, model_validator
 from torch import Tensor
 from typing_extensions import Self
 
@@ -71,7 +71,7 @@ def load_checkpoint(path: Path, *, policy_only: bool = False) -> dict[str, Any]:
             f"{path} holds a policy only, without the rest of the networks and optimisers: predict, eval, estimate and "
             "export can use it, but no run can be resumed from it; take a file in checkpoints/ of its run"
         )
-    return _whole(path, tree)
+    return _verified(path, tree)
 
 
 def refuse_foreign(path: Path, tree: Mapping[str, Any], run_id: str | None) -> None:
@@ -97,13 +97,12 @@ def saved_spaces(tree: Mapping[str, Any]) -> SpaceSpec:
 
 def saved_spans(path: Path) -> list[list[int]]:
     """The files of rows that a checkpoint refers to."""
-    spans: list[list[int]] = _read(path).get("replay", [])
-    return spans
+    return list(_read(path).get("replay", []))
 
 
 def load_tree(path: Path) -> dict[str, Any]:
     """Read what `save_tree` wrote, and verify its checksum."""
-    return _whole(path, _read(path))
+    return _verified(path, _read(path))
 
 
 def load_networks(
@@ -141,7 +140,7 @@ def _bytes(tree: Any) -> int:
     return 10 + sum(map(_bytes, parts))
 
 
-def _whole(path: Path, tree: dict[str, Any]) -> dict[str, Any]:
+def _verified(path: Path, tree: dict[str, Any]) -> dict[str, Any]:
     if tree.pop("checksum", None) != _digest(tree):
         raise DamagedError(f"{path} is damaged: its contents do not match its checksum")
     return tree
@@ -188,10 +187,8 @@ Count = Annotated[int, Field(ge=0)]
 Values = dict[str, Any]
 
 
-class _Part(BaseModel):
-    """A mapping in a checkpoint: names that are missing or of another type are refused, others are left alone."""
-
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+class _Part(BaseModel, strict=True, extra="allow", allow_inf_nan=False):
+    """A mapping in a checkpoint: missing names and wrong types are refused, additional names are allowed."""
 
 
 class _Config(_Part):
@@ -272,10 +269,9 @@ class _Policy(_Part):
     trainer: _PolicyState
 
 
-class _Counters(_Part):
+class _Counters(_Part, extra="forbid", allow_inf_nan=True):
     """Counters of a run. They become attributes of a `TrainerState`, so no other name is allowed."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=True)
     global_step: Count
     epoch: Count
     update_count: Count
@@ -308,18 +304,16 @@ class _Rollback(_Part):
     global_step: Count
 
 
-class _Rewards(_Part):
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=True)
+class _Rewards(_Part, extra="forbid", allow_inf_nan=True):
     low: float
     high: float
     goes_on: bool
     seen: Count
 
 
-class _Guards(_Part):
+class _Guards(_Part, extra="forbid", allow_inf_nan=True):
     """State of the guards. It becomes attributes of `Guards`, so no other name is allowed."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=True)
     initial: dict[str, Annotated[float, Field(gt=0)]]
     raised: list[str]
     looked: Count
@@ -374,18 +368,13 @@ def open_checkpoint(path: Path, *, policy_only: bool = False) -> dict[str, Any]:
     For its policy alone, it may be of an older format, or a policy file.
     """
     tree = load_checkpoint(path, policy_only=policy_only)
-    check_tree(path, tree)
-    check_trust(tree["config"], path)
-    return tree
-
-
-def check_tree(path: Path, tree: Mapping[str, Any]) -> None:
-    """Refuse a tree that does not fit the schema of a checkpoint, an older one, or a policy file."""
-    kind: type[_Part] = _OldPolicy if tree["format"] == 1 else _Policy if tree.get(POLICY_ONLY) else _Checkpoint
+    schema: type[_Part] = _OldPolicy if tree["format"] == 1 else _Policy if tree.get(POLICY_ONLY) else _Checkpoint
     try:
-        kind.model_validate(dict(tree))
+        schema.model_validate(tree)
     except ValidationError as error:
         raise CheckpointError(f"{path} is not a checkpoint of rl_training: {first_mistake(error)}") from None
+    check_trust(tree["config"], path)
+    return tree
 
 
 def first_mistake(error: ValidationError) -> str:
@@ -442,18 +431,13 @@ def policy_step(path: Path) -> int | None:
 
 def policy_files(run: Path) -> list[Path]:
     """The policy files of a run, in the order of their timesteps."""
-    steps = steps_of(run)
+    found = {path: policy_step(path) for path in (run / "policies").glob("*.pt")}
+    steps = {path: step for path, step in found.items() if step is not None}
     return sorted(steps, key=steps.__getitem__)
 
 
 def drop_policies(run: Path, *, after: int) -> None:
     """Delete the policy files of later timesteps, which a run that goes back to this one writes again."""
-    for path, step in steps_of(run).items():
-        if step > after:
+    for path in policy_files(run):
+        if (policy_step(path) or 0) > after:
             path.unlink(missing_ok=True)
-
-
-def steps_of(run: Path) -> dict[Path, int]:
-    """The policy files of a run with their timesteps."""
-    found = {path: policy_step(path) for path in (run / "policies").glob("*.pt")}
-    return {path: step for path, step in found.items() if step is not None}
