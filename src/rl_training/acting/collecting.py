@@ -151,7 +151,7 @@ class RunningStatistics:
         self.count, self.mean, self.squares = 0, np.zeros(width), np.zeros(width)
 
     def add(self, rows: NDArray[Any]) -> None:
-        """Take in some rows."""
+        """Add some rows."""
         if not len(rows):
             return
         total, shift = self.count + len(rows), rows.mean(0) - self.mean
@@ -166,8 +166,7 @@ class RunningStatistics:
 
     def state_dict(self) -> dict[str, Any]:
         """Count and sums."""
-        arrays = {"mean": self.mean, "squares": self.squares}
-        return {"count": self.count} | {name: torch.from_numpy(value.copy()) for name, value in arrays.items()}
+        return {"count": self.count, "mean": torch.tensor(self.mean), "squares": torch.tensor(self.squares)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""
@@ -191,7 +190,7 @@ class RewardScaler:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns of the running episodes, and their statistics."""
-        return {"returns": torch.from_numpy(self.returns.copy()), "statistics": self.statistics.state_dict()}
+        return {"returns": torch.tensor(self.returns), "statistics": self.statistics.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""
@@ -268,15 +267,12 @@ class LocalCollector:
         self._account(result)
         if self.statistics is not None:
             self.statistics.add(self._networks_see(result.next_obs[result.valid]))
-            self.policy.set_obs_statistics(*self._moments(self.statistics))
+            mean, std = self.statistics.moments()
+            # A mask at the beginning of observations stays as it is.
+            masked = self.obs_dim - self.policy.spaces.feature_dim
+            mean[:masked], std[:masked] = 0, 1
+            self.policy.set_obs_statistics(mean, std)
         return int(result.valid.sum())
-
-    def _moments(self, statistics: RunningStatistics) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation of observations so far; a mask at their beginning stays as it is."""
-        mean, std = statistics.moments()
-        masked = self.obs_dim - self.policy.spaces.feature_dim
-        mean[:masked], std[:masked] = 0, 1
-        return mean, std
 
     def _explore(self, obs: Tensor, noise: float) -> Acted:
         try:
@@ -289,8 +285,7 @@ class LocalCollector:
 
     def _networks_see(self, rows: NDArray[Any]) -> NDArray[Any]:
         """Observations as updates show them: with goals, each a second time with the achieved goal as the desired."""
-        goal_dim = rows.shape[1] - self.obs_dim
-        seen = rows[:, : self.obs_dim]
+        goal_dim, seen = rows.shape[1] - self.obs_dim, rows[:, : self.obs_dim]
         if not goal_dim:
             return seen
         return np.concatenate([seen, np.hstack([seen[:, :-goal_dim], rows[:, self.obs_dim :]])])
@@ -300,9 +295,8 @@ class LocalCollector:
         self.lengths += result.valid
         for slot in np.flatnonzero(result.ends & result.valid):
             success = result.successes[slot]
-            self.episodes.append(
-                (float(self.returns[slot]), int(self.lengths[slot]), None if success is None else bool(success))
-            )
+            ended = float(self.returns[slot]), int(self.lengths[slot]), None if success is None else bool(success)
+            self.episodes.append(ended)
             self.returns[slot], self.lengths[slot] = 0, 0
 
     def metrics(self) -> dict[str, float]:
@@ -311,19 +305,16 @@ class LocalCollector:
             return {}
         returns, lengths, successes = zip(*self.episodes, strict=True)
         self.episodes = []
-        report = {
-            "episodes": len(returns),
-            "return_mean": float(np.mean(returns)),
-            "length_mean": float(np.mean(lengths)),
-        }
-        return report if None in successes else report | {"success_rate": float(np.mean(successes))}
+        means = {"return_mean": returns, "length_mean": lengths}
+        means |= {} if None in successes else {"success_rate": successes}
+        return {"episodes": len(returns), **{name: float(np.mean(values)) for name, values in means.items()}}
 
     def state_dict(self) -> dict[str, Any]:
         """Environments and running episodes, in tensors and plain values."""
         return {
             "stepper": self.stepper.state_dict(),
-            "returns": torch.from_numpy(self.returns.copy()),
-            "lengths": torch.from_numpy(self.lengths.copy()),
+            "returns": torch.tensor(self.returns),
+            "lengths": torch.tensor(self.lengths),
             "episodes": [list(episode) for episode in self.episodes],
             "statistics": None if self.statistics is None else self.statistics.state_dict(),
             "scaler": None if self.scaler is None else self.scaler.state_dict(),

@@ -192,17 +192,14 @@ REFERENCE_RETURNS: dict[str, tuple[float, float]] = {
 def reference_returns(task: str) -> tuple[float, float] | None:
     """Random and expert returns of a D4RL task, or of its Gymnasium environment; None if there are none."""
     name = task.lower()
-    if name in REFERENCE_RETURNS:
-        return REFERENCE_RETURNS[name]
-    # Hopper-v4, hopper-medium-v2, AdroitHandDoor-v1: the family is what the score depends on.
+    # Hopper-v4, hopper-medium-v2, AdroitHandDoor-v1: the score depends on the family.
     family = re.split(r"[-_]", name.removeprefix("adroithand"))[0]
-    return REFERENCE_RETURNS.get(family)
+    return REFERENCE_RETURNS.get(name, REFERENCE_RETURNS.get(family))
 
 
 def normalized_score(task: str, value: float) -> float | None:
     """The score of a return on a task, or None where the task has no reference returns."""
-    reference = reference_returns(task)
-    if reference is None:
+    if (reference := reference_returns(task)) is None:
         return None
     random, expert = reference
     return 100 * (value - random) / (expert - random)

@@ -217,21 +217,11 @@ class GuardOptions:
         "response to an alarm: end the run, only warn, or go back to the last good checkpoint with half the learning "
         "rate, at most three times; a loss that is not a number ends the run unless it goes back",
     )
-    guard_value_slack: float | None = option(
-        1.0, "how far values may lie beyond the range that the rewards allow, in widths of that range", ge=0
-    )
-    guard_saturation: float | None = option(
-        0.99, "share of the policy's actions on the same bound from which the actor counts as saturated", gt=0, le=1
-    )
-    guard_action_spread: float | None = option(
-        1e-6, "largest spread of the policy's actions over observations at which the actor counts as dead", ge=0
-    )
-    guard_weight_growth: float | None = option(
-        100.0, "how many times as large as at the start the weights of a network may become", gt=1
-    )
-    guard_ensemble_spread: float | None = option(
-        1e-5, "spread of critics over their size, at random actions, below which the ensemble has collapsed", ge=0
-    )
+    guard_value_slack: float | None = option(1.0, "how far values may exceed their possible range, in widths", ge=0)
+    guard_saturation: float | None = option(0.99, "share of actions on one bound that fires the guard", gt=0, le=1)
+    guard_action_spread: float | None = option(1e-6, "largest spread of actions that counts as a dead actor", ge=0)
+    guard_weight_growth: float | None = option(100.0, "allowed growth of a network's weights since the start", gt=1)
+    guard_ensemble_spread: float | None = option(1e-5, "relative spread of critics below which they collapsed", ge=0)
     guard_clone_error: float | None = option(
         1.5, "behaviour-cloning error relative to the best constant action; the guard fires above it", gt=1
     )

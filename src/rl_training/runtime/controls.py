@@ -44,22 +44,16 @@ class OnlineOptions:
     modes: ClassVar = ("online", "offline_to_online")
     buffer_capacity: int = replay_option(1_000_000, "transitions that the replay buffer holds", ge=1)
     learning_starts: int = replay_option(5_000, "environment steps before the first update", ge=0)
-    update_to_data: float | None = replay_option(
-        None, "updates per transition, however many environments; default 1", gt=0
-    )
-    train_frequency: int | None = replay_option(
-        None, "steps of all environments together between rounds of updates", ge=1
-    )
-    gradient_updates_per_step: int | None = replay_option(None, "updates in such a round", ge=1)
+    update_to_data: float | None = replay_option(None, "updates per collected transition; default 1", gt=0)
+    train_frequency: int | None = replay_option(None, "vector-environment steps between rounds of updates", ge=1)
+    gradient_updates_per_step: int | None = replay_option(None, "updates in each round", ge=1)
     exploration_noise: float = option(
         0.0, "standard deviation of noise on actions; discrete: probability of a random action", ge=0, off_policy=True
     )
     exploration_schedule: Schedule | None = option(
         None, "decay of exploration_noise: linear or cosine, or a mapping with fraction", off_policy=True
     )
-    vector_env: Literal["sync", "async"] = option(
-        "sync", "environments one after the other, or each in a process of its own"
-    )
+    vector_env: Literal["sync", "async"] = option("sync", "async: each environment in a process of its own")
     replay: Literal["uniform", "hindsight"] = replay_option(
         "uniform", "hindsight: relabel goals with goals achieved later (HER)", modes=MODES
     )
@@ -115,9 +109,7 @@ class ControlOptions:
     """Budgets, cadences and schedules of a run."""
 
     eval_interval: int | None = option(5000, "timesteps between evaluations; null: at the end only", ge=1)
-    eval_max_steps: int | None = option(
-        LONGEST_EPISODE, "steps after which an evaluation fails on an episode that does not end; null: never", ge=1
-    )
+    eval_max_steps: int | None = option(LONGEST_EPISODE, "longest episode an evaluation accepts; null: any", ge=1)
     eval_fqe: bool = option(
         False,
         "estimate the policy's value from logged episodes at every evaluation: fqe_value",
@@ -131,13 +123,11 @@ class ControlOptions:
     learning_rate_schedule: Schedule | None = option(
         None, "constant, linear or cosine, or a mapping of kind, warmup and final_ratio", offline_only=True
     )
-    actor_learning_rate_schedule: Schedule | None = option(
-        None, "schedule of the actor's learning rate, if its own", offline_only=True
-    )
+    actor_learning_rate_schedule: Schedule | None = option(None, "the actor's own schedule", offline_only=True)
     warmup_steps: int | None = replay_option(
         None,
-        "environment steps with random actions; default learning_starts, or 0 for a pretrained policy"
-        "; offline, shorthand for learning_rate_schedule.warmup",
+        "environment steps with random actions; default learning_starts, or 0 for a pretrained policy; "
+        "offline, shorthand for learning_rate_schedule.warmup",
         ge=0,
         offline_only=True,
     )

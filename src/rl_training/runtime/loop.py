@@ -53,7 +53,7 @@ def run_loop(session: Session) -> None:
 
 
 def _collect(session: Session) -> bool:
-    """Step all environments once; false if networks that have diverged could not act, and the run went back."""
+    """Step all environments once; false if diverged networks could not act, and the run went back."""
     try:
         session.collect()
     except DivergedError as error:
@@ -75,7 +75,7 @@ def after_block(session: Session) -> None:
     if plan.updates_per_epoch is not None:
         state.epoch = state.update_count // plan.updates_per_epoch
     if state.interrupted and step >= plan.pretrain and plan.updates_due(state):
-        # In the middle of a round: the events at its end happen when the run is resumed.
+        # In the middle of a round: the events at its end follow when the run is resumed.
         save_latest(session)
         return
     ended = plan.is_over(state)
@@ -92,7 +92,7 @@ def after_block(session: Session) -> None:
         # The run is at an earlier timestep, perhaps before its first one.
         evaluate_initial_policy(session)
         return
-    # When a run is interrupted is chance: what it saves then is no checkpoint to go back to.
+    # The moment of an interruption is arbitrary: its checkpoint is not one for rollbacks.
     is_due = saves or ended or (state.should_stop and not state.interrupted)
     if is_due and rolled_back(session, session.find_broken()):
         evaluate_initial_policy(session)
@@ -135,7 +135,7 @@ def log(session: Session) -> bool:
         if rollout and session.plan.exploration_schedule is not None:
             rollout["exploration_noise"] = session.plan.exploration_at(state)
         if rollout:
-            session.run.write_metrics("rollout", {**session.counters(), **rollout})
+            session.write_row("rollout", rollout)
     metrics |= state.drain_log(metrics)
     session.mark_time()
     session.run.write_metrics("train", metrics)
@@ -154,26 +154,20 @@ def evaluate_now(session: Session) -> None:
         return
     session.last_metrics = session.counters() | {name: value for row in rows.values() for name, value in row.items()}
     for kind, row in rows.items():
-        session.run.write_metrics(kind, {**session.counters(), **row})
+        session.write_row(kind, row)
     if session.fine_tuning is not None and state.global_step >= session.plan.pretrain:
         session.fine_tuning.add(session.last_metrics)
     is_best = _keep_best(session)
-    _tell_of_evaluation(session)
-    if is_best:
-        save(session, "best.pt")
-    session.clock += time.perf_counter() - started
-
-
-def _tell_of_evaluation(session: Session) -> None:
-    """Call the callbacks; numbers they log belong to this evaluation, not to the updates since the last row."""
-    state = session.state
+    # Numbers that callbacks log here belong to this evaluation, not to the updates since the last row.
     since_last_row, state.logged = state.logged, {}
     for callback in session.callbacks:
         callback.on_eval_end(state, session.last_metrics)
-    own = state.drain_log(session.last_metrics)
-    if own:
-        session.run.write_metrics("callback", {**session.counters(), **own})
+    if own := state.drain_log(session.last_metrics):
+        session.write_row("callback", own)
     state.logged = since_last_row
+    if is_best:
+        save(session, "best.pt")
+    session.clock += time.perf_counter() - started
 
 
 def evaluate_initial_policy(session: Session) -> None:
@@ -202,7 +196,7 @@ def finish(session: Session) -> TrainResult:
     """Write the last numbers of callbacks, the buffer as a dataset if configured, and the result."""
     state, run = session.state, session.run
     if state.logged and not state.interrupted:
-        run.write_metrics("callback", {**session.counters(), **state.drain_log(())})
+        session.write_row("callback", state.drain_log(()))
     result = TrainResult(
         run_dir=run.path,
         checkpoint_path=run.checkpoints / "latest.pt",

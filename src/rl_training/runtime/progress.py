@@ -82,14 +82,10 @@ class ProgressCallback(Callback):
 
     def on_each_update(self, state: TrainerState, metrics: Metrics) -> None:
         """Without a terminal, print a line if it is time for one."""
-        self.print_if_due(state)
+        self.on_collect_end(state)
 
     def on_collect_end(self, state: TrainerState) -> None:
         """Without a terminal, print a line if it is time for one."""
-        self.print_if_due(state)
-
-    def print_if_due(self, state: TrainerState) -> None:
-        """A line of progress, unless there was one not long ago."""
         if self.live is None and time.monotonic() >= self.next_line:
             self.next_line = time.monotonic() + self.every
             pace = f"{self.speed(state):.0f} {self.unit(state)}/s, {self.time_left(state)} left"
@@ -170,7 +166,8 @@ def introduce(
         lines.append(("environment", f"{config.env_id}: {task.describe()}"))
     spaces = data.spaces if data is not None else task.spaces if task is not None else None
     if spaces is not None:
-        lines.append(("actions", f"{bounds_text(spaces.action)}, {_origin(config, data)}"))
+        origin = data.origin if data is not None and config.env_id is None else f"as {config.env_id} has them"
+        lines.append(("actions", f"{bounds_text(spaces.action)}, {origin}"))
     if options.mode != "offline":
         lines.append(("learning", _learning(plan)))
     lines.append(("evaluation", _evaluation(config, options, data)))
@@ -221,12 +218,6 @@ def bounds_text(actions: ActionSpace) -> str:
     shown = [f"[{low:g}, {high:g}]" for low, high in pairs[:SHOWN_BOUNDS]]
     more = ", ..." if len(pairs) > SHOWN_BOUNDS else ""
     return f"{actions} within {', '.join(shown)}{more}"
-
-
-def _origin(config: TrainConfig, data: Data | None) -> str:
-    if data is None or config.env_id is not None:
-        return f"as {config.env_id} has them"
-    return data.origin
 
 
 def _learning(plan: Plan) -> str:

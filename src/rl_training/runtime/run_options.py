@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -87,21 +88,25 @@ def bind_options(config: TrainConfig) -> RunOptions:
     algorithm = find_algorithm(config.algo)
     values = {**_defaults(algorithm, config.algo_kwargs), **config.algo_kwargs}
     problems: list[str] = []
-    bound: tuple[Any, ...] = ()
-    try:
+    with _collected(problems):
         outer = {field.name: f"{field.name!r} beside algo_kwargs" for field in fields(TrainConfig)}
         bound = bind(values, *option_groups(algorithm), where="algo_kwargs", hints=outer)
-    except ConfigError as error:
-        problems += error.problems
-    try:
+    with _collected(problems):
         reward_transform(config.env_kwargs)
-    except ConfigError as error:
-        problems += error.problems
     if problems:
         raise ConfigError(*problems)
     options = RunOptions(algorithm, *bound).with_mode()
     _refuse_foreign(config, options)
     return options
+
+
+@contextmanager
+def _collected(problems: list[str], prefix: str = "") -> Iterator[None]:
+    """Add new problems of an error to a list instead of raising it."""
+    try:
+        yield
+    except ConfigError as error:
+        problems += [text for text in (f"{prefix}{each}" for each in error.problems) if text not in problems]
 
 
 def merge(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,10 +189,8 @@ def _refuse_foreign(config: TrainConfig, options: RunOptions) -> None:
         problems += _refuse_for_rollouts(config, options, usual)
     elif options.loop.n_step > 1 and not reads.bootstraps:
         problems.append(f"algo_kwargs: n_step has no effect on {config.algo}, which looks at no value of the next step")
-    try:
+    with _collected(problems, prefix="algo_kwargs: "):
         options.controls.schedules(ramp=mode == "offline")
-    except ConfigError as error:
-        problems += [f"algo_kwargs: {problem}" for problem in error.problems]
     if problems:
         raise ConfigError(*problems)
 
@@ -270,16 +273,12 @@ def read_options(source: ConfigSource | BoundConfig, *, overrides: Sequence[str]
     values = plain_config(source, overrides=overrides)
     problems: list[str] = []
     config, options = None, None
-    try:
+    with _collected(problems):
         config = bind(values, TrainConfig, hints=_inner_hints(values.get("algo")))[0]
-    except ConfigError as error:
-        problems += error.problems
-    try:
+    with _collected(problems):
         # Where the outer record is wrong, the options inside it are still worth checking.
         inner = {key: values[key] for key in ("algo", "env_id", "algo_kwargs", "env_kwargs") if key in values}
         options = bind_options(config or TrainConfig(**inner))
-    except ConfigError as error:
-        problems += [problem for problem in error.problems if problem not in problems]
     if config is None or options is None:
         raise ConfigError(*problems, where="config" if isinstance(source, Mapping) else str(source))
     return config, options

@@ -401,15 +401,14 @@ def respond(session: Session, alarm: GuardAlarm, *others: GuardAlarm) -> bool:
 
 def _warn(session: Session, alarms: Sequence[GuardAlarm]) -> None:
     """Warn of alarms that are new since the last log line, and record those that are over."""
-    guards = session.guards
+    guards, found = session.guards, [alarm.guard for alarm in alarms]
     for alarm in alarms:
         if alarm.guard not in guards.raised:
             warnings.warn(f"timestep {session.state.global_step}: {alarm}", stacklevel=2)
             session.run.write_metrics("guard", _row(session, alarm, "warn"))
-    found = [alarm.guard for alarm in alarms]
     for guard in guards.raised:
         if guard not in found:
-            session.run.write_metrics("guard", {**session.counters(), "guard": guard, "action": "over"})
+            session.write_row("guard", {"guard": guard, "action": "over"})
     guards.raised = found
 
 

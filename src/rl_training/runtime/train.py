@@ -161,7 +161,7 @@ def _set_up_machine_as(before: dict[str, Any], threads: int | None, overrides: M
 
 
 def _given(dataset: Any, options: RunOptions) -> TransitionDataset | None:
-    """Data that was passed as an object."""
+    """The dataset that was passed as an object."""
     if dataset is None:
         return None
     if options.mode == "online":
@@ -170,7 +170,7 @@ def _given(dataset: Any, options: RunOptions) -> TransitionDataset | None:
 
 
 def _require_env(env_id: str, run_dir: Path) -> None:
-    """Say which environment a run was given as an object, where it is not known any more."""
+    """Refuse a run whose environment was passed as an object and is not known in this process."""
     if is_known(env_id):
         return
     about = read_json(run_dir / "metadata.json").get("env", {})
@@ -242,7 +242,9 @@ def train_or_resume(
     if not is_run(run_dir):
         return train((config, options), callbacks=callbacks, threads=threads)
     stored = saved_config(run_dir)
-    _refuse_other_options(run_dir, stored, options.resolve(config))
+    if others := _other_options(stored, options.resolve(config)):
+        shown = "; ".join(others[:5])
+        raise ConfigError(f"the run {str(run_dir)!r} has other options ({shown}): choose another run_name")
     if fetched is not None:
         # It has the options of this command, and so names no other code.
         remember_run(fetched, config.to_plain())
@@ -298,25 +300,18 @@ def _other_options(stored: TrainConfig, given: TrainConfig) -> list[str]:
 
 
 def _agree(name: str, before: Any, now: Any) -> bool:
-    """Whether two values of an option are the same; what columns of a table left open was found in the data."""
+    """Whether two values of an option agree; columns of a table that were left open are found in the data."""
     if name != "dataset_columns" or (now and not before):
         return bool(before == now)
     return not now or all(_columns_agree(before.get(key), value) for key, value in now.items() if value)
 
 
 def _columns_agree(names: Any, patterns: Any) -> bool:
-    """Whether the names of columns, or a name, are those that patterns stand for."""
+    """Whether column names, or one name, match patterns."""
     if isinstance(patterns, str) or isinstance(names, str):
         return bool(names == patterns)
     matches = [[fnmatchcase(name, pattern) for pattern in patterns] for name in names or ()]
     return bool(matches) and all(map(any, matches)) and all(map(any, zip(*matches, strict=True)))
-
-
-def _refuse_other_options(run_dir: Path, stored: TrainConfig, given: TrainConfig) -> None:
-    """Refuse to resume a run that has other options than the command; say which."""
-    if others := _other_options(stored, given):
-        shown = "; ".join(others[:5])
-        raise ConfigError(f"the run {str(run_dir)!r} has other options ({shown}): choose another run_name")
 
 
 def defining_options(config: TrainConfig) -> dict[str, Any]:

@@ -299,12 +299,15 @@ class Session:
             for child in self.algorithm.optimizers
             if child in multipliers or hyper.learning_rate_of(child) != hyper.learning_rate
         }
-        position = {"epoch": state.epoch} if self.collector is None else {"env_steps": state.env_steps}
         return {
             "global_step": state.global_step,
-            **position,
+            **({"epoch": state.epoch} if self.collector is None else {"env_steps": state.env_steps}),
             "update_count": state.update_count,
             "learning_rate": multiplier * hyper.learning_rate,
             "learning_rate_multiplier": multiplier,
             **own,
         }
+
+    def write_row(self, kind: str, row: Mapping[str, Any]) -> None:
+        """Append a row to the metrics, with the counters in front."""
+        self.run.write_metrics(kind, {**self.counters(), **row})
