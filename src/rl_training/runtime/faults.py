@@ -36,18 +36,12 @@ def log_trace(error: UserError, path: Path | None = None) -> None:
     """Add the traceback that an error carries to a log, by default a new one among the temporary files, once."""
     if not error.trace:
         return
-    if path is not None and not os.access(path.parent, os.W_OK):
-        path = None
-    text = f"{datetime.now().astimezone().isoformat(timespec='seconds')} {error}\n{error.trace}\n"
-    if path is None:
-        with tempfile.NamedTemporaryFile(
-            "w", prefix="rl-training-", suffix=".log", delete=False, encoding="utf-8"
-        ) as file:
-            file.write(text)
-            path = Path(file.name)
-    else:
-        with path.open("a", encoding="utf-8") as log:
-            log.write(text)
+    if path is None or not os.access(path.parent, os.W_OK):
+        descriptor, name = tempfile.mkstemp(prefix="rl-training-", suffix=".log")
+        os.close(descriptor)
+        path = Path(name)
+    with path.open("a", encoding="utf-8") as log:
+        log.write(f"{datetime.now().astimezone().isoformat(timespec='seconds')} {error}\n{error.trace}\n")
     error.trace, error.remarks = "", (*error.remarks, f"the traceback is in {path}")
 
 

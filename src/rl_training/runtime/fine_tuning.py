@@ -74,28 +74,22 @@ def begin_with_checkpoint(
         raise ConfigError(f"initial_checkpoint {path} is of {other.algo!r}, the run is of {config.algo!r}")
     if SpaceSpec.from_plain(tree["spaces"]) != spaces:
         raise ConfigError(f"initial_checkpoint {path} was trained for other observations or actions")
-    differences = _differences(other, options.resolve(config), tree["trainer"].get("rewards"), rewards)
-    if differences:
-        name, before, after = differences[0]
+    if found := _differences(other, options.resolve(config), tree["trainer"].get("rewards"), rewards):
+        name, before, after = found[0]
         raise ConfigError(
             f"initial_checkpoint {path} was trained with {name} {before}, the run has {after}: rewards and "
             "observations before and after must be transformed alike"
         )
-    for name, usual in _network_defaults(options).items():
-        before, after = other.algo_kwargs.get(name, usual), getattr(options.hyper, name)
+    # Checkpoints that do not name a hyper-parameter of the networks have its default.
+    usual = field_defaults(type(options.hyper))
+    for name in options_with("agree", type(options.hyper)):
+        before, after = other.algo_kwargs.get(name, usual[name]), getattr(options.hyper, name)
         if before != after:
             raise ConfigError(
                 f"initial_checkpoint {path} was trained with {name} {before!r}, the run has {after!r}: the networks "
                 "before and after must be the same"
             )
     load_networks(algorithm, tree, what=f"initial_checkpoint {path}", error_class=ConfigError)
-
-
-def _network_defaults(options: RunOptions) -> dict[str, Any]:
-    """The hyper-parameters that define the networks, with the values of checkpoints that do not name them."""
-    group = type(options.hyper)
-    agree = options_with("agree", group)
-    return {name: usual for name, usual in field_defaults(group).items() if name in agree}
 
 
 def _differences(

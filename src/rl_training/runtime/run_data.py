@@ -241,15 +241,10 @@ ENOUGH_HELD_OUT = 10
 def log_of_run(dataset: TransitionDataset, spaces: SpaceSpec, split: Split = "auto") -> tuple[EvaluationLog, bool]:
     """The episodes of a run's dataset to evaluate policies on, and whether they are held out."""
     held_out = dataset.validation
-    is_held_out = _chooses_held_out(held_out, split)
-    parts = [*([] if is_held_out else [replace(dataset, validation=None)]), *([] if held_out is None else [held_out])]
-    return EvaluationLog(parts[0] if len(parts) == 1 else concatenate_datasets(parts), spaces), is_held_out
-
-
-def _chooses_held_out(held_out: TransitionDataset | None, split: Split) -> bool:
-    """Whether only held-out episodes are used: if requested, or if there are enough of them."""
-    if split == "all" or (split == "auto" and held_out is None):
-        return False
-    if held_out is None:
+    if held_out is None and split == "held-out":
         raise ConfigError("no episodes were held out: train with validation_fraction, or use all of them")
-    return split == "held-out" or len(held_out.episode_bounds()) >= ENOUGH_HELD_OUT
+    if held_out is None:
+        return EvaluationLog(dataset, spaces), False
+    if split == "held-out" or (split == "auto" and len(held_out.episode_bounds()) >= ENOUGH_HELD_OUT):
+        return EvaluationLog(held_out, spaces), True
+    return EvaluationLog(concatenate_datasets([replace(dataset, validation=None), held_out]), spaces), False

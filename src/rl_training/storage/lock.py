@@ -79,8 +79,10 @@ class RunLock:
             os.close(self.descriptor)
 
     def _open(self) -> int | None:
+        if sys.platform == "win32":
+            return None
         path, holder = self.folder / NAME, {}
-        for _ in range(ATTEMPTS if sys.platform != "win32" else 0):
+        for _ in range(ATTEMPTS):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
             try:
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -102,9 +104,7 @@ class RunLock:
             os.close(descriptor)
             # A process that only tests the lock holds it for a moment.
             time.sleep(0.02)
-        if sys.platform != "win32":
-            raise ConfigError(_refusal(self.folder, holder))
-        return None
+        raise ConfigError(_refusal(self.folder, holder))
 
     def _sign(self, descriptor: int) -> None:
         """Record the owner; an owner on another machine may still be alive."""

@@ -16,14 +16,14 @@ from torch import Tensor
 from rl_training.core.batches import Metrics
 from rl_training.core.errors import CheckpointError
 
-FILE = "metrics.jsonl"
+METRICS = "metrics.jsonl"
 
 SEAL = re.compile(r'(?:, "run_id": "(?P<run>[0-9a-f]*)")?, "checksum": "(?P<sum>[0-9a-f]{8})"\}$')
 """The end of a line: the run, where it has an identity, and the checksum of all that stands before it."""
 
 
-class Line(NamedTuple):
-    """A line of the file."""
+class MetricLine(NamedTuple):
+    """A line of a file of metrics."""
 
     number: int
     text: bytes
@@ -32,10 +32,6 @@ class Line(NamedTuple):
     """The row without its seal; None if it is damaged."""
     problem: str = ""
     run_id: str | None = None
-
-    def without_row(self, problem: str) -> Line:
-        """The same line, as a damaged one."""
-        return self._replace(row=None, problem=problem)
 
 
 def encode_row(kind: str, metrics: Mapping[str, Any], run_id: str | None) -> bytes:
@@ -50,23 +46,23 @@ def encode_row(kind: str, metrics: Mapping[str, Any], run_id: str | None) -> byt
     return f'{text}, "checksum": "{_checksum(text)}"}}\n'.encode()
 
 
-def read_lines(path: Path) -> list[Line]:
-    """All lines of a file of metrics, with the problems of damaged ones; none if there is no file."""
+def read_lines(path: Path, run_id: str | None) -> list[MetricLine]:
+    """All lines of a file of metrics, with the problems of damaged ones; none if there is no file.
+
+    A file with rows of another run is refused; rows of earlier versions have no identity.
+    """
     contents = path.read_bytes() if path.is_file() else b""
-    return [_read_line(number, text) for number, text in enumerate(contents.splitlines(keepends=True), start=1)]
-
-
-def refuse_foreign_rows(path: Path, lines: list[Line], run_id: str | None) -> None:
-    """Refuse a file with rows of another run than this one; rows of earlier versions have no identity."""
+    lines = [_read_line(number, text) for number, text in enumerate(contents.splitlines(keepends=True), start=1)]
     for line in lines:
         if run_id is not None and line.run_id not in (None, run_id):
             raise CheckpointError(
                 f"{path}, line {line.number}, belongs to another run ({line.run_id}, this one is {run_id}): put back "
                 "the file of this run, or move this one away"
             )
+    return lines
 
 
-def describe_damage(path: Path, lines: list[Line]) -> str:
+def describe_damage(path: Path, lines: list[MetricLine]) -> str:
     """The damaged lines of a file in a sentence; empty where there are none."""
     found = [f"line {line.number} {line.problem}" for line in lines if line.row is None]
     if not found:
@@ -75,13 +71,13 @@ def describe_damage(path: Path, lines: list[Line]) -> str:
     return f"{path}: {', '.join(found[:5])}{more}"
 
 
-def _read_line(number: int, text: bytes) -> Line:
+def _read_line(number: int, text: bytes) -> MetricLine:
     try:
         row = _parse(text)
     except ValueError as error:
-        return Line(number, text, None, str(error))
+        return MetricLine(number, text, None, str(error))
     row.pop("checksum", None)
-    return Line(number, text, row, run_id=row.pop("run_id", None))
+    return MetricLine(number, text, row, run_id=row.pop("run_id", None))
 
 
 def _parse(text: bytes) -> dict[str, Any]:

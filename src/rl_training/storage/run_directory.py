@@ -24,8 +24,7 @@ from rl_training.core.errors import ConfigError, StorageError
 from rl_training.core.files import atomic_write, is_full, write_text, writing
 from rl_training.core.user_code import resume_command
 from rl_training.storage.lock import RunLock, is_locked, is_signed
-from rl_training.storage.metrics import FILE as METRICS
-from rl_training.storage.metrics import Line, describe_damage, encode_row, read_lines, refuse_foreign_rows
+from rl_training.storage.metrics import METRICS, MetricLine, describe_damage, encode_row, read_lines
 from rl_training.storage.sinks import REMOTE, About, Ending, Sink, TensorBoardSink
 
 SINKS = "sinks.json"
@@ -159,7 +158,8 @@ class RunDirectory:
         `lasting` rows stay, or are added if a crash came before they were written. Damaged lines go to a file of their
         own, but for a last line that is torn.
         """
-        lines = [line if _has_step(line) else line.without_row("has no global_step") for line in self.read_lines()]
+        lines = self.read_lines()
+        lines = [line if _has_step(line) else line._replace(row=None, problem="has no global_step") for line in lines]
         bad = b"".join(line.text for line in lines if line.row is None and line.text.endswith(b"\n"))
         if damage := describe_damage(self._metrics_path, lines):
             warnings.warn(f"{damage}: set aside{', in metrics.damaged' if bad else ''}", stacklevel=2)
@@ -184,11 +184,9 @@ class RunDirectory:
             self._metrics_path.replace(old)
             warnings.warn(f"{self.checkpoints} is empty: the run starts over; its metrics are in {old}", stacklevel=3)
 
-    def read_lines(self) -> list[Line]:
+    def read_lines(self) -> list[MetricLine]:
         """The lines of the metrics, which must be of this run."""
-        lines = read_lines(self._metrics_path)
-        refuse_foreign_rows(self._metrics_path, lines, self.run_id)
-        return lines
+        return read_lines(self._metrics_path, self.run_id)
 
     def close(self) -> None:
         """Close the sinks and release the lock."""
@@ -285,7 +283,7 @@ def _append(path: Path, text: bytes) -> None:
             raise
 
 
-def _has_step(line: Line) -> bool:
+def _has_step(line: MetricLine) -> bool:
     return line.row is None or isinstance(line.row.get("global_step"), (int, float))
 
 

@@ -153,7 +153,7 @@ class MLflowSink(Sink):
     def _reopen(self, known: str) -> bool:
         """Resume a run; false if there is none of this id where metrics go now."""
         try:
-            is_there = self._client.get_run(known).info.lifecycle_stage == "active"
+            is_there: bool = self._client.get_run(known).info.lifecycle_stage == "active"
         except self._mlflow.exceptions.MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise

@@ -37,7 +37,7 @@ from rl_training.core.errors import (
 from rl_training.core.files import atomic_write, link_or_copy
 from rl_training.core.user_code import resume_command
 from rl_training.storage.checkpoint import first_mistake
-from rl_training.storage.metrics import FILE as METRICS
+from rl_training.storage.metrics import METRICS
 from rl_training.storage.run_directory import UPLOADS, RunDirectory, claim, making_draft
 from rl_training.storage.trust import forget_run
 
