@@ -195,14 +195,14 @@ class Guards:
     def state_dict(self) -> dict[str, Any]:
         """The state that a resumed run needs for the same checks and rollbacks, in plain values."""
         names = ("initial", "raised", "looked", "rollbacks", "good")
-        return {name: getattr(self, name) for name in names} | {"rewards": self.rewards.state_dict()}
+        return {name: getattr(self, name) for name in names} | {"rewards": asdict(self.rewards)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         if state["initial"].keys() != self.initial.keys():
             raise CheckpointError(f"guards watched the networks {sorted(state['initial'])}, not {sorted(self.initial)}")
         vars(self).update({name: value for name, value in state.items() if name != "rewards"})
-        self.rewards.load_state_dict(state["rewards"])
+        vars(self.rewards).update(state["rewards"])
 
 
 @options
@@ -374,14 +374,6 @@ class RewardRange:
             return None
         steps = 1 / (1 - gamma) if self.goes_on else 1.0
         return min(self.low, 0.0) * steps, max(self.high, 0.0) * steps
-
-    def state_dict(self) -> dict[str, Any]:
-        """All fields, as plain values."""
-        return asdict(self)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
-        vars(self).update(state)
 
 
 def find_not_finite(log: TransitionDataset | None, buffer: ReplayBuffer | None) -> str | None:

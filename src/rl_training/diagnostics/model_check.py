@@ -48,9 +48,7 @@ def _check_actor(model: Model, algorithm: Algorithm) -> None:
         return
     owner = f"{type(model).__name__}, the model of {type(algorithm).__name__},"
     if not hasattr(model, "actor"):
-        raise ConfigError(
-            f"{owner} cannot act: it needs a network called actor, or a method act(obs, *, deterministic)"
-        )
+        raise ConfigError(f"{owner} cannot act: it needs a network called actor or a method act(obs, *, deterministic)")
     if not callable(getattr(model.actor, "act", None)):
         kind = type(model.actor).__name__
         raise ConfigError(f"{owner} cannot act: its actor, {kind}, needs a method act(obs, *, deterministic)")

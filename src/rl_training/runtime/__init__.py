@@ -78,9 +78,7 @@ def trainer_for(algo: str) -> Callable[..., TrainResult]:
         return train(bound, **options)
 
     train_algorithm.__name__ = train_algorithm.__qualname__ = f"train_{algo}"
-    train_algorithm.__doc__ = (
-        f"Train {ALGORITHMS[algo].__name__} from a config: a TrainConfig, a path or a packaged name."
-    )
+    train_algorithm.__doc__ = f"Train {ALGORITHMS[algo].__name__} from a config: a TrainConfig, a path or a name."
     return train_algorithm
 
 

@@ -60,10 +60,10 @@ def open_session(
 
     A `dataset` that is given takes the place of one that options name.
     """
-    device, resources = default_device(config.device), ExitStack()
+    device, resources, controls = default_device(config.device), ExitStack(), options.controls
     check_precision(options.hyper.precision, device)
     task = find_task(config)
-    has_value = options.controls.eval_fqe
+    has_value = controls.eval_fqe
     data = None if options.mode == "online" else load_data(config, options, task, dataset, keep_rewards=has_value)
     fingerprint = "" if data is None else data.fingerprint
     saved = fingerprint if tree is None else tree["trainer"]["fingerprint"]
@@ -77,7 +77,7 @@ def open_session(
         algorithm.set_obs_statistics(data.dataset.obs_mean, data.dataset.obs_std)
     policy = Policy.sharing(algorithm, spaces)
     try_policy(policy, algorithm, acts=options.mode != "offline")
-    chain = _reward_transforms(config, options, data)
+    chain = _reward_chain(config, options, data)
     rewards = [each.resolve() for each in chain]
     if options.online.initial_checkpoint is not None and tree is None:
         begin_with_checkpoint(algorithm, spaces, config, options, rewards)
@@ -90,9 +90,9 @@ def open_session(
     if data is not None and data.logged is not None:
         value = PolicyValue(log_of_run(data.logged, spaces)[0])
         data = replace(data, logged=None)
-    if options.controls.early_stopping is not None:
-        _check_metric(options.controls.early_stopping.metric, algorithm, config, held_out, has_value=value is not None)
-        callbacks = [EarlyStoppingCallback(options.controls.early_stopping), *callbacks]
+    if controls.early_stopping is not None:
+        _check_metric(controls.early_stopping.metric, algorithm, config, held_out, has_value=value is not None)
+        callbacks = [EarlyStoppingCallback(controls.early_stopping), *callbacks]
     collector = None if buffer is None else _make_collector(config, options, policy, buffer, resources)
     config = with_columns(options.resolve(config), data)
     if run is None:
@@ -123,9 +123,7 @@ def open_session(
         ),
         run=run,
         guards=Guards(options.guards, algorithm, source, log=None if data is None else data.dataset, buffer=buffer),
-        evaluate=partial(
-            _evaluate, algorithm, policy, config, held_out, value, max_steps=options.controls.eval_max_steps
-        ),
+        evaluate=partial(_evaluate, algorithm, policy, config, held_out, value, max_steps=controls.eval_max_steps),
         rewards=rewards,
         fingerprint=fingerprint,
         data_return=None if data is None else data.mean_return,
@@ -227,9 +225,7 @@ def _hindsight(config: TrainConfig, options: RunOptions, resources: ExitStack) -
     return Hindsight(*functions, options.online.her_ratio, options.online.goal_selection_strategy)
 
 
-def _reward_transforms(
-    config: TrainConfig, options: RunOptions, data: Data | None
-) -> tuple[RewardTransformConfig, ...]:
+def _reward_chain(config: TrainConfig, options: RunOptions, data: Data | None) -> tuple[RewardTransformConfig, ...]:
     """The transforms of rewards, one after the other; experience gets the same ones as prior data."""
     if data is not None:
         chain = data.dataset.reward_transforms

@@ -22,15 +22,15 @@ Schedule = Annotated[ScheduleSpec, BeforeValidator(as_schedule)]
 
 replay_option = partial(option, resume="fixed_while_acting", off_policy=True)
 """An option of learning from a replay buffer, which a run that acts keeps."""
+offline_option = partial(option, offline_only=True)
+"""An option that fine-tuning does not take over from an offline run."""
 
 
 @options
 class LoopOptions:
     """Options of the training loop."""
 
-    mode: Mode | None = option(
-        None, "where transitions come from; null: the algorithm's default", resume="fixed", offline_only=True
-    )
+    mode: Mode | None = offline_option(None, "source of transitions; null: the algorithm's default", resume="fixed")
     batch_size: int = option(256, "transitions in a batch", ge=1, le=LARGEST_BATCH)
     n_step: int = replay_option(1, "steps of rewards that are summed before bootstrapping", ge=1)
     min_buffer_size: int = replay_option(1, "transitions required before an update", ge=1)
@@ -66,11 +66,7 @@ class OnlineOptions:
         None, "checkpoint of the same algorithm whose networks the run begins with", resume="fixed_while_acting"
     )
     offline_pretrain_updates: int = option(
-        0,
-        "updates on prior data before the first environment step",
-        ge=0,
-        modes=("offline_to_online",),
-        resume="fixed_while_acting",
+        0, "updates on prior data before acting", ge=0, modes=("offline_to_online",), resume="fixed_while_acting"
     )
     offline_batch_ratio: Ratio = option(
         0.5, "share of prior data in a batch, or proportional: every row counts alike", modes=("offline_to_online",)
@@ -110,20 +106,15 @@ class ControlOptions:
 
     eval_interval: int | None = option(5000, "timesteps between evaluations; null: at the end only", ge=1)
     eval_max_steps: int | None = option(LONGEST_EPISODE, "longest episode an evaluation accepts; null: any", ge=1)
-    eval_fqe: bool = option(
-        False,
-        "estimate the policy's value from logged episodes at every evaluation: fqe_value",
-        modes=("offline", "offline_to_online"),
-        offline_only=True,
+    eval_fqe: bool = offline_option(
+        False, "estimate the value from the log at every evaluation: fqe_value", modes=("offline", "offline_to_online")
     )
-    max_updates: int | None = option(None, "stop after this many updates", ge=1, offline_only=True)
-    max_epochs: int | None = option(
-        None, "stop after this many passes over the data", ge=1, modes=("offline",), offline_only=True
+    max_updates: int | None = offline_option(None, "stop after this many updates", ge=1)
+    max_epochs: int | None = offline_option(None, "stop after this many passes over the data", ge=1, modes=("offline",))
+    learning_rate_schedule: Schedule | None = offline_option(
+        None, "constant, linear or cosine, or a mapping of kind, warmup and final_ratio"
     )
-    learning_rate_schedule: Schedule | None = option(
-        None, "constant, linear or cosine, or a mapping of kind, warmup and final_ratio", offline_only=True
-    )
-    actor_learning_rate_schedule: Schedule | None = option(None, "the actor's own schedule", offline_only=True)
+    actor_learning_rate_schedule: Schedule | None = offline_option(None, "the actor's own schedule")
     warmup_steps: int | None = replay_option(
         None,
         "environment steps with random actions; default learning_starts, or 0 for a pretrained policy; "

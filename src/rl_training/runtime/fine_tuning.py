@@ -17,15 +17,7 @@ from rl_training.core.spaces import SpaceSpec
 from rl_training.data import DataOptions
 from rl_training.envs import reward_transform
 from rl_training.runtime.controls import ControlOptions, LoopOptions
-from rl_training.runtime.run_options import (
-    BoundConfig,
-    ConfigSource,
-    RunOptions,
-    field_defaults,
-    merge,
-    plain_config,
-    read_options,
-)
+from rl_training.runtime.run_options import BoundConfig, ConfigSource, RunOptions, plain_config, read_options
 from rl_training.storage import find_checkpoint, load_networks, open_checkpoint
 
 Rewards = Sequence[Mapping[str, Any]]
@@ -40,9 +32,8 @@ def fine_tuning_config(
     if source is None:
         config = open_checkpoint(path)["config"]
         was_offline = config["algo_kwargs"].get("mode") == "offline"
-        values = merge(_without_offline(config), parse_overrides(overrides))
-    else:
-        values = plain_config(source, overrides=overrides)
+        source = _without_offline(config)
+    values = plain_config(source, overrides=overrides)
     kwargs = dict(values.get("algo_kwargs") or {})
     if "offline_pretrain_updates" not in parse_overrides(overrides).get("algo_kwargs", {}):
         # The policy of the checkpoint is trained already.
@@ -68,28 +59,24 @@ def begin_with_checkpoint(
 ) -> None:
     """Load the networks, target networks and optimisers of a checkpoint, which must have been trained alike."""
     path = find_checkpoint(str(options.online.initial_checkpoint))
-    tree = open_checkpoint(path)
+    tree, named = open_checkpoint(path), f"initial_checkpoint {path}"
     other = TrainConfig(**tree["config"])
     if other.algo != config.algo:
-        raise ConfigError(f"initial_checkpoint {path} is of {other.algo!r}, the run is of {config.algo!r}")
+        raise ConfigError(f"{named} is of {other.algo!r}, the run is of {config.algo!r}")
     if SpaceSpec.from_plain(tree["spaces"]) != spaces:
-        raise ConfigError(f"initial_checkpoint {path} was trained for other observations or actions")
+        raise ConfigError(f"{named} was trained for other observations or actions")
     if found := _differences(other, options.resolve(config), tree["trainer"].get("rewards"), rewards):
         name, before, after = found[0]
-        raise ConfigError(
-            f"initial_checkpoint {path} was trained with {name} {before}, the run has {after}: rewards and "
-            "observations before and after must be transformed alike"
-        )
+        must = "rewards and observations before and after must be transformed alike"
+        raise ConfigError(f"{named} was trained with {name} {before}, the run has {after}: {must}")
     # Checkpoints that do not name a hyper-parameter of the networks have its default.
-    usual = field_defaults(type(options.hyper))
+    usual = type(options.hyper)()
     for name in options_with("agree", type(options.hyper)):
-        before, after = other.algo_kwargs.get(name, usual[name]), getattr(options.hyper, name)
+        before, after = other.algo_kwargs.get(name, getattr(usual, name)), getattr(options.hyper, name)
         if before != after:
-            raise ConfigError(
-                f"initial_checkpoint {path} was trained with {name} {before!r}, the run has {after!r}: the networks "
-                "before and after must be the same"
-            )
-    load_networks(algorithm, tree, what=f"initial_checkpoint {path}", error_class=ConfigError)
+            must = "the networks before and after must be the same"
+            raise ConfigError(f"{named} was trained with {name} {before!r}, the run has {after!r}: {must}")
+    load_networks(algorithm, tree, what=named, error_class=ConfigError)
 
 
 def _differences(

@@ -193,13 +193,11 @@ def _data_lines(options: RunOptions, data: Data) -> list[tuple[str, str]]:
 
 def _audit_lines(data: Data) -> list[str]:
     """Findings of the cheap checks that the notes of the dataset do not mention."""
-    findings = data.audit.get("findings", ())
-    if not findings:
+    found = data.audit.get("findings", ())
+    if not found:
         return ["nothing unusual in a quick look; `rl-training data audit` looks closer"]
     told = " ".join(data.dataset.notes)
-    return [
-        f"{each['verdict']}: {each['message']}; {each['advice']}" for each in findings if each["message"] not in told
-    ]
+    return [f"{each['verdict']}: {each['message']}; {each['advice']}" for each in found if each["message"] not in told]
 
 
 def _episodes(part: TransitionDataset) -> int:

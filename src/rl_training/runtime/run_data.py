@@ -98,7 +98,9 @@ def load_data(
     env = None if env_id is None else partial(make_native_env, env_id, config.env_kwargs, raw_rewards=True)
     _check_reward_wrappers(config, data_options)
     audit = TrainingAudit(None if spaces is None else spaces.action)
-    known, origin = (spaces.action, str(env_id)) if spaces is not None else _stated_actions(data_options)
+    count = data_options.num_actions
+    stated = None if count is None else DiscreteActions(count)
+    known, origin = (stated, f"num_actions: {count}") if spaces is None else (spaces.action, str(env_id))
     first = known.start if isinstance(known, DiscreteActions) else 0
 
     def inspect(part: TransitionDataset) -> None:
@@ -203,16 +205,8 @@ def _returns(options: RunOptions) -> dict[str, Any] | None:
 def _check_reward_wrappers(config: TrainConfig, options: DataOptions) -> None:
     kinds = {part.kind() for part in options.dataset_mix} or {options.kind()}
     if reward_transform(config.env_kwargs) is not None and kinds != {"random"}:
-        raise ConfigError(
-            "env_kwargs.wrappers.reward does not change rewards in a file; use reward_preset, reward_scale, "
-            "reward_shift, reward_clip_min and reward_clip_max in algo_kwargs"
-        )
-
-
-def _stated_actions(options: DataOptions) -> tuple[DiscreteActions | None, str]:
-    """The discrete actions that the options state, if any, and the option's text."""
-    count = options.num_actions
-    return None if count is None else DiscreteActions(count), f"num_actions: {count}"
+        advice = "use reward_preset, reward_scale, reward_shift, reward_clip_min and reward_clip_max in algo_kwargs"
+        raise ConfigError(f"env_kwargs.wrappers.reward does not change rewards in a file; {advice}")
 
 
 def _refuse_stated_spaces(options: DataOptions) -> None:

@@ -41,10 +41,6 @@ class RunOptions:
         """Where transitions come from: as the config says, or as the algorithm is made."""
         return self.loop.mode or self.algorithm.mode
 
-    def with_mode(self) -> RunOptions:
-        """The options with the mode written out."""
-        return replace(self, loop=replace(self.loop, mode=self.mode))
-
     def resolve(self, config: TrainConfig) -> TrainConfig:
         """The config with every option written out, and with paths that do not depend on the working directory."""
         kwargs: dict[str, Any] = {}
@@ -95,7 +91,8 @@ def bind_options(config: TrainConfig) -> RunOptions:
         reward_transform(config.env_kwargs)
     if problems:
         raise ConfigError(*problems)
-    options = RunOptions(algorithm, *bound).with_mode()
+    options = RunOptions(algorithm, *bound)
+    options = replace(options, loop=replace(options.loop, mode=options.mode))
     _refuse_foreign(config, options)
     return options
 
@@ -181,9 +178,7 @@ def _refuse_foreign(config: TrainConfig, options: RunOptions) -> None:
     if hindsight and not (reads.bootstraps or algorithm.annotates):
         problems.append(f"algo_kwargs: replay: hindsight does not go with {config.algo}, which reads no rewards")
     elif hindsight and (reads.reads_returns or algorithm.annotates):
-        problems.append(
-            f"algo_kwargs: replay: hindsight does not go with {config.algo}, whose returns have the old goals"
-        )
+        problems.append(f"algo_kwargs: replay: hindsight does not go with {config.algo}, whose returns have old goals")
     problems += _refuse_for_model(algorithm, options.hyper)
     if isinstance(reads, Rollout):
         problems += _refuse_for_rollouts(config, options, usual)

@@ -110,12 +110,10 @@ class Plan:
 
     def exploration_at(self, state: TrainerState) -> float:
         """How much noise the next step of the environments is taken with."""
-        if self.exploration_schedule is None:
-            return self.exploration_noise
-        total, base = self.total - self.pretrain, self.exploration_noise
-        return resolve_schedule_value(
-            self.exploration_schedule, step=state.env_steps, total_steps=total, base_value=base
-        )
+        schedule, noise, total = self.exploration_schedule, self.exploration_noise, self.total - self.pretrain
+        if schedule is None:
+            return noise
+        return resolve_schedule_value(schedule, step=state.env_steps, total_steps=total, base_value=noise)
 
     def is_learning(self, state: TrainerState) -> bool:
         """Whether transitions that come count for updates."""

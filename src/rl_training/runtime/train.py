@@ -35,7 +35,7 @@ from rl_training.runtime.run_options import (
     plain_config,
     read_options,
 )
-from rl_training.runtime.saving import Saved, newest_state, read_state, reconcile_directory, save_latest, saved_config
+from rl_training.runtime.saving import newest_state, read_state, reconcile_directory, save_latest, saved_config
 from rl_training.runtime.trainer import Session, TrainResult
 from rl_training.storage import (
     LATEST,
@@ -124,7 +124,10 @@ def resume(
         check_sinks(config.sinks)
         check_upload(config, run)
         if saved is not None:
-            _check_networks(saved, options)
+            # Refuse networks that are not those of the options, before they are built.
+            with refusing_other_networks(str(saved.path)):
+                spaces, networks = saved_spaces(saved.tree), model_part(saved.tree["algorithm"])
+                check_networks(options.algorithm, spaces, options.hyper, networks)
         _set_up_machine_as(saved.tree["machine"] if saved else {}, threads, overrides)
         run.read_lines()
         run.identify(saved.tree.get("run", {}).get("id") if saved else None)
@@ -134,13 +137,6 @@ def resume(
             session.horizon = session.plan.updates
         reconcile_directory(session, saved, is_named=path.is_file(), is_changed=bool(overrides.keys() - {"upload_url"}))
         return _run(session)
-
-
-def _check_networks(saved: Saved, options: RunOptions) -> None:
-    """Refuse a checkpoint whose networks are not those of the options, before anything is made of them."""
-    with refusing_other_networks(str(saved.path)):
-        spaces, state = saved_spaces(saved.tree), model_part(saved.tree["algorithm"])
-        check_networks(options.algorithm, spaces, options.hyper, state)
 
 
 def _set_up_machine_as(before: dict[str, Any], threads: int | None, overrides: Mapping[str, Any]) -> None:
@@ -153,11 +149,9 @@ def _set_up_machine_as(before: dict[str, Any], threads: int | None, overrides: M
     set_threads(threads or wanted)
     if "compile" in overrides.get("algo_kwargs", {}):
         before["compiled"] = None
-    started = before.get("torch", torch.__version__)
-    if started != torch.__version__:
-        warnings.warn(
-            f"the run was made with torch {started}, this is {torch.__version__}: results may differ", stacklevel=3
-        )
+    now = str(torch.__version__)
+    if (started := before.get("torch", now)) != now:
+        warnings.warn(f"the run was made with torch {started}, this is {now}: results may differ", stacklevel=3)
 
 
 def _given(dataset: Any, options: RunOptions) -> TransitionDataset | None:
@@ -193,9 +187,7 @@ def _run_dir(path: Path) -> Path:
     """The directory of the run that a directory or a checkpoint belongs to."""
     run_dir = path if path.is_dir() else run_of(path.resolve())
     if not (run_dir / "config.yaml").is_file():
-        raise CheckpointError(
-            f"{str(path)!r} does not belong to a run directory: there is no {run_dir / 'config.yaml'}"
-        )
+        raise CheckpointError(f"{str(path)!r} is not part of a run directory: there is no {run_dir / 'config.yaml'}")
     return run_dir
 
 

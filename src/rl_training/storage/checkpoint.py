@@ -62,15 +62,12 @@ def load_checkpoint(path: Path, *, policy_only: bool = False) -> dict[str, Any]:
     if "algorithm" not in tree or "config" not in tree or found not in range(1, FORMAT + 1):
         raise DamagedError(f"{path} is not a checkpoint of rl_training")
     if found != FORMAT and not policy_only:
-        raise CheckpointError(
-            f"{path} was written by an older version (checkpoint format {found}): predict and eval can use its policy, "
-            "but no run can be resumed from it"
-        )
+        advice = "predict and eval can use its policy, but no run can be resumed from it"
+        raise CheckpointError(f"{path} was written by an older version (checkpoint format {found}): {advice}")
     if tree.get(POLICY_ONLY) and not policy_only:
-        raise CheckpointError(
-            f"{path} holds a policy only, without the rest of the networks and optimisers: predict, eval, estimate and "
-            "export can use it, but no run can be resumed from it; take a file in checkpoints/ of its run"
-        )
+        use = "predict, eval, estimate and export can use it, but no run can be resumed from it"
+        advice = f"{use}; take a file in checkpoints/ of its run"
+        raise CheckpointError(f"{path} holds a policy only, without the other networks and optimisers: {advice}")
     return _verified(path, tree)
 
 
@@ -81,9 +78,8 @@ def refuse_foreign(path: Path, tree: Mapping[str, Any], run_id: str | None) -> N
         return
     config = tree.get("config")
     about = f", {config['algo']} with seed {config['seed']}" if config else ""
-    raise CheckpointError(
-        f"{path} belongs to another run ({saved['name']}{about}): put back the file of this run, or move this one away"
-    )
+    advice = "put back the file of this run, or move this one away"
+    raise CheckpointError(f"{path} belongs to another run ({saved['name']}{about}): {advice}")
 
 
 def saved_spaces(tree: Mapping[str, Any]) -> SpaceSpec:
@@ -174,9 +170,7 @@ def check_algo(checkpoint: Path, algo: str, expected: str | None) -> None:
     if expected is not None and algo != expected:
         raise CheckpointError(f"{checkpoint} is a checkpoint of {algo!r}, not of {expected!r}")
     if algo not in ALGORITHMS:
-        raise CheckpointError(
-            f"{checkpoint} is of {algo!r}, which is not registered: import its module, or use --import"
-        )
+        raise CheckpointError(f"{checkpoint} is of unregistered {algo!r}: import its module, or use --import")
 
 
 MOST_NUMBERS = 10**7

@@ -83,10 +83,8 @@ def _expand(name: str | Path) -> Sequence[Path]:
     if not matches:
         parent = Path(name).parent
         beside = [str(parent / each.name) for each in parent.iterdir()] if parent.is_dir() else []
-        raise CheckpointError(
-            f"{str(name)!r} does not exist{nearest(str(name), beside)}; expected a run directory, a checkpoint, "
-            "a folder of runs, or a pattern that matches some"
-        )
+        expected = "expected a run directory, a checkpoint, a folder of runs, or a pattern that matches some"
+        raise CheckpointError(f"{str(name)!r} does not exist{nearest(str(name), beside)}; {expected}")
     return matches
 
 

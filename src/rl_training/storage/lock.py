@@ -93,9 +93,7 @@ class RunLock:
             except OSError as error:
                 if error.errno in CANNOT_LOCK:
                     os.close(descriptor)
-                    warnings.warn(
-                        f"{path}: {error.strerror}: nothing keeps a second process off this run", stacklevel=5
-                    )
+                    warnings.warn(f"{path}: {error.strerror}: nothing keeps another process off this run", stacklevel=5)
                     return None
                 if error.errno not in (errno.EACCES, errno.EAGAIN):
                     os.close(descriptor)

@@ -55,10 +55,9 @@ def read_lines(path: Path, run_id: str | None) -> list[MetricLine]:
     lines = [_read_line(number, text) for number, text in enumerate(contents.splitlines(keepends=True), start=1)]
     for line in lines:
         if run_id is not None and line.run_id not in (None, run_id):
-            raise CheckpointError(
-                f"{path}, line {line.number}, belongs to another run ({line.run_id}, this one is {run_id}): put back "
-                "the file of this run, or move this one away"
-            )
+            other = f"belongs to another run ({line.run_id}, this one is {run_id})"
+            advice = "put back the file of this run, or move this one away"
+            raise CheckpointError(f"{path}, line {line.number}, {other}: {advice}")
     return lines
 
 
@@ -110,34 +109,32 @@ class MetricWindow:
     """Averages of metrics between two log lines, each over the updates that produced it, summed on the device."""
 
     def __init__(self) -> None:
-        self.sums: dict[tuple[str, ...], Tensor] = {}
-        self.counts: dict[tuple[str, ...], int] = {}
+        self.totals: dict[tuple[str, ...], tuple[Tensor, int]] = {}
+        """Sums and counts of the metrics that updates report together."""
 
     def add(self, metrics: Metrics) -> None:
-        """Take in the metrics of one update; reads no number."""
-        names = tuple(metrics)
-        values = torch.stack(list(metrics.values()))
-        if names in self.sums:
+        """Add the metrics of one update without reading a number."""
+        names, values, count = tuple(metrics), torch.stack(list(metrics.values())), 0
+        if names in self.totals:
+            sums, count = self.totals[names]
             # After a restart they are on the processor.
-            self.sums[names] = self.sums[names].to(values.device).add_(values)
-            self.counts[names] += 1
-        else:
-            self.sums[names], self.counts[names] = values, 1
+            values = sums.to(values.device).add_(values)
+        self.totals[names] = values, count + 1
 
     def drain(self) -> dict[str, float]:
         """The averages since the last call."""
         totals: dict[str, float] = {}
         counts: dict[str, int] = {}
-        for names, values in self.sums.items():
+        for names, (values, count) in self.totals.items():
             for name, value in zip(names, values.tolist(), strict=True):
                 totals[name] = totals.get(name, 0.0) + value
-                counts[name] = counts.get(name, 0) + self.counts[names]
-        self.sums, self.counts = {}, {}
+                counts[name] = counts.get(name, 0) + count
+        self.totals = {}
         return {name: total / counts[name] for name, total in totals.items()}
 
     def find_broken(self) -> str | None:
         """A metric that is not a finite number, if there is one."""
-        for names, values in self.sums.items():
+        for names, (values, _) in self.totals.items():
             for name, is_finite in zip(names, values.isfinite().tolist(), strict=True):
                 if not is_finite:
                     return name
@@ -145,9 +142,8 @@ class MetricWindow:
 
     def state_dict(self) -> list[Any]:
         """Sums and counts as plain values and tensors."""
-        return [[list(names), values.clone(), self.counts[names]] for names, values in self.sums.items()]
+        return [[list(names), values.clone(), count] for names, (values, count) in self.totals.items()]
 
     def load_state_dict(self, state: list[Any]) -> None:
         """Restore what `state_dict` returned."""
-        self.sums = {tuple(names): values.clone() for names, values, _ in state}
-        self.counts = {tuple(names): count for names, _, count in state}
+        self.totals = {tuple(names): (values.clone(), count) for names, values, count in state}

@@ -93,9 +93,8 @@ class RunDirectory:
             return
         if (moved := self._lock.moved_to()) is None:
             raise StorageError(f"{self.path} was deleted while the run was under way: nothing more can be saved there")
-        raise StorageError(
-            f"{self.path} was moved to {moved} while the run was under way; resume with: {resume_command(str(moved))}"
-        )
+        advice = f"resume with: {resume_command(str(moved))}"
+        raise StorageError(f"{self.path} was moved to {moved} while the run was under way; {advice}")
 
     def identify(self, run_id: str | None) -> None:
         """Adopt the identity of the checkpoint, or a new one, if the run has none."""

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
@@ -102,8 +102,19 @@ class Remote:
         if not has_scheme(url):
             raise ConfigError(f"expected a URL such as s3://bucket/folder, got {url!r}")
         self.url = url.rstrip("/")
-        self.files, self.root = _file_system(self.url)
-        self.is_local = self.url.startswith(("file:", "local:"))
+        fsspec, protocol = import_extra("fsspec", "upload", self.url), self.url.partition("://")[0]
+        if protocol not in fsspec.available_protocols():
+            hint = nearest(protocol, fsspec.available_protocols()) or "; see fsspec.available_protocols()"
+            raise ConfigError(f"{self.url}: no library knows the protocol {protocol!r}{hint}")
+        with refused(self.url, "used"):
+            try:
+                self.files, root = fsspec.core.url_to_fs(self.url)
+            except ImportError:
+                package = import_module("fsspec.registry").known_implementations[protocol]["class"].partition(".")[0]
+                if package == "fsspec":
+                    raise
+                raise MissingExtraError(package, "upload", self.url, beside=package) from None
+        self.root, self.is_local = str(root).rstrip("/"), self.url.startswith(("file:", "local:"))
 
     def pointer(self) -> Pointer | None:
         """The pointer of the run that is here; None if there is none."""
@@ -161,24 +172,6 @@ class Remote:
 
     def _at(self, name: str) -> str:
         return f"{self.root}/{name}"
-
-
-def _file_system(url: str) -> tuple[Any, str]:
-    """The file system of fsspec for a URL, and the path in it."""
-    fsspec = import_extra("fsspec", "upload", url)
-    protocol = url.partition("://")[0]
-    if protocol not in fsspec.available_protocols():
-        hint = nearest(protocol, fsspec.available_protocols()) or "; see fsspec.available_protocols()"
-        raise ConfigError(f"{url}: no library knows the protocol {protocol!r}{hint}")
-    with refused(url, "used"):
-        try:
-            files, root = fsspec.core.url_to_fs(url)
-        except ImportError:
-            package = import_module("fsspec.registry").known_implementations[protocol]["class"].partition(".")[0]
-            if package == "fsspec":
-                raise
-            raise MissingExtraError(package, "upload", url, beside=package) from None
-    return files, str(root).rstrip("/")
 
 
 @contextmanager
