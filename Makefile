@@ -13,12 +13,15 @@ test: $(VENV)/.installed-dev ## All tests but those marked slow, in two processe
 	@began=$$(date +%s); $(PYTEST) --durations 20; status=$$?; \
 	seconds=$$(($$(date +%s) - began)); echo "$$((seconds / 60)) min $$((seconds % 60)) s"; exit $$status
 
+test-%: $(VENV)/.installed-dev ## Tests of one district, such as `make test-data` or `make test-data/replay`
+	$(PYTEST) tests/$*
+
 check: $(VENV)/.installed-dev ## For daily work: format, lint, types, spelling, fast tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/codespell
-	$(PYTEST) tests/unit tests/numerics tests/property tests/test_architecture.py
+	$(PYTEST) tests/test_architecture.py tests/core tests/envs tests/models tests/algorithms
 
 slow: $(VENV)/.installed-dev ## Tests that take minutes: learning, kills
 	$(PYTEST) -m slow

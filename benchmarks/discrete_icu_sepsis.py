@@ -26,7 +26,7 @@ from typing import Any
 from rl_training import estimate
 
 # The task, the cases and their bars are those of the tests.
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from choice_scores import SEEDS, SEPSIS, SEPSIS_DATA, UNCONSTRAINED, Case, sepsis_log, survival
 from sepsis import Sepsis
 

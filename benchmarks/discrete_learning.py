@@ -37,7 +37,7 @@ from rl_training.data import load_transition_dataset
 from rl_training.runtime import collect, load_policy, train
 
 # The cases and their bars are those of the tests.
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from choice_scores import CARTPOLE, CARTPOLE_DATA, Case
 
 ROOT = Path(__file__).parents[1]

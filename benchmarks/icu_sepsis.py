@@ -22,7 +22,7 @@ from rl_training.ope.weights import diagnose, judge, second_moment_radius
 from rl_training.selection.estimate import Estimates
 
 # The task is that of the tests.
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from sepsis import Floats, Sepsis
 
 DATA = Path(os.environ.get("RL_TRAINING_DATA", Path(__file__).parents[2] / "shared" / "data"))

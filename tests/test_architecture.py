@@ -48,7 +48,7 @@ THIRD_PARTY_HOMES = {
     "mlflow": {"storage"},
     "wandb": {"storage"},
     "matplotlib": {"reports"},
-    "jinja2": {"core/templates.py"},
+    "jinja2": {"core/text.py"},
     "yaml": {"config.py"},
     "typer": {"cli"},
     "rich": {"cli", "runtime/progress.py"},

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from conftest import packaged
 from small_runs import PRIOR, SMALL
 

@@ -228,8 +228,8 @@ class LocalCollector:
     def __init__(self, policy: Policy, stepper: Stepper, buffer: ReplayBuffer, *, normalize: bool = False) -> None:
         self.policy, self.stepper, self.buffer = policy, stepper, buffer
         self.last_step: StepResult | None = None
-        self.obs_dim, self.num_envs = policy.spaces.obs_dim, stepper.envs.num_envs
-        self.statistics = RunningStatistics(self.obs_dim) if normalize else None
+        self.num_envs = stepper.envs.num_envs
+        self.statistics = RunningStatistics(policy.spaces.obs_dim) if normalize else None
         scales = SCALED_REWARDS in buffer.fields
         self.scaler = RewardScaler(self.num_envs, gamma=buffer.gamma) if scales else None
         self.returns, self.lengths = np.zeros(self.num_envs), np.zeros(self.num_envs, dtype=int)
@@ -243,7 +243,8 @@ class LocalCollector:
             # Later ones were looked at after the step that led to them.
             _refuse_broken("an observation", obs, self.lengths)
         # In a task with goals, an observation ends with the goal achieved, which the policy does not see.
-        seen = torch.as_tensor(obs[:, : self.obs_dim], dtype=torch.float32, device=self.policy.obs_mean.device)
+        device, obs_dim = self.policy.obs_mean.device, self.policy.spaces.obs_dim
+        seen = torch.as_tensor(obs[:, :obs_dim], dtype=torch.float32, device=device)
         acted = self.policy.sample(seen) if random else self._explore(seen, noise)
         actions = acted.actions.numpy(force=True)
         if not np.isfinite(actions).all():
@@ -257,7 +258,7 @@ class LocalCollector:
             extras[SCALED_REWARDS] = self.scaler.scale(rewards, result.ends, result.valid)
         self.buffer.add(
             obs=obs,
-            actions=acted.drawn,
+            actions=acted.raw_actions,
             rewards=result.rewards,
             next_obs=result.next_obs,
             terminations=result.terminations,
@@ -274,8 +275,8 @@ class LocalCollector:
     def _moments(self, statistics: RunningStatistics) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of observations so far; a mask at their beginning stays as it is."""
         mean, std = statistics.moments()
-        masked = self.obs_dim - self.policy.spaces.feature_dim
-        mean[:masked], std[:masked] = 0, 1
+        masked = slice(self.policy.spaces.mask_dim)
+        mean[masked], std[masked] = 0, 1
         return mean, std
 
     def _explore(self, obs: Tensor, noise: float) -> Acted:
@@ -289,11 +290,11 @@ class LocalCollector:
 
     def _networks_see(self, rows: NDArray[Any]) -> NDArray[Any]:
         """Observations as updates show them: with goals, each a second time with the achieved goal as the desired."""
-        goal_dim = rows.shape[1] - self.obs_dim
-        seen = rows[:, : self.obs_dim]
+        seen, achieved = np.split(rows, [self.policy.spaces.obs_dim], axis=1)
+        goal_dim = achieved.shape[1]
         if not goal_dim:
             return seen
-        return np.concatenate([seen, np.hstack([seen[:, :-goal_dim], rows[:, self.obs_dim :]])])
+        return np.concatenate([seen, np.hstack([seen[:, :-goal_dim], achieved])])
 
     def _account(self, result: StepResult) -> None:
         self.returns += np.where(result.valid, result.rewards, 0)

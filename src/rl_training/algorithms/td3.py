@@ -11,10 +11,7 @@ as is the warm-up of 25 000 steps.
 
 from __future__ import annotations
 
-from rl_training.algorithms.base import losses
-from rl_training.algorithms.base.algorithm import Algorithm, Step
-from rl_training.algorithms.base.hyper import SmoothingHyper
-from rl_training.algorithms.base.registration import register
+from rl_training.algorithms.base import Algorithm, SmoothingHyper, Step, losses, register
 from rl_training.core.batches import Batch, Metrics
 from rl_training.core.options import option, options
 from rl_training.models import MLPTD3Model
@@ -24,7 +21,7 @@ from rl_training.models import MLPTD3Model
 class TD3Hyper(SmoothingHyper):
     """Hyper-parameters of TD3."""
 
-    num_critics: int = option(2, "critics; the smallest of the target critics counts", ge=1, le=1000)
+    num_critics: int = option(2, "number of critics; targets use the minimum", ge=1, le=1000)
 
 
 td3_loss = losses.combine("td3_loss", losses.critic_objective, losses.value_actor_objective)

@@ -12,7 +12,7 @@ from rl_training.cli.display.console import print_json, print_table
 from rl_training.cli.display.options import ImportOption, JsonOption
 from rl_training.core.errors import ConfigError
 from rl_training.core.files import write_text
-from rl_training.core.templates import fill_template
+from rl_training.core.text import fill_template
 
 if TYPE_CHECKING:
     from rl_training.data import Audit

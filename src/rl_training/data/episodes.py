@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rl_training.core.errors import DatasetError
-from rl_training.data.discrete import MASKS
-from rl_training.data.fields import ALIASES, BESIDE_STEPS, as_array
+from rl_training.data.fields import ALIASES, BESIDE_STEPS, MASKS, as_array
 
 SHUFFLED = 0.9
 """Share of rows that end an episode without termination from which they seem shuffled."""

@@ -19,9 +19,18 @@ from rl_training.core.batches import Batch
 from rl_training.core.errors import DatasetError
 from rl_training.core.rewards import RewardTransformConfig, episode_bounds, returns_to_go
 from rl_training.core.spaces import ActionSpace, BoxActions, DiscreteActions
-from rl_training.data.discrete import MASKS, is_one_hot, one_hot_width
 from rl_training.data.episodes import SHUFFLED, SHUFFLED_HINT, Episode, join_episodes
-from rl_training.data.fields import KNOWN, EndConflict, as_numpy, end_conflict, read_transitions, rename
+from rl_training.data.fields import (
+    KNOWN,
+    MASKS,
+    EndConflict,
+    as_numpy,
+    end_conflict,
+    is_one_hot,
+    one_hot_width,
+    read_transitions,
+    rename,
+)
 from rl_training.data.mapped_columns import Stored, chunks, digest, map_rows, older_digest, take_rows
 from rl_training.data.rows import Rows
 

@@ -11,10 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rl_training.core.batches import Batch
+from rl_training.core.batches import Batch, Column
 from rl_training.core.errors import ConfigError
 from rl_training.core.rewards import episode_bounds
-from rl_training.core.spaces import Column
 
 Columns = Mapping[str, Tensor | NDArray[Any]]
 """Values of rows by the name of their column, which need not be of the column's type."""

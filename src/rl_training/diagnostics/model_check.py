@@ -30,7 +30,7 @@ def try_policy(policy: Policy, algorithm: Algorithm, *, acts: bool) -> None:
     column = policy.spaces.action.column
     obs = torch.zeros(ROWS, policy.spaces.obs_dim, device=device)
     # A mask, if there is one, leaves all choices.
-    obs[:, : policy.spaces.obs_dim - policy.spaces.feature_dim] = 1
+    obs[:, : policy.spaces.mask_dim] = 1
     _check_actor(model, algorithm)
     with forked(0, device):
         actions = obs

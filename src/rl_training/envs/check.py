@@ -1,4 +1,4 @@
-"""What may be wrong with an environment: it is stepped for a while, and its answers are checked."""
+"""Checks of an environment: it is stepped for a while, and its answers are looked at."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BRIEF_STEPS = 3
 
 @dataclass(frozen=True)
 class EnvReport:
-    """What is wrong with an environment, what is right, and how it looks from inside."""
+    """The mistakes of an environment, the checks that it passed, its spaces and its episodes."""
 
     env_id: str
     mistakes: tuple[str, ...]
@@ -44,7 +44,7 @@ class EnvReport:
 
 @dataclass(frozen=True)
 class Task:
-    """What is known of a run's environment before the run begins."""
+    """The environment of a run, as known before the run begins."""
 
     spaces: SpaceSpec
     about: Mapping[str, Any]
@@ -63,7 +63,7 @@ def check_env(
     *,
     steps: int = STEPS,
 ) -> EnvReport:
-    """Take a few episodes of random actions in an environment, and report what is wrong with it.
+    """Take a few episodes of random actions in an environment, and report its mistakes.
 
     `env` is its name, an environment, or a function that makes one. One that cannot be made is an error.
     """
@@ -88,7 +88,7 @@ def check_env(
 
 
 def try_out(env_id: str, env_kwargs: Mapping[str, Any]) -> Task:
-    """What a run has to know of an environment, after a few steps in an instance of its own.
+    """The facts that a run needs about an environment, after a few steps in a separate instance.
 
     What would stop a run is refused before it begins, all of it at once. Other mistakes are left to `check_env`.
     """
@@ -107,7 +107,7 @@ def try_out(env_id: str, env_kwargs: Mapping[str, Any]) -> Task:
 
 
 def _spaces(env: gym.Env[Any, Any], env_id: str, trial: Trial) -> SpaceSpec | None:
-    """The spaces as networks see them; what is wrong with them is added to the mistakes."""
+    """The spaces as networks see them; problems with them are added to the mistakes."""
     trial.check_presence()
     if not trial.has_spaces:
         return None
@@ -121,7 +121,7 @@ def _spaces(env: gym.Env[Any, Any], env_id: str, trial: Trial) -> SpaceSpec | No
 
 
 def _notes(env: gym.Env[Any, Any], trial: Trial) -> Iterator[str]:
-    """What is no mistake but good to know."""
+    """Hints that are not about mistakes."""
     if trial.has_run and trial.steps and not trial.lengths and trial.time_limit is None:
         yield (
             f"no episode ended within {trial.steps} steps and there is no time limit: register the environment with "
@@ -144,7 +144,7 @@ def _described(env_id: str, env_kwargs: Mapping[str, Any]) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without Gymnasium's own warnings, which come again and again, of mistakes that are reported here once."""
+    """Silence Gymnasium's repeated warnings about mistakes that are reported here once."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"\x1b\[33mWARN")
         yield

@@ -22,7 +22,7 @@ Pairs = Sequence[tuple[Tensor, Tensor]]
 
 
 class Members(TypedDict, total=False):
-    """How an ensemble is evaluated: all members, the `first` ones, or those at the indices `members`."""
+    """The ensemble members to evaluate: all, the `first` ones, or those at the indices `members`."""
 
     first: int | None
     members: Tensor | None
@@ -30,7 +30,7 @@ class Members(TypedDict, total=False):
 
 
 class Perceptron(nn.Module):
-    """What all perceptrons have. The types are Any, since a module list does not know the type of its modules."""
+    """The base of all perceptrons. The types are Any, since a module list does not know the type of its modules."""
 
     layers: Any
     norms: Any
@@ -100,7 +100,7 @@ class _EnsembleLayer(nn.Module):
         self.weight, self.bias = nn.Parameter(weight), nn.Parameter(bias)
 
     def pairs(self, members: Tensor | None = None, *, between: bool = False) -> Pairs:
-        """Weight and bias of each member, as views; or copies, for those at the indices `members`.
+        """Weight and bias of each ensemble member, as views; or copies, for those at the indices `members`.
 
         Layers `between` hidden ones have the precision of products.
         """
@@ -167,13 +167,13 @@ class EnsembleMLP(Perceptron):
         return outputs.reshape(len(outputs), *inputs.shape[:-1], outputs.shape[-1])
 
     def forward_each(self, inputs: Tensor) -> Tensor:
-        """The outputs of the members, each for its own input: (E, B, input) to (E, B, output)."""
+        """The outputs of the ensemble members, each for its own input: (E, B, input) to (E, B, output)."""
         return torch.stack(
             [self._forward(rows, *member) for rows, member in zip(inputs.unbind(), self._members(), strict=True)]
         )
 
     def _members(self, members: Tensor | None = None) -> list[tuple[Pairs, Pairs]]:
-        """Layers and norms of each member."""
+        """Layers and norms of each ensemble member."""
         last = len(self.layers) - 1
         pairs = [layer.pairs(members, between=0 < number < last) for number, layer in enumerate(self.layers)]
         layers = list(zip(*pairs, strict=True))
@@ -294,7 +294,7 @@ Precision = Literal["float32", "bfloat16"]
 
 
 class _Products:
-    """The precision that products have at the moment."""
+    """The current precision of products."""
 
     precision: ClassVar[Precision] = "float32"
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rl_training.core.errors import ConfigError
 from rl_training.core.spaces import DiscreteActions
-from rl_training.models import Novelty, fit_novelty, hold_out
+from rl_training.models import Novelty, fit_novelty, novelty_split
 from rl_training.ope.fqe import EvaluationLog, as_inputs, in_chunks
 
 DRAWS = 10
@@ -121,7 +121,7 @@ REPEATED = 0.5
 
 def novelty_of_log(log: EvaluationLog, *, seed: int = 0) -> tuple[Novelty, NDArray[np.int64]]:
     """The distance from a log, and the numbers of the episodes that were held out to calibrate it."""
-    data, held_out = log.dataset, hold_out(log.episodes, seed=seed)
+    data, held_out = log.dataset, novelty_split(log.episodes, seed=seed)
     choices = log.spaces.action_dim if data.is_discrete else 0
     return fit_novelty(data.obs, data.actions, log.episodes, held_out=held_out, choices=choices, seed=seed), held_out
 

@@ -61,7 +61,7 @@ def _read(path: Path, saved: SavedPolicy) -> Novelty:
 @torch.no_grad()
 def far_text(novelty: Novelty, saved: SavedPolicy, obs: Any, actions: NDArray[Any]) -> str | None:
     """How many observations are far from the training data, and which is the farthest; None where none is."""
-    rows = torch.from_numpy(np.atleast_2d(saved.spaces.flatten(obs)))
+    rows = torch.from_numpy(np.atleast_2d(saved.spaces.encode(obs)))
     column = saved.spaces.action.column
     native = torch.as_tensor(actions, dtype=column.torch_dtype).reshape(-1, *column.shape)
     chosen = saved.spaces.action.encode(native)

@@ -138,7 +138,7 @@ class SavedPolicy:
         with masks of choices needs `valid_actions`, 1 for each choice that is possible, as an argument or in that
         dictionary. Rows with NaN or infinity are refused, unless `allow_nan`: the action for them means nothing.
         """
-        rows = self.spaces.flatten(obs if valid_actions is None else self.spaces.with_valid(obs, valid_actions))
+        rows = self.spaces.encode(obs if valid_actions is None else self.spaces.with_valid(obs, valid_actions))
         if not allow_nan:
             _refuse_not_finite(np.atleast_2d(rows))
         with forked(self.config.seed), torch.no_grad():
@@ -175,7 +175,7 @@ class SavedPolicy:
 
     def _pairs(self, obs: ArrayLike | Mapping[str, ArrayLike], actions: ArrayLike) -> tuple[torch.Tensor, torch.Tensor]:
         """Observations (B, obs_dim) and as many native actions."""
-        rows, column = np.atleast_2d(self.spaces.flatten(obs)), self.spaces.action.column
+        rows, column = np.atleast_2d(self.spaces.encode(obs)), self.spaces.action.column
         native = torch.as_tensor(np.asarray(actions), dtype=column.torch_dtype).reshape(-1, *column.shape)
         if len(native) != len(rows):
             raise ConfigError(f"got {len(rows)} observations and {len(native)} actions")

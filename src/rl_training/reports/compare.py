@@ -14,13 +14,13 @@ from rl_training.core.errors import ConfigError, nearest
 from rl_training.core.statistics import (
     Numbers,
     Scores,
+    bootstrap_band,
+    bootstrap_improvement,
+    bootstrap_interval,
     improvement_over_tasks,
     interquartile_mean,
     rank_test,
     score_profile,
-    stratified_band,
-    stratified_improvement,
-    stratified_interval,
 )
 from rl_training.ope import Outcome, outcome_text
 from rl_training.ope import verdicts as claims
@@ -126,7 +126,7 @@ def summary_over_tasks(table: ScoreTable) -> list[dict[str, Any]]:
             "tasks": len(tasks),
             "runs": sum(map(len, tasks)),
             "iqm": interquartile_mean(np.concatenate(tasks)),
-            "interval": list(stratified_interval(tasks)) if has_interval(*tasks) else None,
+            "interval": list(bootstrap_interval(tasks)) if has_interval(*tasks) else None,
         }
         for name, tasks in table.groups.items()
     ]
@@ -142,7 +142,7 @@ def make_profile(
 ) -> tuple[Numbers, Numbers | None, Numbers | None]:
     """The share of runs above each threshold, and its band where there are runs enough."""
     rows = [score_profile(scores, thresholds) for scores in tasks]
-    low, high = stratified_band(rows) if has_interval(*tasks) else (None, None)
+    low, high = bootstrap_band(rows) if has_interval(*tasks) else (None, None)
     return np.concatenate(rows).mean(axis=0), low, high
 
 
@@ -212,7 +212,7 @@ def improvement(
         return found
     not_better, not_worse = rank_test(ours, theirs)
     (verdict,) = claims.compare([not_better], [not_worse])
-    interval = stratified_improvement(ours, theirs)
+    interval = bootstrap_improvement(ours, theirs)
     return replace(found, interval=interval, p_value=min(not_better, not_worse), verdict=verdict)
 
 

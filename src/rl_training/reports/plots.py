@@ -103,7 +103,7 @@ def _draw_line(axes: Axes, line: Line, style: dict[str, Any], place: float | Non
     """The mean and its band, and single runs; `place` takes the place of the timestep where a panel has only one."""
     if line.has_mean:
         mean = line.values.mean(axis=0)
-        low, high = bootstrap_band(line.values) if is_interval else (line.values.min(axis=0), line.values.max(axis=0))
+        low, high = bootstrap_band([line.values]) if is_interval else (line.values.min(axis=0), line.values.max(axis=0))
         if line.is_point:
             # A band over one timestep would have no width.
             where = line.steps if place is None else [place]

@@ -82,7 +82,7 @@ def summarize(records: Sequence[RunRecord], *, metrics: Sequence[str] = ()) -> l
                 "last": sum(last) / len(last),
                 "best": sum(best) / len(best) if is_choosable else None,
                 "iqm": interquartile_mean(last),
-                "interval": list(bootstrap_interval(last)) if len(last) >= FEWEST_RUNS else None,
+                "interval": list(bootstrap_interval([last])) if len(last) >= FEWEST_RUNS else None,
             }
         )
     return rows

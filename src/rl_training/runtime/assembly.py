@@ -206,8 +206,8 @@ def _make_buffer(
         capacity = rollout_rows(algorithm.resolve_number(reads.steps), num_envs)
     return ReplayBuffer(
         capacity=capacity,
-        obs_dim=algorithm.model.obs_dim,
-        action_dim=algorithm.model.action_dim,
+        obs_dim=algorithm.spaces.obs_dim,
+        action_dim=algorithm.spaces.action_dim,
         columns={"actions": algorithm.action_space.column, **algorithm.extra_columns()},
         num_envs=num_envs,
         seed=config.seed,

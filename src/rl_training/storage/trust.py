@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.core.files import write_text
-from rl_training.core.user_code import doubt, trust
+from rl_training.core.user_code import distrust, trust
 from rl_training.storage.run_directory import run_of
 
 INDEX = "runs.jsonl"
@@ -57,7 +57,7 @@ def is_own_run(run_dir: Path) -> bool:
 
 
 def check_trust(config: Mapping[str, Any], checkpoint: Path) -> None:
-    """Allow the code that a checkpoint of the user's own run names, and doubt what any other one names."""
+    """Allow the code that a checkpoint of the user's own run names, and distrust what any other one names."""
     modules = named_modules(config)
     if not modules:
         return
@@ -65,7 +65,7 @@ def check_trust(config: Mapping[str, Any], checkpoint: Path) -> None:
     if is_own_run(run_of(checkpoint.resolve())):
         trust(modules)
     else:
-        doubt(modules, str(checkpoint))
+        distrust(modules, str(checkpoint))
 
 
 def named_modules(config: Mapping[str, Any]) -> list[str]:

@@ -120,7 +120,7 @@ def main() -> int:
     numbers = ", ".join(f"{name} {value:.1e}" for name, value in largest.items())
     print(f"ok: the files are unchanged, and the policy gives the stored actions (largest differences: {numbers})")
     if len(differing):
-        print(f"note: {len(differing)} rows took another of two candidate actions of the same value")
+        print(f"note: on {len(differing)} test rows the exported policy broke a tie differently")
     return 0
 
 

@@ -56,9 +56,9 @@ class Policy:
         self.distance: Any = arrays.get("distance")
 
     def __call__(self, obs: Any) -> Any:
-        """The action for one observation or a batch: numbers within their bounds, or the number of a choice."""
+        """Actions for one observation or a batch: numbers within their bounds, or the numbers of discrete actions."""
         rows = (np.asarray(obs, dtype=np.float32) - self.obs_mean) / self.obs_std
-        # Observations may begin with a mask: 1 for each choice that is possible.
+        # Observations may begin with a mask: 1 for each valid action, 0 for the others.
         mask, rows = rows[..., : self.masked], rows[..., self.masked :]
         for number, (weight, bias) in enumerate(self.layers):
             rows = rows @ weight.T + bias
@@ -75,8 +75,8 @@ class Policy:
         action = self(obs)
         states = (np.asarray(obs, dtype=np.float32) - self.novelty_mean) / self.novelty_std
         if self.head == "argmax":
-            choices = self.codebook.shape[1] - states.shape[-1]
-            action = ((action - self.start)[..., None] == np.arange(choices)).astype(np.float32)
+            count = self.codebook.shape[1] - states.shape[-1]
+            action = ((action - self.start)[..., None] == np.arange(count)).astype(np.float32)
         else:
             action = 2 * (action - self.low) / (self.high - self.low) - 1
         rows = np.concatenate([states, action], axis=-1)

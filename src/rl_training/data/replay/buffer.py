@@ -11,10 +11,9 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from rl_training.core.batches import TRANSITION, Batch
+from rl_training.core.batches import TRANSITION, Batch, Column
 from rl_training.core.errors import ConfigError, DatasetError
 from rl_training.core.rewards import returns_to_go
-from rl_training.core.spaces import Column
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.replay.samplers import Hindsight, UniformSource
 from rl_training.data.rows import Rows

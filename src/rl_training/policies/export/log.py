@@ -15,7 +15,7 @@ from rl_training.acting import Policy
 from rl_training.core.errors import DatasetError, UserError
 from rl_training.core.spaces import DiscreteActions
 from rl_training.data import TransitionDataset, as_dataset
-from rl_training.models import Novelty, fit_novelty, hold_out
+from rl_training.models import Novelty, fit_novelty, novelty_split
 from rl_training.policies.saved import SavedPolicy
 from rl_training.runtime import bind_options, find_task, load_data
 from rl_training.storage import read_rows, rows_path, run_of
@@ -107,7 +107,7 @@ def _replayed(saved: SavedPolicy) -> tuple[Log | None, str]:
 
 def _split(parts: Sequence[TransitionDataset], episodes: NDArray[np.int64], origin: str) -> tuple[Log | None, str]:
     try:
-        held_out = hold_out(episodes, seed=SEED)
+        held_out = novelty_split(episodes, seed=SEED)
     except DatasetError as error:
         return None, str(error)
     held_out = np.random.default_rng(SEED).permutation(held_out)[:MOST_CALIBRATED]
@@ -180,5 +180,5 @@ def vector_observations(log: Log | None, policy: Policy) -> NDArray[np.float32]:
     far = mean + 10 * std * rng.choice([-1, 1], size=(FAR_VECTORS, width))
     found = np.concatenate([logged, shifted, [np.zeros(width), mean, low, high], far]).astype(np.float32)
     # A mask is 0 or 1, and is as it was logged or leaves all choices.
-    found[0 if log is None else LOGGED_VECTORS :, : width - policy.spaces.feature_dim] = 1
+    found[0 if log is None else LOGGED_VECTORS :, : policy.spaces.mask_dim] = 1
     return found

@@ -318,7 +318,7 @@ def _panel(panel: Panel) -> Plain:
         if line.has_mean:
             is_interval = len(line.curves) >= ENOUGH_FOR_INTERVAL
             low, high = (
-                bootstrap_band(line.values) if is_interval else (line.values.min(axis=0), line.values.max(axis=0))
+                bootstrap_band([line.values]) if is_interval else (line.values.min(axis=0), line.values.max(axis=0))
             )
             lines.append({**common, **_points(line.steps, y=line.values.mean(axis=0), low=low, high=high)})
         else:

@@ -1,0 +1,502 @@
+"""Every check of the audit finds its defect, in the right rows, and says nothing about a log without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from audited import BOUNDS, EPISODES, LENGTH, ROWS, Arrays, findings, good_log
+
+from rl_training.data import TransitionDataset
+from rl_training.data.audit import order
+from rl_training.data.audit.checks import CHEAP, CHECKS, check_data
+from rl_training.data.audit.view import View, worst
+from rl_training.data.dataset_audit import audit_data
+
+LAST = np.arange(LENGTH - 1, ROWS, LENGTH)
+"""The last rows of episodes."""
+
+
+@dataclass(frozen=True)
+class Defect:
+    """A change that breaks a good log, and what the audit must say of it."""
+
+    check: str
+    verdict: str
+    break_: Callable[[Arrays], None]
+    says: str = ""
+    rows: tuple[int, ...] | None = None
+    count: int | None = None
+
+
+def set_at(name: str, where: Any, value: float) -> Callable[[Arrays], None]:
+    def change(arrays: Arrays) -> None:
+        arrays[name][where] = value
+
+    return change
+
+
+def shifted_next_obs(arrays: Arrays) -> None:
+    arrays["next_obs"][:-2] = arrays["obs"][2:]
+
+
+def shift_grows(arrays: Arrays) -> None:
+    """As if each episode's last observation had been lost before the columns were joined."""
+    joined = np.concatenate([arrays["obs"][start + 1 : start + LENGTH] for start in range(0, ROWS, LENGTH)])
+    arrays["next_obs"][: len(joined)] = joined
+
+
+def no_border(arrays: Arrays) -> None:
+    """Runs joined without end flags, with the next row as next observation."""
+    arrays["truncations"][LAST] = False
+    arrays["next_obs"][:-1] = arrays["obs"][1:]
+
+
+def unmarked_end(arrays: Arrays) -> None:
+    arrays["truncations"][LAST[4]] = False
+
+
+def late_rewards(arrays: Arrays) -> None:
+    arrays["rewards"][1:] = arrays["rewards"][:-1].copy()
+
+
+def early_rewards(arrays: Arrays) -> None:
+    arrays["rewards"][:-1] = arrays["rewards"][1:].copy()
+
+
+def noisy_late_rewards(arrays: Arrays) -> None:
+    noise = np.random.default_rng(2).normal(size=ROWS) * arrays["rewards"].std()
+    arrays["rewards"] = (arrays["rewards"] + noise).astype(np.float32)
+    late_rewards(arrays)
+
+
+def copied_episode(arrays: Arrays) -> None:
+    for name in ("obs", "actions", "rewards", "next_obs"):
+        arrays[name][5 * LENGTH : 6 * LENGTH] = arrays[name][:LENGTH]
+
+
+def copied_rows(arrays: Arrays) -> None:
+    for name in ("obs", "actions", "rewards", "next_obs"):
+        arrays[name][100:110] = arrays[name][10:20]
+
+
+def all_terminate(arrays: Arrays) -> None:
+    arrays["dones"], arrays["truncations"] = arrays["truncations"], arrays["dones"]
+
+
+def most_terminate_at_the_limit(arrays: Arrays) -> None:
+    all_terminate(arrays)
+    arrays["dones"][[10, 50, 95]] = True
+
+
+def drifting(arrays: Arrays) -> None:
+    slope = np.linspace(0, 6, ROWS, dtype=np.float32)
+    arrays["obs"][:, 2] += slope
+    arrays["next_obs"][:, 2] += slope
+
+
+def deterministic(arrays: Arrays) -> None:
+    arrays["actions"][:] = np.clip(0.3 * arrays["obs"][:, :2], -0.999, 0.999)
+
+
+def copied_column(arrays: Arrays) -> None:
+    for name in ("obs", "next_obs"):
+        arrays[name][:, 2] = 2 * arrays[name][:, 0]
+
+
+def equal_column(arrays: Arrays) -> None:
+    for name in ("obs", "next_obs"):
+        arrays[name][:, 2] = arrays[name][:, 0]
+
+
+def nearly_copied_column(arrays: Arrays) -> None:
+    noise = np.random.default_rng(6).normal(size=ROWS + 1) * 0.001
+    arrays["obs"][:, 2] = 1 - arrays["obs"][:, 0] + noise[:-1]
+    arrays["next_obs"][:, 2] = 1 - arrays["next_obs"][:, 0] + noise[1:]
+
+
+def learning(arrays: Arrays) -> None:
+    arrays["rewards"] += np.linspace(0, 3, ROWS, dtype=np.float32)
+
+
+def other_unit(arrays: Arrays) -> None:
+    arrays["actions"][:, 1] /= 5000
+
+
+def constant_column(arrays: Arrays) -> None:
+    for name in ("obs", "next_obs"):
+        arrays[name][:, 1] = 7
+
+
+def reward_in_obs(arrays: Arrays) -> None:
+    arrays["obs"][:, 1] = 2 * arrays["rewards"] + 1
+
+
+def stuck(arrays: Arrays) -> None:
+    arrays["actions"][: ROWS * 2 // 3, 1] = 1
+
+
+def quantised(arrays: Arrays) -> None:
+    arrays["actions"] = np.round(arrays["actions"] * 4) / 4
+
+
+def one_episode(arrays: Arrays) -> None:
+    arrays["truncations"][:] = False
+
+
+def uneven(arrays: Arrays) -> None:
+    arrays["timestamps"][200:220] += 0.2 * np.arange(20)
+    arrays["timestamps"][220:] += 4
+
+
+def equal_returns(arrays: Arrays) -> None:
+    arrays["rewards"][:] = np.tile(np.arange(LENGTH, dtype=np.float32), EPISODES)
+
+
+def few_long_episodes(arrays: Arrays) -> None:
+    arrays["truncations"][LAST[:-3]] = False
+    arrays["next_obs"][:-1][~arrays["truncations"][:-1]] = arrays["obs"][1:][~arrays["truncations"][:-1]]
+
+
+DEFECTS = [
+    Defect("next observations", "fail", shifted_next_obs, "the row 2 rows later", (0, 1, 2, 3, 4)),
+    Defect("next observations", "fail", shift_grows, "by about one per episode", (40, 41, 42, 43, 44)),
+    Defect(
+        "next observations", "fail", set_at("next_obs", slice(None, None, 7), 0.0), "not the obs", (0, 7, 14, 21, 28)
+    ),
+    Defect("next observations", "warn", unmarked_end, "without an end flag", (int(LAST[4]),), 1),
+    Defect("jumps", "warn", no_border, "likely borders between episodes, without an end flag"),
+    Defect("timestamps", "fail", set_at("timestamps", 17, 0.0), "runs back", (17,), 1),
+    Defect("control intervals", "warn", uneven, "the usual 0.5", (201, 202, 203, 204, 205)),
+    Defect("episode ends", "warn", one_episode, "all 1,200 rows are one episode", (ROWS - 1,)),
+    Defect("time limits", "warn", all_terminate, "after exactly 40 steps", tuple(LAST[:5]), EPISODES),
+    Defect("time limits", "warn", most_terminate_at_the_limit, "27 of 33 terminated", tuple(LAST[3:8]), 27),
+    Defect("constant columns", "warn", constant_column, "never change: 1"),
+    Defect("duplicated columns", "warn", copied_column, "0 and 2"),
+    Defect("duplicated columns", "warn", equal_column, "(1 of them equal): 0 and 2"),
+    Defect("duplicated columns", "warn", nearly_copied_column, "(none of them exactly equal): 0 and 2"),
+    Defect("duplicated transitions", "warn", copied_rows, "are copies", (100, 101, 102, 103, 104), 10),
+    Defect("duplicated episodes", "warn", copied_episode, "1 episode", (5 * LENGTH,), 1),
+    Defect("action bounds", "fail", set_at("actions", ([3, 9], 0), 1.5), "outside [-1, 1]", (3, 9), 2),
+    Defect("actions at bounds", "warn", stuck, "more than half of the time: 1", (0, 1, 2, 3, 4), ROWS * 2 // 3),
+    Defect("quantised actions", "warn", quantised, "different values: 0, 1"),
+    Defect("action scale", "warn", set_at("actions", (slice(None), 1), 0.25), "never change: 1"),
+    Defect("action scale", "warn", lambda arrays: arrays.update(actions=arrays["actions"] / 200), "fill less than"),
+    Defect("action scale", "warn", lambda arrays: arrays.update(actions=np.abs(arrays["actions"])), "reach below 0"),
+    Defect("constant reward", "warn", set_at("rewards", slice(None), -1.0), "every reward is -1"),
+    Defect("reward outliers", "warn", set_at("rewards", 77, 1e4), "the first is 1e+04", (77,), 1),
+    Defect("reward in observations", "warn", reward_in_obs, "column 1"),
+    Defect("reward timing", "warn", late_rewards, "fit the row before better", (1, 2, 3, 4, 5)),
+    Defect("reward timing", "warn", early_rewards, "fit the row after better", (1, 2, 3, 4, 5)),
+    Defect("reward timing", "warn", noisy_late_rewards, "fit the row before better", (1, 2, 3, 4, 5)),
+    Defect("returns", "warn", equal_returns, "all 30 episodes have the return 780"),
+    Defect("drift", "warn", drifting, "columns 2"),
+    Defect("drift", "warn", learning, "returns ("),
+    Defect("behaviour", "warn", deterministic, "nearly deterministic"),
+    Defect("trajectories", "warn", few_long_episodes, "3 episodes"),
+]
+
+
+def test_a_good_log_passes_every_check() -> None:
+    assert {name: each.message for name, each in findings(good_log()).items() if each.is_alarm} == {}
+    assert len(findings(good_log())) == len(CHECKS)
+
+
+@pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: f"{defect.check}-{defect.break_.__name__}")
+def test_a_defect_is_found_in_its_rows(defect: Defect) -> None:
+    arrays = good_log()
+    defect.break_(arrays)
+    finding = findings(arrays)[defect.check]
+    assert finding.verdict == defect.verdict
+    assert defect.says in finding.message
+    assert finding.why
+    assert finding.advice
+    if defect.rows is not None:
+        assert finding.rows == defect.rows
+    if defect.count is not None:
+        assert finding.count == defect.count
+
+
+def test_every_check_has_a_defect_that_it_finds() -> None:
+    elsewhere = {"finite", "order", "end flags", "coverage", "enough data"}
+    # In test_choices.
+    elsewhere |= {"possible actions", "next masks", "propensities"}
+    assert {defect.check for defect in DEFECTS} | elsewhere == set(findings(good_log()))
+
+
+def test_an_action_column_in_another_unit_is_named_without_bounds_too() -> None:
+    arrays = good_log()
+    assert not findings(arrays, bounds=None)["action scale"].is_alarm
+    other_unit(arrays)
+    finding = findings(arrays, bounds=None)["action scale"]
+    assert finding.verdict == "warn"
+    assert "column 0 is more than 1000 times that of 1" in finding.message
+
+
+def test_returns_are_told_with_their_spread_and_the_share_near_the_best() -> None:
+    arrays = good_log()
+    arrays["rewards"] = np.repeat(np.where(np.arange(EPISODES) < 24, 0.0, 1.0), LENGTH)
+    message = findings(arrays)["returns"].message
+    assert message == "mean return 8, standard deviation 16, from 0 to 40; 20% of the episodes are near the best"
+
+
+def test_a_long_episode_among_short_ones_counts_as_few() -> None:
+    arrays = good_log()
+    kept = np.concatenate([LAST[20:], [ROWS - 1]])
+    arrays["truncations"] = np.isin(np.arange(ROWS), kept)
+    inside = ~arrays["truncations"][:-1]
+    arrays["next_obs"][:-1][inside] = arrays["obs"][1:][inside]
+    finding = findings(arrays)["trajectories"]
+    assert finding.verdict == "warn"
+    # 840 rows and nine times 40: 1200^2 / (840^2 + 9 * 40^2).
+    assert "10 episodes of 40 to 840 rows; weighted by length they count as 2.0" in finding.message
+
+
+def test_directions_in_which_the_data_varies_are_counted() -> None:
+    arrays = good_log()
+    assert findings(arrays)["coverage"].message.endswith("vary in about 5 independent ways")
+    arrays["actions"][:, 1] = -arrays["actions"][:, 0]
+    # One way holds the variance of two columns: (2 + 1 + 1 + 1)^2 / (4 + 1 + 1 + 1), or less.
+    assert "about 3 independent ways" in findings(arrays)["coverage"].message
+
+
+def test_values_that_are_not_finite_end_the_audit() -> None:
+    dataset = TransitionDataset.from_dict(good_log())
+    obs = dataset.obs.clone()
+    obs[[5, 12], 1] = torch.nan
+    (finding,) = check_data(View(dataset.with_fields(obs=obs)))
+    assert (finding.check, finding.verdict, finding.count, finding.rows) == ("finite", "fail", 2, (5, 12))
+
+
+def test_borders_that_were_not_marked_are_found_where_they_are() -> None:
+    arrays = good_log()
+    # Runs that begin far from where they end.
+    for name in ("obs", "next_obs"):
+        arrays[name] += np.tile(np.linspace(0, 8, LENGTH, dtype=np.float32), EPISODES)[:, None]
+    assert not findings(arrays)["jumps"].is_alarm
+    no_border(arrays)
+    finding = findings(arrays)["jumps"]
+    assert (finding.rows, finding.count) == (tuple(LAST[:5]), EPISODES - 1)
+    assert "every 40 rows" in finding.message
+
+
+def test_a_reading_that_is_wrong_once_is_no_border() -> None:
+    arrays = good_log()
+    # The wrong observation is the next one of the row before it, too.
+    arrays["obs"][100] = arrays["next_obs"][99] = 30
+    assert not findings(arrays)["jumps"].is_alarm
+
+
+def test_a_border_between_two_episodes_is_found_by_where_it_leads() -> None:
+    arrays = good_log()
+    # Episodes start at one place and leave it for another.
+    for name, first in (("obs", 0), ("next_obs", 1)):
+        path = 12 * (1 - np.exp(-0.3 * np.arange(first, LENGTH + first)))
+        arrays[name] += np.tile(path, EPISODES).astype(np.float32)[:, None]
+    arrays["truncations"][LAST[7]] = False
+    arrays["next_obs"][LAST[7]] = arrays["obs"][LAST[7] + 1]
+    finding = findings(arrays)["jumps"]
+    assert (finding.verdict, finding.rows) == ("warn", (int(LAST[7]),))
+    assert "after 1 row do not follow" in finding.message
+    assert "a likely border" in finding.message
+
+
+def both_flags(arrays: Arrays) -> None:
+    arrays["dones"][LAST[[0, 2]]] = True
+
+
+def early_termination(arrays: Arrays) -> None:
+    arrays["episode_ends"] = arrays.pop("truncations")
+    arrays["dones"][[LAST[1] - 1, LAST[1]]] = True
+
+
+@pytest.mark.parametrize(
+    ("break_", "says", "rows"),
+    [
+        (both_flags, "both set in 2 rows; they count as terminations", (LAST[0], LAST[2])),
+        (early_termination, "set in 1 row before the last row of an episode; it is ignored", (LAST[1] - 1,)),
+    ],
+)
+def test_end_flags_that_contradict_each_other_are_named_with_their_rows_in_training_too(
+    break_: Callable[[Arrays], None], says: str, rows: tuple[int, ...]
+) -> None:
+    arrays = good_log()
+    break_(arrays)
+    view = View(TransitionDataset.from_dict(arrays), BOUNDS)
+    for checks in (CHECKS, CHEAP):
+        (finding,) = [each for each in check_data(view, checks) if each.check == "end flags"]
+        assert (finding.verdict, finding.rows, finding.count) == ("warn", rows, len(rows))
+        assert says in finding.message
+
+
+def from_a_table(arrays: Arrays) -> TransitionDataset:
+    names = {f"obs_{k}": arrays["obs"][:, k] for k in range(3)} | {f"act_{k}": arrays["actions"][:, k] for k in (0, 1)}
+    flags = {"over": arrays["dones"], "cut": arrays["truncations"], "run": np.arange(ROWS) // LENGTH}
+    columns: dict[str, Any] = {"obs": ["obs_*"], "actions": ["act_*"], "reward": "reward", "episode": "run"}
+    columns |= {"terminated": "over", "truncated": "cut"}
+    return TransitionDataset.from_table(pa.table({**names, **flags, "reward": arrays["rewards"]}), columns)
+
+
+def from_episodes(arrays: Arrays) -> TransitionDataset:
+    episodes = []
+    for start in range(0, ROWS, LENGTH):
+        rows = slice(start, start + LENGTH)
+        obs = np.concatenate([arrays["obs"][rows], arrays["next_obs"][rows][-1:]])
+        episode = {"observations": obs, "actions": arrays["actions"][rows], "rewards": arrays["rewards"][rows]}
+        episodes.append({**episode, "terminations": arrays["dones"][rows], "truncations": arrays["truncations"][rows]})
+    return TransitionDataset.from_episodes(episodes)
+
+
+@pytest.mark.parametrize("make", [from_a_table, from_episodes])
+def test_end_flags_that_contradict_each_other_are_named_wherever_they_come_from(
+    make: Callable[[Arrays], TransitionDataset],
+) -> None:
+    arrays = good_log()
+    assert not order.end_flags(View(make(arrays))).is_alarm
+    both_flags(arrays)
+    finding = order.end_flags(View(make(arrays)))
+    assert (finding.verdict, finding.rows) == ("warn", (LAST[0], LAST[2]))
+
+
+def test_masks_beside_ends_of_the_recording_do_not_contradict_them() -> None:
+    arrays = good_log()
+    arrays["masks"] = ~arrays["dones"]
+    arrays["terminals"] = arrays.pop("truncations")
+    del arrays["dones"]
+    assert not findings(arrays)["end flags"].is_alarm
+
+
+def test_choices_that_were_hardly_made_are_named() -> None:
+    arrays = good_log()
+    arrays["actions"] = np.arange(ROWS) % 3
+    assert not findings(arrays, bounds=None)["coverage"].is_alarm
+    arrays["actions"][:] = np.arange(ROWS) % 2
+    arrays["actions"][50] = 2
+    finding = findings(arrays, bounds=None)["coverage"]
+    assert (finding.verdict, finding.rows) == ("warn", (50,))
+    assert "hardly ever taken: 2" in finding.message
+
+
+def test_few_rows_are_called_few() -> None:
+    assert findings(good_log(episodes=12, length=40))["enough data"].verdict == "warn"
+
+
+def sparse(arrays: Arrays) -> None:
+    arrays["rewards"] = (arrays["next_obs"][:, 0] > 2).astype(np.float32)
+
+
+def terminal_only(arrays: Arrays) -> None:
+    arrays["rewards"][:] = 0
+    arrays["rewards"][LAST] = 1
+
+
+def noisy(arrays: Arrays) -> None:
+    arrays["rewards"] += np.random.default_rng(3).normal(size=ROWS).astype(np.float32)
+
+
+def noise_alone(arrays: Arrays) -> None:
+    arrays["rewards"] = np.random.default_rng(4).normal(size=ROWS)
+
+
+def heavy_tails(arrays: Arrays) -> None:
+    arrays["rewards"] += np.random.default_rng(5).standard_cauchy(size=ROWS).astype(np.float32)
+
+
+def of_the_observation(arrays: Arrays) -> None:
+    # Seen before the action: the row before knows it as well, as its next observation.
+    arrays["rewards"] = -np.abs(arrays["obs"]).sum(axis=1)
+
+
+def of_the_next_observation(arrays: Arrays) -> None:
+    arrays["rewards"] = np.exp(-(arrays["next_obs"] ** 2).sum(axis=1))
+
+
+def summed_over_an_episode(arrays: Arrays) -> None:
+    arrays["rewards"] = np.cumsum(arrays["rewards"].reshape(EPISODES, LENGTH), axis=1).reshape(-1)
+
+
+@pytest.mark.parametrize(
+    "rewards",
+    [
+        sparse,
+        terminal_only,
+        noisy,
+        noise_alone,
+        heavy_tails,
+        of_the_observation,
+        of_the_next_observation,
+        summed_over_an_episode,
+        set_at("rewards", slice(None), 1.0),
+    ],
+)
+def test_rewards_of_their_own_rows_are_not_called_late(rewards: Callable[[Arrays], None]) -> None:
+    arrays = good_log()
+    rewards(arrays)
+    assert not findings(arrays)["reward timing"].is_alarm
+
+
+@pytest.mark.parametrize(("shift", "which"), [(1, "before"), (-1, "after")])
+def test_rewards_of_an_angle_are_found_to_be_late_by_its_cosine_and_sine(shift: int, which: str) -> None:
+    arrays = good_log()
+    angles, after = (np.cumsum(arrays[name][:, 0]) for name in ("obs", "next_obs"))
+    for name, angle in (("obs", angles), ("next_obs", after)):
+        arrays[name] = np.stack([np.cos(angle), np.sin(angle), arrays[name][:, 1]], axis=1)
+    arrays["next_obs"][:-1] = arrays["obs"][1:]
+    turned = np.arctan2(arrays["obs"][:, 1], arrays["obs"][:, 0])
+    # What the action costs is a ten thousandth of what the angle costs.
+    arrays["rewards"] = -(turned**2) - 1e-3 * arrays["actions"][:, 0] ** 2
+    assert not findings(arrays)["reward timing"].is_alarm
+    arrays["rewards"] = np.roll(arrays["rewards"], shift)
+    finding = findings(arrays)["reward timing"]
+    assert finding.verdict == "warn"
+    assert f"fit the row {which} better" in finding.message
+
+
+def test_shuffled_rows_are_not_called_broken() -> None:
+    arrays = good_log()
+    order = np.random.default_rng(1).permutation(ROWS)
+    shuffled = {name: array[order] for name, array in arrays.items() if name not in ("truncations", "timestamps")}
+    found = findings(shuffled)
+    assert found["order"].verdict == "warn"
+    assert worst(list(found.values())) == "warn"
+
+
+def test_rows_are_counted_as_in_the_file() -> None:
+    arrays = good_log()
+    del arrays["next_obs"]  # the last row of each episode is dropped
+    arrays["actions"][[3, LENGTH + 1, 2 * LENGTH], 0] = 2
+    assert findings(arrays)["action bounds"].rows == (3, LENGTH + 1, 2 * LENGTH)
+
+
+def test_without_bounds_no_action_is_outside_them() -> None:
+    assert "not known" in findings(good_log(), bounds=None)["action bounds"].message
+    assert findings(good_log(), bounds=BOUNDS)["action bounds"].message == "every action is within [-1, 1]"
+
+
+def test_rows_and_columns_of_a_table_are_named_as_they_stand_in_it() -> None:
+    rng = np.random.default_rng(0)
+    rows = 400
+    columns = {
+        "run": np.arange(rows) // 20,
+        "t": np.arange(rows) % 20,
+        "temp": rng.normal(size=rows),
+        "stuck": np.ones(rows),
+        "valve": rng.uniform(-1, 1, rows),
+        "reward": rng.normal(size=rows),
+        "end": np.arange(rows) % 20 == 19,
+    }
+    order = rng.permutation(rows)
+    table = pa.table({name: values[order] for name, values in columns.items()})
+    mapping = {"obs": ["temp", "stuck"], "actions": ["valve"], "reward": "reward", "episode": "run", "step": "t"}
+    report = audit_data(TransitionDataset.from_table(table, {**mapping, "terminated": "end"}))
+    found = {each.check: each for each in report.findings}
+    assert "stuck" in found["constant columns"].message
+    limits = found["time limits"]
+    assert limits.count == 20
+    assert all(columns["end"][order[row - 1]] for row in limits.rows)
+    assert report.first_row == 1
