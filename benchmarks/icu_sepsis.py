@@ -31,7 +31,7 @@ TILTS = (1, 5, 10, 20, 50)
 
 
 def tables(task: Sepsis) -> dict[str, Floats]:
-    """The policies by name, as probabilities of choices in every state."""
+    """The policies by name, as probabilities of actions in every state."""
     tilted = {f"tilt {eta}": task.tilted(eta) for eta in TILTS}
     return {"clinicians": task.clinicians, **tilted, "greedy": task.greedy()}
 

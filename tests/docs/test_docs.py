@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +56,12 @@ WITH_ESTIMATES = [page for page in EXAMPLES if ESTIMATING.search("".join(_blocks
 def test_examples_run_in_the_order_in_which_they_are_read(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("rl_training.selection.estimate", "rl_training.pipeline.outcome"):
-        quick = lambda **given: FitOptions(**{**given, **QUICK_ESTIMATE})  # noqa: E731 - shorter
-        monkeypatch.setattr(sys.modules[module], "FitOptions", quick)
+    for name in ("selection.estimate", "pipeline.outcome"):
+        monkeypatch.setattr(
+            import_module(f"rl_training.{name}"),
+            "FitOptions",
+            lambda **given: FitOptions(**{**given, **QUICK_ESTIMATE}),
+        )
     _read(page, tmp_path, monkeypatch)
 
 

@@ -212,9 +212,7 @@ def test_the_table_says_where_weights_and_the_fit_disagree(
 
 def test_a_log_is_no_policy(tmp_path: Path) -> None:
     np.savez(tmp_path / "other.npz", **two_steps(4))
-    with pytest.raises(
-        ConfigError, match=r"other\.npz is a log, not a policy: it has the probabilities of the logged"
-    ):
+    with pytest.raises(ConfigError, match=r"other\.npz is a log, not a policy: it has the probabilities of the logged"):
         estimate({"other": str(tmp_path / "other.npz")}, two_steps(40))
 
 
