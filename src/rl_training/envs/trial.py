@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
@@ -184,15 +184,9 @@ class Trial:
         over = [self._flag(name, value) for name, value in (("terminated", terminated), ("truncated", truncated))]
         return self._reward(reward), any(over)
 
-    def examine_reset(self, result: Any) -> list[str]:
-        """The mistakes in a result of `reset` that would stop a run."""
-        return self._examine(self._read_reset, result)
-
-    def examine_step(self, result: Any) -> list[str]:
-        """The mistakes in a result of `step` that would stop a run."""
-        return self._examine(self._read_step, result)
-
-    def _examine(self, read: Callable[[Any], object], result: Any) -> list[str]:
+    def examine(self, call: Literal["reset", "step"], result: Any) -> list[str]:
+        """The mistakes in a result of a call that would stop a run."""
+        read: Callable[[Any], object] = self._read_reset if call == "reset" else self._read_step
         with suppress(_Stopped):
             read(result)
         return [self.mistakes[kind] for kind in self.fatal]
