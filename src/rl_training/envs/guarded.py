@@ -15,7 +15,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from rl_training.core.errors import UserCodeError, UserError
 from rl_training.core.signals import name_of
 from rl_training.core.user_code import own_code_failed
-from rl_training.envs.trial import Trial
+from rl_training.envs.inspection import Inspection
 
 
 class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
@@ -75,9 +75,9 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         return flags and is_number and isinstance(info, dict) and _fits(self.env.observation_space, obs)
 
     def _examine(self, call: Literal["reset", "step"], result: Any) -> None:
-        trial = Trial(self.env, None)
-        trial.steps = self.steps
-        if mistakes := trial.examine(call, result):
+        inspection = Inspection(self.env, None)
+        inspection.steps = self.steps
+        if mistakes := inspection.examine(call, result):
             raise UserCodeError(f"{self._place()}: {'; '.join(mistakes)}")
 
     def _place(self) -> str:

@@ -239,7 +239,7 @@ def largest_entropies(log_probs: Tensor) -> Tensor:
 
 def normalized_entropy(log_probs: Tensor) -> Tensor:
     """The mean entropy relative to that of uniform actions: 0 where a policy is certain, 1 where it is uniform."""
-    # Where only one action is ever possible, both are 0.
+    # Where only one action is ever valid, both are 0.
     return entropies(log_probs).mean() / largest_entropies(log_probs).mean().clamp_min(1e-8)
 
 

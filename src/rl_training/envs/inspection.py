@@ -1,4 +1,4 @@
-"""Trial steps in an environment, whose every answer is checked."""
+"""Steps in an environment, whose every answer is checked."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HARMLESS = ("dtype", "array", "bounds", "seed", "flag")
 """Kinds of mistakes that do not stop a run: values are converted, or results are only harder to repeat."""
 
 
-class _Stopped(Exception):  # noqa: N818 - it is no error, it ends the trial
+class _Stopped(Exception):  # noqa: N818 - it is no error, it ends the inspection
     """The environment cannot be stepped any further."""
 
 
@@ -43,7 +43,7 @@ def without_own_wrappers(env: gym.Env[Any, Any]) -> tuple[gym.Env[Any, Any], int
     return env, limit
 
 
-class Trial:
+class Inspection:
     """Resets and random steps in one environment, and the mistakes seen on the way, the first of each kind."""
 
     def __init__(self, env: gym.Env[Any, Any], time_limit: int | None) -> None:
