@@ -182,22 +182,22 @@ def predict(
 
 def _name_far(saved: SavedPolicy, rows: Any, actions: Any, *, fit: bool) -> None:
     """Say once, beside the actions, that observations are far from the training data."""
-    from rl_training.policies import far_text, find_novelty
+    from rl_training.policies import find_novelty, novelty_text
 
     score = find_novelty(saved, fit=fit)
-    remark = None if score is None else far_text(score, saved, rows, actions)
+    remark = None if score is None else novelty_text(score, saved, rows, actions)
     if remark is not None:
         print(f"warning: {remark}", file=sys.stderr)
 
 
 def _is_table(path: Path) -> bool:
-    from rl_training.policies import table_kind
+    from rl_training.data import table_kind
 
     return table_kind(path) is not None
 
 
 def _check_out(out: Path, *, is_table: bool) -> None:
-    from rl_training.policies import check_table_path
+    from rl_training.data import check_table_path
 
     if out.suffix in (".npy", ".json"):
         return
@@ -211,7 +211,7 @@ def _write_columns(columns: dict[str, Any], out: Path | None, *, as_json: bool) 
     """Actions under the names of their columns, choices by their names."""
     import numpy as np
 
-    from rl_training.policies import table_text, tabulate, write_table
+    from rl_training.data import make_table, table_text, write_table
 
     records = [
         dict(zip(columns, row, strict=True)) for row in zip(*(c.tolist() for c in columns.values()), strict=True)
@@ -219,11 +219,11 @@ def _write_columns(columns: dict[str, Any], out: Path | None, *, as_json: bool) 
     if out is not None and out.suffix in (".npy", ".json"):
         _save(out, np.stack(list(columns.values()), axis=1), records)
     elif out is not None:
-        write_table(tabulate(columns), out)
+        write_table(make_table(columns), out)
     if as_json:
         print_json(records)
     elif out is None:
-        print(table_text(tabulate(columns)), end="")
+        print(table_text(make_table(columns)), end="")
 
 
 def _write_actions(actions: Any, out: Path | None, *, as_json: bool) -> None:
