@@ -144,7 +144,7 @@ def test_an_algorithm_of_ones_own_goes_through_all_commands(folder: Path, run: C
 
     unknown = run("predict", path, "--obs", "obs.npy")
     assert unknown.code == 2
-    assert unknown.err.endswith("is of 'nearby', which is not registered: import its module, or use --import\n")
+    assert unknown.err.endswith("is of unregistered 'nearby': import its module, or use --import\n")
 
 
 def test_its_options_are_explained_and_checked(folder: Path, run: Command) -> None:

@@ -81,7 +81,7 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (replace(GOOD, has_nvidia_driver=True), speed(), "built without CUDA", "install torch with CUDA"),
         (GOOD, speed(share=0.3), "took 70% of the core", "when the machine is idle"),
-        (GOOD, speed(1.9), r"bfloat16 instructions, .* td3_bc are 1\.9 times", "precision: bfloat16"),
+        (GOOD, speed(1.9), r"bfloat16 instructions: .* td3_bc with them are 1\.9 times", "precision: bfloat16"),
         (replace(GOOD, memory=10**9), speed(), "1 GB of memory", "mapped form"),
         (replace(GOOD, disk=10**8), speed(), "100 MB are free on disk", "make room"),
         (replace(GOOD, extras={"arrow": False}), speed(), "the extra arrow", r"pip install 'rl-training\[arrow\]'"),

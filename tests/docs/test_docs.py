@@ -56,7 +56,7 @@ WITH_ESTIMATES = [page for page in EXAMPLES if ESTIMATING.search("".join(_blocks
 def test_examples_run_in_the_order_in_which_they_are_read(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("selection.estimate", "selection.select", "pipeline.outcome"):
+    for name in ("selection.estimate", "pipeline.outcome"):
         monkeypatch.setattr(
             import_module(f"rl_training.{name}"),
             "FitOptions",

@@ -1,4 +1,4 @@
-"""Policies judged by weights through `estimate`, on logs whose answers are known."""
+"""Importance sampling through `estimate`, on logs whose answers are known."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rl_training.core.errors import ConfigError
 from rl_training.ope.fqe import FitOptions
 from rl_training.ope.weighted import WeightedEstimate, WeightedValue, compared, kernel_densities
 from rl_training.ope.weights import number_states, second_moment_radius
-from rl_training.selection.estimate import Estimates
+from rl_training.selection.results import Estimates
 
 Array = NDArray[Any]
 QUICK: dict[str, Any] = {"members": 3, "tau": 0.2, "updates": 120, "hidden_sizes": (16,), "learning_rate": 3e-3}
@@ -93,8 +93,8 @@ def test_a_log_without_probabilities_says_so() -> None:
     log = {name: value for name, value in two_steps(40).items() if name != "propensities"}
     found = estimate({"ones": ones}, log, gamma=0.9, **{**QUICK, "updates": 5})
     assert found.weighted == ()
-    assert "does not say how probable its actions were" in (found.not_weighted or "")
-    with pytest.raises(KeyError, match="no policy 'ones' was weighted: the data does not say"):
+    assert "the data has no action probabilities" in (found.not_weighted or "")
+    with pytest.raises(KeyError, match="no policy has an importance sampling estimate: the data has no action"):
         found.by_weights("ones")
 
 
@@ -212,9 +212,7 @@ def test_the_table_says_where_weights_and_the_fit_disagree(
 
 def test_a_log_is_no_policy(tmp_path: Path) -> None:
     np.savez(tmp_path / "other.npz", **two_steps(4))
-    with pytest.raises(
-        ConfigError, match=r"other\.npz is a log, not a policy: it has the probabilities of the actions"
-    ):
+    with pytest.raises(ConfigError, match=r"other\.npz is a log, not a policy: it has the probabilities of the logged"):
         estimate({"other": str(tmp_path / "other.npz")}, two_steps(40))
 
 

@@ -12,7 +12,7 @@ from sepsis import Sepsis
 
 from rl_training import estimate
 from rl_training.core.errors import ConfigError
-from rl_training.selection.estimate import Estimates
+from rl_training.selection.results import Estimates
 
 ITEMS = 34
 COLUMNS = {

@@ -10,9 +10,15 @@ from steering import steering_log
 
 from rl_training.core.errors import ConfigError
 from rl_training.data import TransitionDataset
-from rl_training.pipeline.candidates import Candidate, Facts, choose_candidates, is_clone, named_candidates
+from rl_training.pipeline.candidates import (
+    AlgorithmCandidate,
+    DatasetFacts,
+    choose_candidates,
+    is_clone,
+    named_candidates,
+)
 
-BROAD = Facts(
+BROAD = DatasetFacts(
     rows=20_000,
     episodes=100,
     is_discrete=False,
@@ -25,7 +31,7 @@ BROAD = Facts(
 )
 
 
-def names(candidates: list[Candidate]) -> list[str]:
+def names(candidates: list[AlgorithmCandidate]) -> list[str]:
     return [each.name for each in candidates]
 
 
@@ -118,7 +124,7 @@ def test_only_the_clone_of_all_episodes_counts_as_the_clone() -> None:
 
 def test_facts_are_those_of_the_data() -> None:
     log = steering_log(100)
-    facts = Facts.of(TransitionDataset.from_dict(log))
+    facts = DatasetFacts.of(TransitionDataset.from_dict(log))
     returns = log["rewards"].reshape(100, 25).sum(1)
     assert (facts.rows, facts.episodes, facts.is_discrete, facts.is_single_step) == (2500, 100, False, False)
     assert facts.returns == pytest.approx((returns.min(), returns.mean(), returns.max()), rel=1e-5)
@@ -126,7 +132,7 @@ def test_facts_are_those_of_the_data() -> None:
     edge = returns.max() - 0.1 * (returns.max() - returns.min())
     assert facts.near_best == pytest.approx((returns >= edge).mean())
     del log["rewards"]
-    assert not Facts.of(TransitionDataset.from_dict(log)).can_improve
+    assert not DatasetFacts.of(TransitionDataset.from_dict(log)).can_improve
 
 
 def test_equal_rewards_still_tell_something_where_episodes_end_early_or_late() -> None:
@@ -138,6 +144,6 @@ def test_equal_rewards_still_tell_something_where_episodes_end_early_or_late() -
         "terminals": ends,
         "timeouts": np.zeros(60, dtype=bool),
     }
-    assert Facts.of(TransitionDataset.from_dict(log)).rewards_differ
+    assert DatasetFacts.of(TransitionDataset.from_dict(log)).rewards_differ
     cut = {**log, "terminals": np.zeros(60, dtype=bool), "timeouts": ends}
-    assert not Facts.of(TransitionDataset.from_dict(cut)).rewards_differ
+    assert not DatasetFacts.of(TransitionDataset.from_dict(cut)).rewards_differ

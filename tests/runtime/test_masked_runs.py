@@ -198,7 +198,7 @@ def test_a_table_with_masks_is_answered_by_names(tmp_path: Path, command: Comman
     masks = ["--valid-action-columns", "ok_*", "--out", tmp_path, "--run-name", "mine"]
     answer = command("train", "discrete_cql", "--data", path, *flags, *masks, "total_timesteps=5")
     assert answer.code == 0, answer.err
-    assert "valid_actions say which are possible" in answer.out
+    assert "valid_actions mask the invalid ones" in answer.out
     found = command("predict", tmp_path / "mine", "--obs", path)
     assert found.code == 0, found.err
     lines = found.out.split()

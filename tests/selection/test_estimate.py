@@ -16,7 +16,8 @@ import rl_training
 from rl_training.core.errors import ConfigError, DatasetError
 from rl_training.data import TransitionDataset
 from rl_training.ope.fqe import FQE, default_gamma
-from rl_training.selection.estimate import Estimates, estimate
+from rl_training.selection.estimate import estimate
+from rl_training.selection.results import Estimates
 
 POLICIES = {"towards": towards, "away": away, "rest": rest}
 
@@ -39,7 +40,7 @@ def test_values_are_near_those_of_running_the_policies() -> None:
         assert found.value == pytest.approx(true_value(policy, log), abs=0.5), name
 
 
-def test_policies_get_their_words() -> None:
+def test_policies_get_their_verdicts() -> None:
     verdicts = {each.name: each.verdict for each in judged().policies}
     assert verdicts == {"towards": "better than the data", "away": "worse than the data", "rest": "not distinguishable"}
     assert judged().best == ("towards",)

@@ -20,13 +20,14 @@ from rl_training.core.errors import ConfigError
 from rl_training.core.spaces import BoxActions, SpaceSpec
 from rl_training.core.statistics import winners_curse
 from rl_training.data import TransitionDataset
-from rl_training.ope.fqe import EvaluationLog, FitOptions, OutOfTimeError
+from rl_training.ope.fqe import EvaluationLog, FitOptions, FitSettings, OutOfTimeError
 from rl_training.ope.verdicts import Verdict
 from rl_training.selection import claim as claiming
 from rl_training.selection.evaluation_data import data_given
 from rl_training.selection.ranking import _limit, shuffle_control
-from rl_training.selection.real_episodes import Prior, Pull, prior_from_values, spend_episodes
-from rl_training.selection.select import NO_TIME, Selection, preferred, select
+from rl_training.selection.real_episodes import Prior, Pull, RealEpisodes, prior_from_values
+from rl_training.selection.results import Selection
+from rl_training.selection.select import NO_TIME, preferred, select
 
 selecting = import_module("rl_training.selection.select")
 """The module; in its district, its name is that of the function."""
@@ -147,7 +148,7 @@ def test_a_policy_is_not_called_better_where_weights_contradict_the_fit(is_hones
         assert (claim.verdict, claim.reasons) == ("better than the data", ())
     else:
         assert claim.verdict == "cannot be judged"
-        assert claim.reasons[0].startswith("weights and the fit disagree beyond their intervals (0.4")
+        assert claim.reasons[0].startswith("importance sampling and FQE disagree beyond their intervals (0.4")
 
 
 def test_the_two_halves_share_no_episode() -> None:
@@ -236,7 +237,7 @@ def test_real_episodes_overrule_a_wrong_log() -> None:
     arms: dict[str, Any] = {"liked": _Arm(-50.0), "good": _Arm(-10.0), "bad": _Arm(-90.0)}
     prior = Prior({"liked": -20.0, "good": -40.0, "bad": -60.0}, spread=10.0)
     told: list[Pull] = []
-    rule, pulls = spend_episodes(arms, prior, 40, tell=told.append)
+    rule, pulls = RealEpisodes(40, arms, tell=told.append).spend(prior)
     assert pulls == told
     assert pulls[0].policy == "liked"
     assert pulls[-1].best == "good"
@@ -250,7 +251,7 @@ def test_real_episodes_overrule_a_wrong_log() -> None:
 
 def test_all_policies_meet_the_same_episodes() -> None:
     arms: dict[str, Any] = {"a": _Arm(0.0), "b": _Arm(0.0)}
-    spend_episodes(arms, Prior({"a": 0.0, "b": 0.0}, spread=10.0), 8)
+    RealEpisodes(8, arms).spend(Prior({"a": 0.0, "b": 0.0}, spread=10.0))
     for arm in arms.values():
         assert arm.seeds == list(range(10_000, 10_000 + len(arm.seeds)))
         assert arm.seeds
@@ -308,9 +309,9 @@ def test_a_ranking_by_the_length_of_episodes_is_left_and_told() -> None:
     log["rewards"] = np.ones_like(log["rewards"])
     data = data_given(log, [], None, is_held_out=True).log
     scaled = {f"{share:+.1f}": partial(_scaled, share) for share in np.linspace(-0.3, 0.9, 7)}
-    ranked = shuffle_control(scaled, dict.fromkeys(scaled, 0.0), data, FitOptions(**QUICK))
+    ranked = shuffle_control(scaled, dict.fromkeys(scaled, 0.0), data, FitSettings(FitOptions(**QUICK)))
     assert ranked is not None
-    control = shuffle_control(scaled, ranked.values, data, FitOptions(**QUICK))
+    control = shuffle_control(scaled, ranked.values, data, FitSettings(FitOptions(**QUICK)))
     assert control is not None
     assert control.correlation == pytest.approx(1)
     assert not control.passes

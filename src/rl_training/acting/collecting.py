@@ -1,4 +1,4 @@
-"""Collecting: how a run acts in its environments and where the transitions go."""
+"""Collecting: a policy acts in the environments of a run, and the transitions go to a buffer."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Stepper:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> bool:
-        """Go on where `state_dict` found the environments; false, with new episodes, where it did not know how."""
+        """Restore the environments; false, with new episodes, if their state could not be saved."""
         if state["snapshots"] is None:
             # Not from the seeds of before, or the run would see its first episodes again.
             self.restart(state["seed"] + self.envs.num_envs)
@@ -130,7 +130,7 @@ def _like(saved: torch.Tensor, own: NDArray[Any]) -> NDArray[Any]:
 
 
 def _refuse_broken(name: str, values: NDArray[Any], lengths: NDArray[Any]) -> None:
-    """Refuse what environments gave if it is not all finite numbers; `lengths` are those of the running episodes."""
+    """Refuse values of environments that are not finite; `lengths` are those of the running episodes."""
     # What is stored are 32 bits, which hold less. Comparisons with what is no number are false.
     if values.min() >= -LARGEST and values.max() <= LARGEST:
         return
@@ -151,7 +151,7 @@ class RunningStatistics:
         self.count, self.mean, self.squares = 0, np.zeros(width), np.zeros(width)
 
     def add(self, rows: NDArray[Any]) -> None:
-        """Take in some rows."""
+        """Add some rows."""
         if not len(rows):
             return
         total, shift = self.count + len(rows), rows.mean(0) - self.mean
@@ -166,11 +166,10 @@ class RunningStatistics:
 
     def state_dict(self) -> dict[str, Any]:
         """Count and sums."""
-        arrays = {"mean": self.mean, "squares": self.squares}
-        return {"count": self.count} | {name: torch.from_numpy(value.copy()) for name, value in arrays.items()}
+        return {"count": self.count, "mean": torch.tensor(self.mean), "squares": torch.tensor(self.squares)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         self.count, self.mean, self.squares = state["count"], state["mean"].numpy(), state["squares"].numpy()
 
 
@@ -191,10 +190,10 @@ class RewardScaler:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns of the running episodes, and their statistics."""
-        return {"returns": torch.from_numpy(self.returns.copy()), "statistics": self.statistics.state_dict()}
+        return {"returns": torch.tensor(self.returns), "statistics": self.statistics.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         self.returns = state["returns"].numpy().copy()
         self.statistics.load_state_dict(state["statistics"])
 
@@ -210,20 +209,20 @@ class Collector(Protocol):
         """Act, by uniform actions or by the policy with noise; the number of steps of the task that were taken."""
 
     def metrics(self) -> dict[str, float]:
-        """How the episodes went that ended since the last call; empty if none did."""
+        """Means over the episodes that ended since the last call; empty if none did."""
 
     def state_dict(self) -> dict[str, Any]:
         """All that `load_state_dict` needs, in tensors and plain values."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> bool:
-        """Go on where `state_dict` was called; false where new episodes had to begin."""
+        """Restore what `state_dict` returned; false if new episodes had to begin."""
 
     def close(self) -> None:
         """Release the environments."""
 
 
 class LocalCollector:
-    """Steps a vector environment in this process, fills the buffer, and remembers how episodes went."""
+    """Steps a vector environment in this process, fills the buffer, and records episodes."""
 
     def __init__(self, policy: Policy, stepper: Stepper, buffer: ReplayBuffer, *, normalize: bool = False) -> None:
         self.policy, self.stepper, self.buffer = policy, stepper, buffer
@@ -269,15 +268,12 @@ class LocalCollector:
         self._account(result)
         if self.statistics is not None:
             self.statistics.add(self._networks_see(result.next_obs[result.valid]))
-            self.policy.set_obs_statistics(*self._moments(self.statistics))
+            mean, std = self.statistics.moments()
+            # A mask at the beginning of observations stays as it is.
+            masked = slice(self.policy.spaces.mask_dim)
+            mean[masked], std[masked] = 0, 1
+            self.policy.set_obs_statistics(mean, std)
         return int(result.valid.sum())
-
-    def _moments(self, statistics: RunningStatistics) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation of observations so far; a mask at their beginning stays as it is."""
-        mean, std = statistics.moments()
-        masked = slice(self.policy.spaces.mask_dim)
-        mean[masked], std[masked] = 0, 1
-        return mean, std
 
     def _explore(self, obs: Tensor, noise: float) -> Acted:
         try:
@@ -301,9 +297,8 @@ class LocalCollector:
         self.lengths += result.valid
         for slot in np.flatnonzero(result.ends & result.valid):
             success = result.successes[slot]
-            self.episodes.append(
-                (float(self.returns[slot]), int(self.lengths[slot]), None if success is None else bool(success))
-            )
+            ended = float(self.returns[slot]), int(self.lengths[slot]), None if success is None else bool(success)
+            self.episodes.append(ended)
             self.returns[slot], self.lengths[slot] = 0, 0
 
     def metrics(self) -> dict[str, float]:
@@ -312,26 +307,23 @@ class LocalCollector:
             return {}
         returns, lengths, successes = zip(*self.episodes, strict=True)
         self.episodes = []
-        report = {
-            "episodes": len(returns),
-            "return_mean": float(np.mean(returns)),
-            "length_mean": float(np.mean(lengths)),
-        }
-        return report if None in successes else report | {"success_rate": float(np.mean(successes))}
+        means = {"return_mean": returns, "length_mean": lengths}
+        means |= {} if None in successes else {"success_rate": successes}
+        return {"episodes": len(returns), **{name: float(np.mean(values)) for name, values in means.items()}}
 
     def state_dict(self) -> dict[str, Any]:
         """Environments and running episodes, in tensors and plain values."""
         return {
             "stepper": self.stepper.state_dict(),
-            "returns": torch.from_numpy(self.returns.copy()),
-            "lengths": torch.from_numpy(self.lengths.copy()),
+            "returns": torch.tensor(self.returns),
+            "lengths": torch.tensor(self.lengths),
             "episodes": [list(episode) for episode in self.episodes],
             "statistics": None if self.statistics is None else self.statistics.state_dict(),
             "scaler": None if self.scaler is None else self.scaler.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> bool:
-        """Go on where `state_dict` found the collector; false where new episodes had to begin."""
+        """Restore what `state_dict` returned; false if new episodes had to begin."""
         self.last_step = None
         self.episodes = [(value, length, success) for value, length, success in state["episodes"]]
         if self.statistics is not None:

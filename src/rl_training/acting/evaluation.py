@@ -19,7 +19,7 @@ from rl_training.data import LONGEST_EPISODE, endless_episode
 from rl_training.envs import make_vector_env, space_spec
 
 EVAL_SEED = 10_000
-"""Episode k of an evaluation starts from seed EVAL_SEED + k, so every policy is judged on the same episodes."""
+"""Episode k of an evaluation starts from seed EVAL_SEED + k, so every policy is evaluated on the same episodes."""
 
 
 class Acting(TypedDict, total=False):
@@ -53,7 +53,7 @@ class EvaluationResult:
     successes: tuple[bool, ...] | None = None
     """Whether each episode ended in success, where the task says so."""
     notes: tuple[str, ...] = ()
-    """What one should know about these numbers."""
+    """Remarks about these numbers."""
 
     def metrics(self) -> dict[str, float]:
         """Mean and standard deviation of returns, the share of successes and the D4RL score where the task has them."""
@@ -94,8 +94,9 @@ def evaluate_policy(
 ) -> EvaluationResult:
     """Run episodes with fixed seeds in a vector environment, on raw reward; draws nothing from training's generator.
 
-    A function in place of a policy gives actions as networks do: in [-1, 1], or choices from 0 on. It gets observations
-    on `device`, while a policy has a device of its own. A policy that is not to be `deterministic` samples its actions.
+    A function in place of a policy gives actions as networks do: in [-1, 1], or discrete actions from 0. It gets
+    observations on `device`, while a policy has a device of its own. If not `deterministic`, a policy samples its
+    actions.
     `watch` is called with the vector environment before every step, and when an episode has ended.
     An episode of more than `max_steps` is an error.
     """
@@ -139,7 +140,7 @@ def evaluate_policy(
 def _fitted(
     policy: Policy, envs: Any, env_id: str, *, deterministic: bool
 ) -> tuple[Callable[[Tensor], Tensor], tuple[str, ...]]:
-    """A policy's actions as these environments take them, and what there is to say about them."""
+    """A policy's actions as these environments take them, and notes about differences."""
     spaces = space_spec(envs.envs[0])
     differ = policy.spaces.check_env(spaces, env_id)
     act = partial(policy.act, deterministic=deterministic)
@@ -191,17 +192,14 @@ REFERENCE_RETURNS: dict[str, tuple[float, float]] = {
 def reference_returns(task: str) -> tuple[float, float] | None:
     """Random and expert returns of a D4RL task, or of its Gymnasium environment; None if there are none."""
     name = task.lower()
-    if name in REFERENCE_RETURNS:
-        return REFERENCE_RETURNS[name]
-    # Hopper-v4, hopper-medium-v2, AdroitHandDoor-v1: the family is what the score depends on.
+    # Hopper-v4, hopper-medium-v2, AdroitHandDoor-v1: the score depends on the family.
     family = re.split(r"[-_]", name.removeprefix("adroithand"))[0]
-    return REFERENCE_RETURNS.get(family)
+    return REFERENCE_RETURNS.get(name, REFERENCE_RETURNS.get(family))
 
 
 def normalized_score(task: str, value: float) -> float | None:
     """The score of a return on a task, or None where the task has no reference returns."""
-    reference = reference_returns(task)
-    if reference is None:
+    if (reference := reference_returns(task)) is None:
         return None
     random, expert = reference
     return 100 * (value - random) / (expert - random)

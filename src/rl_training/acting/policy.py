@@ -1,4 +1,4 @@
-"""Acting: from observations to actions in the environment's units. Collecting, evaluation and prediction use it."""
+"""Policies: observations to actions in the environment's units, for collecting, evaluation and prediction."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rl_training.models import Model
 
 
 class Policy(nn.Module):
-    """From native observations (B, obs_dim) to native actions, (B, action_dim) or choices (B,).
+    """From native observations (B, obs_dim) to native actions, (B, action_dim), or discrete actions (B,).
 
     It consists of the networks, the statistics that observations are normalised with, and the spaces. It has neither
     target networks nor optimisers. A policy with a memory between steps would take it as a further argument of
@@ -103,7 +103,7 @@ class Policy(nn.Module):
         return self._acted(self.spaces.action.perturb(drawn, noise, self.spaces.mask_of(obs)), extras)
 
     def sample(self, obs: Tensor) -> Acted:
-        """Uniform actions, whatever is observed; of choices, only those that are possible."""
+        """Uniform actions, whatever is observed; of discrete actions, only the valid ones."""
         return self._acted(self.spaces.action.sample(len(obs), self.spaces.mask_of(obs)), {})
 
     def _acted(self, drawn: Tensor, extras: Batch) -> Acted:

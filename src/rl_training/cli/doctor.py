@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def doctor(as_json: JsonOption = False) -> None:
-    """Say what this machine offers to training, how fast it is, and what is missing; takes about ten seconds."""
+    """Describe this machine, measure its speed, and say what is missing; takes about ten seconds."""
     from rl_training.core.machine import configure_machine
     from rl_training.diagnostics import advise, examine, measure
 

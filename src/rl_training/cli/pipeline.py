@@ -82,7 +82,7 @@ def pipeline(
     if out is None:
         raise ConfigError("--out is required: the folder for everything that the pipeline makes")
     count = worker_count(workers)
-    with shown(quiet=quiet, as_json=as_json, rest="where it was stopped") as display:
+    with shown(quiet=quiet, as_json=as_json) as display:
         result = run_pipeline(options, out, workers=count, ray=ray, watcher=display, began=began)
     if as_json:
         print_json({"out": str(out), **result.to_plain(), "seconds": result.seconds})

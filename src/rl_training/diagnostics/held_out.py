@@ -20,10 +20,10 @@ CHUNK = 512
 def diagnose(algorithm: Algorithm, dataset: TransitionDataset, *, seed: int = 0) -> dict[str, float]:
     """Held-out losses, action distance and, for algorithms with critics, TD error and predicted values.
 
-    Of choices, the distance is the share of agreement, and beside it the mean probability of the logged choices.
-    Values are the smallest of the critics at the policy's own action; `td_error` is the mean square of their
-    one-step inconsistency. `initial_value` is what they predict of the discounted return, on transformed rewards;
-    `initial_return` is what the logged episodes had of it. Neither is a substitute for a rollout.
+    For discrete actions, the distance is the share of agreement; the mean probability of logged actions is added.
+    Values are the minimum over the critics at the policy's own action; `td_error` is the mean square of their
+    one-step inconsistency. `initial_value` is their prediction of the discounted return, on transformed rewards;
+    `initial_return` is that of the logged episodes. Neither is a substitute for a rollout.
     """
     dataset = dataset.to(algorithm.obs_mean.device)
     if algorithm.annotates:
@@ -43,7 +43,7 @@ def diagnose(algorithm: Algorithm, dataset: TransitionDataset, *, seed: int = 0)
 
 
 def _average(report: Callable[[Batch], Metrics], dataset: TransitionDataset) -> dict[str, float]:
-    """Means over all rows of what a function reports on batches of them."""
+    """Means over all rows of the metrics that a function reports on batches."""
     totals: dict[str, float] = {}
     for start in range(0, len(dataset), CHUNK):
         batch = {name: value[start : start + CHUNK] for name, value in dataset.fields.items()}
@@ -70,7 +70,7 @@ def _measure(algorithm: Algorithm, batch: Batch) -> Metrics:
 
 @torch.no_grad()
 def _probability(algorithm: Algorithm, batch: Batch) -> Metrics:
-    """The mean probability of the logged choices; that of continuous actions would be a density, which has a unit."""
+    """The mean probability of logged discrete actions; a density of continuous actions would have a unit."""
     if algorithm.action_space.kind != "discrete":
         return {}
     log_probs = algorithm.model.log_probs(algorithm.normalize(batch["obs"]), batch["actions"])

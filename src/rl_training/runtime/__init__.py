@@ -40,25 +40,12 @@ from rl_training.runtime.run_options import (
     read_saved_config,
 )
 from rl_training.runtime.schedules import ScheduleSpec, resolve_schedule_value
-from rl_training.runtime.train import (
-    defining_options,
-    find_same,
-    resume,
-    train,
-    train_missing,
-    train_or_resume,
-)
+from rl_training.runtime.train import defining_options, find_same, resume, train, train_missing, train_or_resume
 from rl_training.runtime.trainer import Session, TrainerState, TrainResult
 from rl_training.storage import fetch_run
 
 if TYPE_CHECKING:
-    from rl_training.policies import (
-        SavedPolicy,
-        collect,
-        evaluate,
-        load_policy,
-        predict,
-    )
+    from rl_training.policies import SavedPolicy, collect, evaluate, load_policy, predict
     from rl_training.policies.export import Export, export_policy
 
 __all__ = [
@@ -91,9 +78,7 @@ def trainer_for(algo: str) -> Callable[..., TrainResult]:
         return train(bound, **options)
 
     train_algorithm.__name__ = train_algorithm.__qualname__ = f"train_{algo}"
-    train_algorithm.__doc__ = (
-        f"Train {ALGORITHMS[algo].__name__} from a config: a TrainConfig, a path or a packaged name."
-    )
+    train_algorithm.__doc__ = f"Train {ALGORITHMS[algo].__name__} from a config: a TrainConfig, a path or a name."
     return train_algorithm
 
 

@@ -1,4 +1,4 @@
-"""Which updates of a run are eager and which are compiled, and the process that compiles while a run begins eager."""
+"""The switch from eager to compiled updates, and the process that compiles beside an eager run."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Compiling:
             self._start_helper(batch)
 
     def _switch(self, batch: Batch) -> None:
-        """Compile, or go on eager for good and say why; a run that must be compiled fails instead."""
+        """Compile, or stay eager for good with a warning; a run that must be compiled fails instead."""
         self.close()
         self.is_compiled, must = True, self.state.compiled_from == 0
         try:

@@ -1,4 +1,4 @@
-"""Code of the user's own that fails: its traceback goes to a log, and the run is saved where that is possible."""
+"""Failing environments and callbacks: the traceback goes to a log, and the run is saved if possible."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import tempfile
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -17,7 +17,6 @@ from rl_training.core.user_code import own_code_failed, resume_command
 from rl_training.runtime.saving import save_latest
 
 if TYPE_CHECKING:
-    from rl_training.runtime.callbacks import Callback
     from rl_training.runtime.trainer import Session
 
 LOG = "error.log"
@@ -37,44 +36,35 @@ def log_trace(error: UserError, path: Path | None = None) -> None:
     """Add the traceback that an error carries to a log, by default a new one among the temporary files, once."""
     if not error.trace:
         return
-    if path is not None and not os.access(path.parent, os.W_OK):
-        path = None
-    text = f"{datetime.now().astimezone().isoformat(timespec='seconds')} {error}\n{error.trace}\n"
-    if path is None:
-        with tempfile.NamedTemporaryFile(
-            "w", prefix="rl-training-", suffix=".log", delete=False, encoding="utf-8"
-        ) as file:
-            file.write(text)
-            path = Path(file.name)
-    else:
-        with path.open("a", encoding="utf-8") as log:
-            log.write(text)
+    if path is None or not os.access(path.parent, os.W_OK):
+        descriptor, name = tempfile.mkstemp(prefix="rl-training-", suffix=".log")
+        os.close(descriptor)
+        path = Path(name)
+    with path.open("a", encoding="utf-8") as log:
+        log.write(f"{datetime.now().astimezone().isoformat(timespec='seconds')} {error}\n{error.trace}\n")
     error.trace, error.remarks = "", (*error.remarks, f"the traceback is in {path}")
 
 
 @contextmanager
 def faults_recorded(session: Session) -> Iterator[None]:
-    """Log what fails in environments and callbacks of a run, save the run, and say how to go on with it.
+    """Log what fails in environments and callbacks of a run, save the run, and name the command that resumes it.
 
-    What a callback raises is raised on as it is: the program that the callback belongs to may wait for it.
+    An error raised by a callback is passed on unchanged: the calling program may wait for it.
     """
     try:
         yield
-    except UserCodeError as error:
-        log_trace(error, session.run.path / LOG)
-        error.remarks = (*error.remarks, *_saved(session))
-        raise
     except (Exception, SystemExit) as error:
-        fault = _fault_of_callback(session, error)
+        fault = error if isinstance(error, UserCodeError) else _fault_of_callback(session, error)
         if fault is not None:
             log_trace(fault, session.run.path / LOG)
-            fault.remarks = (*fault.remarks, *_saved(session))
+            fault.remarks = (*fault.remarks, _save(session), f"resume with: {resume_command(session.run.path)}")
+        if fault is not None and fault is not error:
             _add_note(error, str(fault))
         raise
 
 
 def _fault_of_callback(session: Session, error: BaseException) -> UserCodeError | None:
-    """The words for a callback of the user's own that raised; None if something else did."""
+    """The error for a user's callback that raised; None if something else did."""
     own = [each for each in session.callbacks if not type(each).__module__.startswith("rl_training.")]
     for frame, _ in traceback.walk_tb(error.__traceback__):
         first = frame.f_locals.get(next(iter(frame.f_code.co_varnames), ""))
@@ -92,17 +82,12 @@ def _add_note(error: BaseException, note: str) -> None:
         warnings.warn(note, stacklevel=2)
 
 
-def _saved(session: Session) -> tuple[str, str]:
-    """Save a run in which code of the user's own has failed; what was saved, and how to go on."""
-    return _save(session), f"go on with: {resume_command(session.run.path)}"
-
-
 def _save(session: Session) -> str:
-    """Save a run in which code of the user's own has failed; what was saved, in words."""
-    if session.is_going_back:
+    """Save a run in which code of the user's own has failed; a text about the outcome."""
+    if session.is_rolling_back:
         return "the last checkpoint stays, since the run was going back to an earlier one"
-    if session.before_events is not None:
-        session.before_events.restore(session)
+    if session.undo_events is not None:
+        session.undo_events()
         session.state.events_due = True
     try:
         save_latest(session)
@@ -111,36 +96,27 @@ def _save(session: Session) -> str:
     return f"the run is saved at timestep {session.state.global_step}"
 
 
-class BeforeEvents:
-    """What log lines, evaluations and callbacks change in a run, as it was before they began."""
+def _undo(session: Session) -> Callable[[], None]:
+    """A function that undoes the changes of log lines, evaluations and callbacks from here on."""
+    metrics = session.last_metrics, session.best_metrics
+    parts: list[Any] = [session.state, session.window, session.guards, session.fine_tuning, *session.callbacks]
+    states = [(part, part.state_dict()) for part in parts if part is not None]
 
-    def __init__(self, session: Session) -> None:
-        self.state, self.window = session.state.state_dict(), session.window.state_dict()
-        self.metrics, self.guards = (session.last_metrics, session.best_metrics), session.guards.state_dict()
-        self.tuning = None if session.fine_tuning is None else session.fine_tuning.state_dict()
-        self.callbacks: list[tuple[Callback, dict[str, Any]]] = [
-            (each, each.state_dict()) for each in session.callbacks
-        ]
+    def undo() -> None:
+        session.last_metrics, session.best_metrics = metrics
+        for part, state in states:
+            part.load_state_dict(state)
 
-    def restore(self, session: Session) -> None:
-        """Undo the events that have begun: a resumed run makes them again."""
-        session.state.load_state_dict(self.state)
-        session.window.load_state_dict(self.window)
-        session.last_metrics, session.best_metrics = self.metrics
-        session.guards.load_state_dict(self.guards)
-        if session.fine_tuning is not None and self.tuning is not None:
-            session.fine_tuning.load_state_dict(self.tuning)
-        for callback, state in self.callbacks:
-            callback.load_state_dict(state)
+    return undo
 
 
 @contextmanager
 def repeat_on_resume(session: Session) -> Iterator[None]:
-    """Around the events after a block: if one of them fails, a resumed run makes all of them again."""
+    """If an event after a block fails, a resumed run repeats all of them."""
     state, config = session.state, session.config
     intervals = (config.log_interval, config.checkpoint_interval, session.options.controls.eval_interval)
     passed = [each for each in intervals if each is not None and state.global_step // each > state.event_step // each]
     if passed or session.plan.is_over(state) or state.should_stop:
-        session.before_events = BeforeEvents(session)
+        session.undo_events = _undo(session)
     yield
-    session.before_events = None
+    session.undo_events = None

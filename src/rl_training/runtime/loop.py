@@ -6,11 +6,11 @@ import math
 import time
 
 from rl_training.core.errors import DivergedError
-from rl_training.diagnostics import LOWER, Alarm
+from rl_training.diagnostics import LOWER, GuardAlarm
 from rl_training.runtime.faults import faults_recorded, repeat_on_resume
 from rl_training.runtime.fine_tuning import FineTuning
 from rl_training.runtime.progress import introduce_disk_use
-from rl_training.runtime.saving import answer, rolled_back, save, save_latest
+from rl_training.runtime.saving import respond, rolled_back, save, save_latest
 from rl_training.runtime.trainer import Session, TrainResult
 from rl_training.storage import write_json
 
@@ -30,7 +30,7 @@ def train_session(session: Session) -> TrainResult:
 def run_loop(session: Session) -> None:
     """The training loop: learn while updates are due, else act."""
     state, plan = session.state, session.plan
-    # A run that goes on has not ended, whatever it said before.
+    # A resumed run has not ended, whatever its result says.
     (session.run.path / "result.json").unlink(missing_ok=True)
     introduce_disk_use(session)
     for callback in session.callbacks:
@@ -53,18 +53,18 @@ def run_loop(session: Session) -> None:
 
 
 def _collect(session: Session) -> bool:
-    """Step all environments once; false if networks that have diverged could not act, and the run went back."""
+    """Step all environments once; false if diverged networks could not act, and the run went back."""
     try:
         session.collect()
     except DivergedError as error:
-        answer(session, Alarm("actions", math.nan, 0.0, str(error), "training has diverged", LOWER))
+        respond(session, GuardAlarm("actions", math.nan, 0.0, str(error), "training has diverged", LOWER))
         evaluate_initial_policy(session)
         return False
     return True
 
 
 def finish_block(session: Session) -> None:
-    """What comes after a block, all of it; if something in it fails, all of it comes again in a resumed run."""
+    """Run all events after a block; if one fails, a resumed run repeats all of them."""
     with repeat_on_resume(session):
         after_block(session)
 
@@ -75,14 +75,16 @@ def after_block(session: Session) -> None:
     if plan.updates_per_epoch is not None:
         state.epoch = state.update_count // plan.updates_per_epoch
     if state.interrupted and step >= plan.pretrain and plan.updates_due(state):
-        # In the middle of a round: the events at its end happen when the run is resumed.
+        # In the middle of a round: the events at its end follow when the run is resumed.
         save_latest(session)
         return
     ended = plan.is_over(state)
     logs, saves = (_passed(session, each) for each in (session.config.log_interval, session.config.checkpoint_interval))
-    evaluates = _passed(session, session.options.controls.eval_interval) or _goes_online(session)
+    # Pretraining has just ended.
+    goes_online = session.fine_tuning is not None and state.event_step < plan.pretrain <= step
+    evaluates = _passed(session, session.options.controls.eval_interval) or goes_online
     state.event_step = step
-    # A callback may have asked for the end; the last policy is evaluated all the same.
+    # Evaluate the final policy even if a callback stopped the run.
     evaluates = evaluates or (state.should_stop and not state.interrupted)
     if plan.limit_reason is not None and plan.is_used_up(state):
         state.request_stop(plan.limit_reason)
@@ -90,7 +92,7 @@ def after_block(session: Session) -> None:
         # The run is at an earlier timestep, perhaps before its first one.
         evaluate_initial_policy(session)
         return
-    # When a run is interrupted is chance: what it saves then is no checkpoint to go back to.
+    # The moment of an interruption is arbitrary: its checkpoint is not one for rollbacks.
     is_due = saves or ended or (state.should_stop and not state.interrupted)
     if is_due and rolled_back(session, session.find_broken()):
         evaluate_initial_policy(session)
@@ -99,7 +101,7 @@ def after_block(session: Session) -> None:
 
 
 def _log_and_evaluate(session: Session, *, logs: bool, evaluates: bool) -> bool:
-    """What is due of the two; whether a guard took the run back to an earlier checkpoint."""
+    """Log and evaluate as due; true if a guard took the run back to an earlier checkpoint."""
     state = session.state
     if logs and log(session):
         return True
@@ -118,16 +120,10 @@ def _passed(session: Session, interval: int | None) -> bool:
     return interval is not None and state.global_step // interval > state.event_step // interval
 
 
-def _goes_online(session: Session) -> bool:
-    """Whether pretraining has just ended."""
-    state = session.state
-    return session.fine_tuning is not None and state.event_step < session.plan.pretrain <= state.global_step
-
-
 def log(session: Session) -> bool:
-    """Write the averages of the updates since the last line, and how the episodes since then went.
+    """Write the averages over the updates and the episodes since the last line.
 
-    Guards look at them; whether one took the run back to an earlier checkpoint.
+    Guards check them; true if one took the run back to an earlier checkpoint.
     """
     state, passed = session.state, max(time.perf_counter() - session.clock, 1e-9)
     broken = session.find_broken()
@@ -139,7 +135,7 @@ def log(session: Session) -> bool:
         if rollout and session.plan.exploration_schedule is not None:
             rollout["exploration_noise"] = session.plan.exploration_at(state)
         if rollout:
-            session.run.write_metrics("rollout", {**session.counters(), **rollout})
+            session.write_row("rollout", rollout)
     metrics |= state.drain_log(metrics)
     session.mark_time()
     session.run.write_metrics("train", metrics)
@@ -158,26 +154,20 @@ def evaluate_now(session: Session) -> None:
         return
     session.last_metrics = session.counters() | {name: value for row in rows.values() for name, value in row.items()}
     for kind, row in rows.items():
-        session.run.write_metrics(kind, {**session.counters(), **row})
+        session.write_row(kind, row)
     if session.fine_tuning is not None and state.global_step >= session.plan.pretrain:
         session.fine_tuning.add(session.last_metrics)
     is_best = _keep_best(session)
-    _tell_of_evaluation(session)
-    if is_best:
-        save(session, "best.pt")
-    session.clock += time.perf_counter() - started
-
-
-def _tell_of_evaluation(session: Session) -> None:
-    """Call the callbacks; what they log belongs to this evaluation, not to the updates since the last row."""
-    state = session.state
+    # Numbers that callbacks log here belong to this evaluation, not to the updates since the last row.
     since_last_row, state.logged = state.logged, {}
     for callback in session.callbacks:
         callback.on_eval_end(state, session.last_metrics)
-    own = state.drain_log(session.last_metrics)
-    if own:
-        session.run.write_metrics("callback", {**session.counters(), **own})
+    if own := state.drain_log(session.last_metrics):
+        session.write_row("callback", own)
     state.logged = since_last_row
+    if is_best:
+        save(session, "best.pt")
+    session.clock += time.perf_counter() - started
 
 
 def evaluate_initial_policy(session: Session) -> None:
@@ -190,7 +180,7 @@ def evaluate_initial_policy(session: Session) -> None:
 
 
 def _keep_best(session: Session) -> bool:
-    """Whether the last evaluation is better than all before it; if so, it is remembered."""
+    """True if the last evaluation is the best so far; its score is then remembered."""
     if session.best_metric is None or session.best_metric[0] not in session.last_metrics:
         return False
     name, mode = session.best_metric
@@ -203,10 +193,10 @@ def _keep_best(session: Session) -> bool:
 
 
 def finish(session: Session) -> TrainResult:
-    """Write what callbacks logged last, the buffer as a dataset if asked for, and the result."""
+    """Write the last numbers of callbacks, the buffer as a dataset if configured, and the result."""
     state, run = session.state, session.run
     if state.logged and not state.interrupted:
-        run.write_metrics("callback", {**session.counters(), **state.drain_log(())})
+        session.write_row("callback", state.drain_log(()))
     result = TrainResult(
         run_dir=run.path,
         checkpoint_path=run.checkpoints / "latest.pt",
@@ -221,7 +211,7 @@ def finish(session: Session) -> TrainResult:
     )
     if session.store is not None and session.options.online.save_replay and not state.interrupted:
         session.store.export(run.path / "replay.npz", session.spaces)
-    # The last file of a run: who finds it takes the run for one that has ended.
+    # The last file of a run: a run that has it counts as ended.
     write_json(run.path / "result.json", {**session.counters(), "best_step": state.best_step, **result.to_plain()})
     for callback in session.callbacks:
         callback.on_train_end(state)

@@ -1,4 +1,4 @@
-"""When a run acts, learns, evaluates and saves, by counters alone, and how rates change."""
+"""The plan of a run by counters alone, and schedules of learning rates and exploration."""
 
 from __future__ import annotations
 
@@ -110,12 +110,10 @@ class Plan:
 
     def exploration_at(self, state: TrainerState) -> float:
         """How much noise the next step of the environments is taken with."""
-        if self.exploration_schedule is None:
-            return self.exploration_noise
-        total, base = self.total - self.pretrain, self.exploration_noise
-        return resolve_schedule_value(
-            self.exploration_schedule, step=state.env_steps, total_steps=total, base_value=base
-        )
+        schedule, noise, total = self.exploration_schedule, self.exploration_noise, self.total - self.pretrain
+        if schedule is None:
+            return noise
+        return resolve_schedule_value(schedule, step=state.env_steps, total_steps=total, base_value=noise)
 
     def is_learning(self, state: TrainerState) -> bool:
         """Whether transitions that come count for updates."""
@@ -131,7 +129,7 @@ def make_plan(config: TrainConfig, options: RunOptions, algorithm: Algorithm, ro
         return Plan(limit, limit, limit, limit_reason=reason, updates_per_epoch=updates_per_epoch)
     num_envs, pretrain, warmup = config.num_envs or 1, online.offline_pretrain_updates, controls.warmup_steps
     if warmup is None:
-        # A policy that has learned already fills the buffer better than chance does.
+        # A pretrained policy fills the buffer better than random actions do.
         warmup = 0 if pretrain or online.initial_checkpoint is not None else online.learning_starts
     ratio = None if online.counts_rounds else online.update_to_data or 1.0
     frequency, updates = online.train_frequency or 1, online.gradient_updates_per_step or 1

@@ -22,7 +22,7 @@ if sys.platform != "win32":
 NAME = ".lock"
 ATTEMPTS = 5
 CANNOT_LOCK = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
-"""What file systems answer that have no locks."""
+"""Errors of file systems without locks."""
 
 
 class RunLock:
@@ -79,8 +79,10 @@ class RunLock:
             os.close(self.descriptor)
 
     def _open(self) -> int | None:
+        if sys.platform == "win32":
+            return None
         path, holder = self.folder / NAME, {}
-        for _ in range(ATTEMPTS if sys.platform != "win32" else 0):
+        for _ in range(ATTEMPTS):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
             try:
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -91,23 +93,19 @@ class RunLock:
             except OSError as error:
                 if error.errno in CANNOT_LOCK:
                     os.close(descriptor)
-                    warnings.warn(
-                        f"{path}: {error.strerror}: nothing keeps a second process off this run", stacklevel=5
-                    )
+                    warnings.warn(f"{path}: {error.strerror}: nothing keeps another process off this run", stacklevel=5)
                     return None
                 if error.errno not in (errno.EACCES, errno.EAGAIN):
                     os.close(descriptor)
                     raise
                 holder = _holder(descriptor)
             os.close(descriptor)
-            # Whoever only looks whether there is a lock has it for a moment.
+            # A process that only tests the lock holds it for a moment.
             time.sleep(0.02)
-        if sys.platform != "win32":
-            raise ConfigError(_refusal(self.folder, holder))
-        return None
+        raise ConfigError(_refusal(self.folder, holder))
 
     def _sign(self, descriptor: int) -> None:
-        """Write down who has the lock; whoever had it on another machine may have it still."""
+        """Record the owner; an owner on another machine may still be alive."""
         before, host = _holder(descriptor), socket.gethostname()
         if before.get("host", host) != host:
             who = f"process {before.get('pid')} on {before['host']}"

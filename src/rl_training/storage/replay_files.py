@@ -1,4 +1,4 @@
-"""A replay buffer on disk: each checkpoint adds the rows that came since the one before."""
+"""A replay buffer on disk: each checkpoint adds the rows since the last one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where metrics go beside `metrics.jsonl`: TensorBoard, MLflow, W&B. Nothing is sent that the run was not asked for."""
+"""Sinks of metrics beside `metrics.jsonl`: TensorBoard, MLflow, W&B. Nothing is sent unless an option asks for it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from rl_training.core.errors import ConfigError, StorageError, import_extra, nea
 from rl_training.core.files import writing
 
 Ending = Literal["finished", "failed", "interrupted"]
-"""How a run ended, as far as this process knows."""
+"""The end of a run, as far as this process knows."""
 
 
 class About(NamedTuple):
-    """What sinks are told about a run."""
+    """A run as sinks get to know it."""
 
     run_id: str
     folder: Path
@@ -38,8 +38,8 @@ class About(NamedTuple):
 class Sink:
     """Takes rows of metrics.
 
-    A failure does not end the run: a warning says so once, and the sink is switched off. Only files of the run itself
-    that cannot be written are an error.
+    A failure does not end the run: the sink is switched off with a warning. Only files of the run itself that cannot
+    be written are an error.
     """
 
     name = ""
@@ -51,24 +51,24 @@ class Sink:
 
     def start(self, about: About) -> None:
         """Begin to take rows of a run."""
-        with self._switched_off_if_it_fails():
+        with self._lenient():
             self._start(about)
 
     def write(self, kind: str, metrics: Mapping[str, Any]) -> None:
         """Take the numbers in the row of one event, which has its timestep as `global_step`."""
         if self.is_on:
-            with self._switched_off_if_it_fails():
+            with self._lenient():
                 self._send(numbers(kind, metrics), metrics["global_step"])
 
     def close(self, ending: Ending) -> None:
         """Send what is left; nothing is written after that."""
         if self.is_on:
-            # An error that ends the run says more than what follows from it here.
-            with self._switched_off_if_it_fails(warns=sys.exc_info()[1] is None):
+            # An error that ends the run says more than one that follows from it here.
+            with self._lenient(warns=sys.exc_info()[1] is None):
                 self._finish(ending)
 
     @contextmanager
-    def _switched_off_if_it_fails(self, *, warns: bool = True) -> Iterator[None]:
+    def _lenient(self, *, warns: bool = True) -> Iterator[None]:
         try:
             yield
         except StorageError:
@@ -79,14 +79,11 @@ class Sink:
                 text = f"the sink {self.name} is switched off: {_reason(error)}; metrics.jsonl has every row"
                 warnings.warn(text, stacklevel=5)
 
-    def _start(self, about: About) -> None:
-        pass
+    def _start(self, about: About) -> None: ...
 
-    def _send(self, row: Mapping[str, float], step: int) -> None:
-        raise NotImplementedError
+    def _send(self, row: Mapping[str, float], step: int) -> None: ...
 
-    def _finish(self, ending: Ending) -> None:
-        raise NotImplementedError
+    def _finish(self, ending: Ending) -> None: ...
 
 
 class TensorBoardSink(Sink):
@@ -99,14 +96,14 @@ class TensorBoardSink(Sink):
         self._writer: Any = None
 
     def _send(self, row: Mapping[str, float], step: int) -> None:
+        if self._writer is None:
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError:
+                self.is_on = False
+                return
         with writing(self._folder):
-            if self._writer is None:
-                try:
-                    from torch.utils.tensorboard import SummaryWriter
-                except ImportError:
-                    self.is_on = False
-                    return
-                self._writer = SummaryWriter(str(self._folder))
+            self._writer = self._writer or SummaryWriter(str(self._folder))
             for name, value in row.items():
                 self._writer.add_scalar(name, value, step)
 
@@ -140,7 +137,8 @@ class MLflowSink(Sink):
     def _start(self, about: About) -> None:
         self._mlflow = _import_mlflow()
         self._client = self._mlflow.MlflowClient()
-        self._id = about.ids["mlflow"] = self._reopen(about.ids.get("mlflow")) or self._create(about)
+        known = about.ids.get("mlflow")
+        self._id = about.ids["mlflow"] = known if known and self._reopen(known) else self._create(about)
 
     def _send(self, row: Mapping[str, float], step: int) -> None:
         now, new = int(time.time() * 1000), self._mlflow.entities.Metric
@@ -148,23 +146,21 @@ class MLflowSink(Sink):
 
     def _finish(self, ending: Ending) -> None:
         status = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}[ending]
-        # MLflow prints where the run is to be seen; what a command prints may be JSON.
+        # MLflow prints the address of the run; the output of a command may be JSON.
         with redirect_stdout(io.StringIO()):
             self._client.set_terminated(self._id, status)
 
-    def _reopen(self, known: str | None) -> str | None:
-        """Resume a run; None if there is none of this id where metrics go now."""
-        if known is None:
-            return None
+    def _reopen(self, known: str) -> bool:
+        """Resume a run; false if there is none of this id where metrics go now."""
         try:
-            is_there = self._client.get_run(known).info.lifecycle_stage == "active"
+            is_there: bool = self._client.get_run(known).info.lifecycle_stage == "active"
         except self._mlflow.exceptions.MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise
-            return None
+            return False
         if is_there:
             self._client.update_run(known, status="RUNNING")
-        return known if is_there else None
+        return is_there
 
     def _create(self, about: About) -> str:
         """A new run with the options as parameters, which MLflow keeps as they were first."""
@@ -302,7 +298,7 @@ def _text(value: Any) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """What went wrong, in a sentence: the error of the system beneath those of libraries, or else the error itself."""
+    """The cause of an error in a sentence: the system's error beneath those of libraries, or else the error itself."""
     each: BaseException | None = error
     while each is not None:
         if isinstance(each, OSError) and each.strerror:

@@ -1,4 +1,4 @@
-"""Whose run a checkpoint is of: code that a checkpoint from elsewhere names is not imported unasked.
+"""Which checkpoints are trusted. Code named by any other is imported only with consent.
 
 A run that `train` began on this machine is in the user's own index, a file under the user's state folder. No field of a
 checkpoint can say that it is one of them.
@@ -20,7 +20,7 @@ INDEX = "runs.jsonl"
 
 
 def state_folder() -> Path:
-    """Where programs of this user keep what they remember."""
+    """The folder for state files of this user."""
     for name in ("XDG_STATE_HOME", "LOCALAPPDATA"):
         if Path(os.environ.get(name, "")).is_absolute():
             return Path(os.environ[name]) / "rl-training"
@@ -57,7 +57,7 @@ def is_own_run(run_dir: Path) -> bool:
 
 
 def check_trust(config: Mapping[str, Any], checkpoint: Path) -> None:
-    """Allow the code that a checkpoint of the user's own run names, and distrust what any other one names."""
+    """Trust the code that a checkpoint of the user's own run names, and distrust that of any other."""
     modules = named_modules(config)
     if not modules:
         return
@@ -69,7 +69,7 @@ def check_trust(config: Mapping[str, Any], checkpoint: Path) -> None:
 
 
 def named_modules(config: Mapping[str, Any]) -> list[str]:
-    """What stands before a colon in any text of a config, since `module:Name` is how code is named."""
+    """The text before a colon in any value of a config, since code is named as `module:Name`."""
     found: dict[str, None] = {}
     # A URL has a colon too, and names no code.
     waiting: list[Any] = [value for name, value in config.items() if name != "upload_url"]
