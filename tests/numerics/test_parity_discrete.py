@@ -1,4 +1,4 @@
-"""Several updates of algorithms for discrete actions in float64, from equal weights and batches, beside those of two peers.
+"""Updates of algorithms for discrete actions in float64, from equal weights and batches, beside those of two peers.
 
 What differs between d3rlpy and us, and is made equal here:
 
