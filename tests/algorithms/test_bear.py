@@ -274,7 +274,7 @@ def test_the_chosen_action_is_the_best_candidate_by_the_first_critic() -> None:
             first, second = np.transpose([model.critic(state, action)[:, 0].tolist() for action in actions])
             torch.testing.assert_close(chosen[row], actions[first.argmax()][0])
             by_second.append(second.argmax() != first.argmax())
-    # The critics disagree about some states, so the choice was the first's.
+    # The critics disagree about some states, so the first critic has decided.
     assert any(by_second)
 
 

@@ -125,7 +125,7 @@ def test_the_target_network_is_copied_after_every_interval() -> None:
         ("discrete_crr", {"tau": 1.0}),
     ],
 )
-def test_a_table_learns_the_values_of_a_chain_and_nothing_about_a_choice_that_was_not_logged(
+def test_a_table_learns_the_values_of_a_chain_and_nothing_about_an_action_that_was_not_logged(
     name: str, options: dict[str, Any]
 ) -> None:
     # One state gives 1 and leads to another, which gives 2 and ends: 1 + 0.9 * 2 = 2.8, and 2. Observations have a
@@ -212,7 +212,7 @@ def test_ten_updates_equal_those_of_d3rlpy(double: bool) -> None:
 
 
 @pytest.mark.usefixtures("float64")
-def test_ten_updates_of_cloning_choices_equal_those_of_d3rlpy() -> None:
+def test_ten_updates_of_cloning_discrete_actions_equal_those_of_d3rlpy() -> None:
     d3rlpy = pytest.importorskip("d3rlpy", reason="needs the extra 'peers'")
     ours = _build("bc", learning_rate=1e-2)
     encoder = d3rlpy.models.VectorEncoderFactory([16, 16])

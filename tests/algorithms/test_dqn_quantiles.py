@@ -30,7 +30,7 @@ def test_the_loss_is_a_sum_over_quantiles_of_a_mean_over_atoms(
 ) -> None:
     mean = quantile_huber_loss(quantiles=torch.tensor([quantiles]), target_atoms=torch.tensor([atoms]))
     assert float(mean) == pytest.approx(expected / 2)
-    # The quantiles of the other choice do not count.
+    # The quantiles of the other action do not count.
     of_choices = torch.tensor([[[7.0, -7.0], quantiles]])
     metrics = quantile_dqn_loss(quantiles=of_choices, actions=torch.tensor([1]), target_atoms=torch.tensor([atoms]))
     assert float(metrics["critic_loss"]) == pytest.approx(expected)
@@ -107,14 +107,14 @@ def test_training_ends_at_the_same_mean(delta: float, expected: float) -> None:
 @pytest.mark.parametrize(
     ("double", "done", "expected"),
     [
-        # By the critic the second choice is best: 1 + 0.5 * 2 and 1 + 0.5 * 7. By the target network it is the first,
+        # By the critic the second action is best: 1 + 0.5 * 2 and 1 + 0.5 * 7. By the target network it is the first,
         # whose quantiles are 0 and 10.
         (True, 0.0, [2.0, 4.5]),
         (False, 0.0, [1.0, 6.0]),
         (True, 1.0, [1.0, 1.0]),
     ],
 )
-def test_every_atom_of_the_best_choice_gets_the_reward(double: bool, done: float, expected: list[float]) -> None:
+def test_every_atom_of_the_best_action_gets_the_reward(double: bool, done: float, expected: list[float]) -> None:
     algorithm = build("dqn", num_quantiles=2, double=double, gamma=0.5)
     fix_choices(algorithm.model.critic, [1.0, 1.0, 4.0, 0.0, 0.0, 0.0])
     fix_choices(algorithm.target.critic, [0.0, 10.0, 2.0, 7.0, 1.0, 1.0])
@@ -122,12 +122,12 @@ def test_every_atom_of_the_best_choice_gets_the_reward(double: bool, done: float
     assert targets.tolist() == [pytest.approx(expected)]
 
 
-def test_the_value_of_a_choice_is_the_mean_of_its_quantiles() -> None:
+def test_the_value_of_an_action_is_the_mean_of_its_quantiles() -> None:
     algorithm, obs = build("dqn", num_quantiles=4), choice_batches(1)[0]["obs"]
     quantiles = algorithm.model.critic.quantiles(obs)
     assert quantiles.shape == (32, CHOICES, 4)
     outputs = algorithm.model.critic.mlp(obs)
-    # The quantiles of a choice are neighbours among the outputs.
+    # The quantiles of an action are neighbours among the outputs.
     torch.testing.assert_close(quantiles.flatten(1), outputs, rtol=0, atol=0)
     torch.testing.assert_close(algorithm.model.critic(obs), quantiles.mean(-1), rtol=0, atol=0)
     assert torch.equal(algorithm.act(obs), quantiles.mean(-1).argmax(-1))

@@ -66,7 +66,7 @@ def values_of_states(fitter: ValueFitter, count: int = 2, action: float = 0.0) -
 
 
 def test_behaviour_behind_masks_has_the_value_of_a_chain() -> None:
-    # 1, then 2 and the end: 1 + 0.9 * 2. The first choice is always possible, the second in the second state only, the
+    # 1, then 2 and the end: 1 + 0.9 * 2. The first action is always possible, the second in the second state only, the
     # third never; masks that do not vary have no deviation to be divided by, and stay as they are.
     eye, repeat = np.eye(2, dtype=np.float32), 50
     rows = {
@@ -284,8 +284,8 @@ def test_episodes_of_different_length_have_different_values_though_every_reward_
     assert values_of_states(fitter, 4)[:2] == pytest.approx([1.0, 2.71], abs=0.02)
 
 
-def test_choices_are_valued_by_the_expectation_over_the_policys_probabilities() -> None:
-    """One step with rewards 0, 1, 4 for three choices, after a step without: 0.9 * (0.5 * 1 + 0.25 * 4) = 1.35."""
+def test_actions_are_valued_by_the_expectation_over_the_policys_probabilities() -> None:
+    """One step with rewards 0, 1, 4 for three actions, after a step without: 0.9 * (0.5 * 1 + 0.25 * 4) = 1.35."""
     rng = np.random.default_rng(0)
     chosen = rng.integers(3, size=200)
     rewards = np.where(np.arange(200) % 2, np.array([0.0, 1.0, 4.0])[chosen], 0.0)

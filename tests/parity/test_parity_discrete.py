@@ -1,4 +1,4 @@
-"""Several updates of algorithms for choices in float64, from equal weights and batches, beside those of two peers.
+"""Updates of algorithms for discrete actions in float64, from equal weights and batches, beside those of two peers.
 
 What differs between d3rlpy and us, and is made equal here:
 
@@ -158,7 +158,7 @@ def test_updates_of_discrete_bcq_equal_d3rlpys(
     _assert_critics_equal(ours, peer._modules)
     assert_layers_equal(actor_layers(ours.model.clone), peer_layers(peer._modules.imitator), RTOL)
     if threshold == 0.9:
-        # There are rows in which the best choice is not allowed, and others.
+        # There are rows in which the best action is not allowed, and others.
         assert 0 < sum(report["constraint_active"] for report in reports) < UPDATES
 
 
@@ -271,7 +271,7 @@ def test_updates_of_dqn_with_quantiles_equal_those_of_sb3_contrib(
 
 
 def _by_quantile(critic: Any) -> Layers:
-    """Our layers, the outputs of the last one in their order: by quantile first and by choice second."""
+    """Our layers, the outputs of the last one in their order: by quantile first and by action second."""
     *hidden, (weight, bias) = actor_layers(critic)
     order = torch.arange(CHOICES * QUANTILES).view(CHOICES, QUANTILES).T.flatten()
     return [*hidden, (weight[order], bias[order])]
