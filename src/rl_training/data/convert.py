@@ -257,5 +257,5 @@ def _write(
             writer.append({name: array[:count] for name, array in piece.items()})
         dropped = rows - writer.rows
         notes = (*([f"dropped {dropped} rows without a next observation"] if dropped else []), *notes)
-        how: dict[str, Any] = {"has_rewards": "rewards" in rename(arrays), "conflict": end_conflict(arrays)}
-        writer.finish(num_dropped=dropped, notes=notes, table=table, **how)
+        facts = {"num_dropped": dropped, "has_rewards": "rewards" in rename(arrays), "notes": notes}
+        writer.finish(table=table, conflict=end_conflict(arrays), **facts)
