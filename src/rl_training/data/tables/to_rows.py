@@ -176,7 +176,7 @@ class TableRows:
 
     arrays: dict[str, NDArray[Any]]
     columns: ColumnsConfig
-    """The mapping with names, categories and choices instead of patterns: as a policy needs it."""
+    """The mapping with names, categories and discrete actions instead of patterns, as a policy needs it."""
     notes: tuple[str, ...]
     rows: Indices | None
     """Where each row stands in the table; None if they are all of its rows, in its order."""
@@ -280,8 +280,8 @@ class _Reader:
             for cells in self._empty.values():
                 cells.refuse(self._places, columns.missing)
         if columns.action_kind == "discrete":
-            choices = stage.get("actions")
-            stage.rewrite("actions", (choices[part, 0].astype(np.int64) for part in chunks(len(choices))))
+            actions = stage.get("actions")
+            stage.rewrite("actions", (actions[part, 0].astype(np.int64) for part in chunks(len(actions))))
         return {name: stage.get(name) for name in names} | flags, rows, notes
 
     def _without_empty(self, rows: Indices | None, episodes: Indices) -> tuple[Indices, list[str]]:
