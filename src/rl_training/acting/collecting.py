@@ -87,16 +87,8 @@ class Stepper:
         elif self.mode == AutoresetMode.DISABLED and over.any():
             obs, _ = self.envs.reset(options={"reset_mask": over.copy()})
         self.obs = np.array(obs)
-        return StepResult(
-            obs=before,
-            actions=actions,
-            next_obs=next_obs,
-            rewards=rewards.copy(),
-            terminations=terminations.copy(),
-            truncations=truncations.copy(),
-            valid=valid,
-            successes=read_successes(ended, len(over)),
-        )
+        outcome, successes = (rewards.copy(), terminations.copy(), truncations.copy()), read_successes(ended, len(over))
+        return StepResult(before, actions, next_obs, *outcome, valid=valid, successes=successes)
 
     def state_dict(self) -> dict[str, Any]:
         """The state of every environment, or none where one of them has a state that cannot be saved."""

@@ -111,13 +111,8 @@ class Guards:
             self.rewards.add_hindsight(source)
         found = measure(self.algorithm, self.rows if self.log is not None else probe_rows(None, self.buffer))
         # Causes come before what they lead to.
-        return [
-            *self._check_weights(found),
-            *self._check_values(line, found),
-            *self._check_ensemble(found),
-            *self._check_clone(found, updates),
-            *self._check_actor(found),
-        ]
+        causes = (*self._check_weights(found), *self._check_values(line, found))
+        return [*causes, *self._check_ensemble(found), *self._check_clone(found, updates), *self._check_actor(found)]
 
     def _check_values(self, line: Mapping[str, float], found: Mapping[str, float]) -> Iterator[GuardAlarm]:
         slack, gamma = self.options.guard_value_slack, getattr(self.algorithm.hyper, "gamma", 1.0)

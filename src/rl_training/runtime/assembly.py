@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial, reduce
 from typing import Any
 
@@ -86,10 +85,8 @@ def open_session(
     notes = () if drawn is None else drawn.notes
     compiling_from = _compiling_from(options, plan, tree)
     held_out = None if data is None else data.dataset.validation
-    value = None
-    if data is not None and data.logged is not None:
-        value = PolicyValue(log_of_run(data.logged, spaces)[0])
-        data = replace(data, logged=None)
+    logged = None if data is None else data.logged
+    value = None if logged is None else PolicyValue(log_of_run(logged, spaces)[0])
     if controls.early_stopping is not None:
         _check_metric(controls.early_stopping.metric, algorithm, config, held_out, has_value=value is not None)
         callbacks = [EarlyStoppingCallback(controls.early_stopping), *callbacks]
@@ -103,6 +100,9 @@ def open_session(
     resources.callback(run.close)
     if not plan.updates:
         notes = (*notes, "no update will be made: the run ends before learning starts")
+    lines = introduce(config, options, plan, data=data, task=task, compiled_from=compiling_from)
+    state = TrainerState(algorithm, policy, config, run.path, plan.total, introduction=lines, notes=notes)
+    state.compiled, state.compiled_from = compiling_from is not None, compiling_from or 0
     session = Session(
         config=config,
         options=options,
@@ -110,17 +110,7 @@ def open_session(
         algorithm=algorithm,
         source=source,
         plan=plan,
-        state=TrainerState(
-            algorithm,
-            policy,
-            config,
-            run.path,
-            plan.total,
-            introduction=introduce(config, options, plan, data=data, task=task, compiled_from=compiling_from),
-            notes=notes,
-            compiled=compiling_from is not None,
-            compiled_from=compiling_from or 0,
-        ),
+        state=state,
         run=run,
         guards=Guards(options.guards, algorithm, source, log=None if data is None else data.dataset, buffer=buffer),
         evaluate=partial(_evaluate, algorithm, policy, config, held_out, value, max_steps=controls.eval_max_steps),
@@ -135,7 +125,7 @@ def open_session(
         callbacks=callbacks,
         resources=resources,
     )
-    session.state.write = lambda path: save_checkpoint(path, session_tree(session))
+    state.write = lambda path: save_checkpoint(path, session_tree(session))
     if tree is not None:
         with refusing_broken_state("the state of the run"):
             load_session(session, tree)

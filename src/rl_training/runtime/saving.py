@@ -121,6 +121,7 @@ def session_tree(session: Session) -> dict[str, Any]:
 
     Rows of the replay buffer are not part of it. It names the files they are in, as of the last `store.save()`.
     """
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     return {
         "run": session.run.identity,
         "config": session.config.to_plain(),
@@ -142,10 +143,7 @@ def session_tree(session: Session) -> dict[str, Any]:
             "branches": session.branches,
             "guards": session.guards.state_dict(),
         },
-        "random": {
-            "torch": torch.get_rng_state(),
-            "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-        },
+        "random": {"torch": torch.get_rng_state(), "cuda": cuda},
         "machine": {
             "torch": str(torch.__version__),
             "threads": torch.get_num_threads(),
@@ -191,7 +189,7 @@ def load_session(session: Session, tree: Mapping[str, Any]) -> None:
 
 def policy_tree(session: Session) -> dict[str, Any]:
     """The contents of a policy file: the networks that act, statistics of observations, and its origin."""
-    state = session.algorithm.state_dict()
+    state, step = session.algorithm.state_dict(), {"global_step": session.state.global_step}
     unused = unused_in_acting(session.algorithm.model)
     names = [name for name in state if name.startswith("model.") and name.split(".")[1] not in unused]
     return {
@@ -202,11 +200,7 @@ def policy_tree(session: Session) -> dict[str, Any]:
         # Cloned, since a tensor that is part of a larger one is written with all of it.
         "algorithm": {name: state[name].clone() for name in [*names, "obs_mean", "obs_std"]},
         "replay": [] if session.store is None else [list(span) for span in session.store.spans],
-        "trainer": {
-            "state": {"global_step": session.state.global_step},
-            "rewards": session.rewards,
-            "fingerprint": session.fingerprint,
-        },
+        "trainer": {"state": step, "rewards": session.rewards, "fingerprint": session.fingerprint},
     }
 
 
