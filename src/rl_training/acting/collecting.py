@@ -36,7 +36,7 @@ class StepResult:
     truncations: NDArray[np.bool_]
     valid: NDArray[np.bool_]
     successes: NDArray[Any]
-    """Whether the episodes that ended were successful; None where the task does not say."""
+    """Whether the episodes that ended were successful; None if the task does not report it."""
 
     @property
     def ends(self) -> NDArray[np.bool_]:
@@ -56,7 +56,7 @@ class Stepper:
         self.envs = envs
         self.mode = AutoresetMode(envs.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
         self.is_broken = False
-        """Whether an environment has failed: it is asked for nothing more, and a resumed run begins new episodes."""
+        """Whether an environment has failed: it is not used any more, and a resumed run begins new episodes."""
         self.restart(seed)
 
     def restart(self, seed: int) -> None:

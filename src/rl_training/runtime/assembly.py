@@ -28,13 +28,13 @@ from rl_training.data import (
     source_for,
     with_n_step,
 )
-from rl_training.diagnostics import Guards, diagnose, try_policy
+from rl_training.diagnostics import Guards, check_model, diagnose
 from rl_training.envs import Task, goal_task, make_env, make_vector_env, reward_transform
 from rl_training.ope import VALUE, PolicyValue
 from rl_training.runtime.callbacks import Callback, EarlyStoppingCallback
 from rl_training.runtime.fine_tuning import FineTuning, begin_with_checkpoint
 from rl_training.runtime.progress import introduce
-from rl_training.runtime.run_data import Data, find_task, load_data, log_of_run, with_columns
+from rl_training.runtime.run_data import RunData, find_task, load_data, log_of_run, with_columns
 from rl_training.runtime.run_options import RunOptions, check_action_kind
 from rl_training.runtime.saving import load_session, session_tree
 from rl_training.runtime.schedules import Plan, make_plan, rollout_rows
@@ -75,7 +75,7 @@ def open_session(
     if data is not None and data.dataset.obs_mean is not None and data.dataset.obs_std is not None:
         algorithm.set_obs_statistics(data.dataset.obs_mean, data.dataset.obs_std)
     policy = Policy.sharing(algorithm, spaces)
-    try_policy(policy, algorithm, acts=options.mode != "offline")
+    check_model(policy, algorithm, acts=options.mode != "offline")
     chain = _reward_chain(config, options, data)
     rewards = [each.resolve() for each in chain]
     if options.online.initial_checkpoint is not None and tree is None:
@@ -142,7 +142,7 @@ def _compiling_from(options: RunOptions, plan: Plan, tree: Mapping[str, Any] | N
     return begins if machine["compiled"] and (begins > 0 or can_compile(True)) else None
 
 
-def _spaces(found: Data | Task | None) -> SpaceSpec:
+def _spaces(found: RunData | Task | None) -> SpaceSpec:
     if found is None:
         raise ConfigError("env_id is required where there is no data")
     return found.spaces
@@ -152,7 +152,7 @@ def _make_source(
     config: TrainConfig,
     options: RunOptions,
     algorithm: Algorithm,
-    data: Data | None,
+    data: RunData | None,
     chain: Sequence[RewardTransformConfig],
     *,
     resources: ExitStack,
@@ -215,7 +215,7 @@ def _hindsight(config: TrainConfig, options: RunOptions, resources: ExitStack) -
     return Hindsight(*functions, options.online.her_ratio, options.online.goal_selection_strategy)
 
 
-def _reward_chain(config: TrainConfig, options: RunOptions, data: Data | None) -> tuple[RewardTransformConfig, ...]:
+def _reward_chain(config: TrainConfig, options: RunOptions, data: RunData | None) -> tuple[RewardTransformConfig, ...]:
     """The transforms of rewards, one after the other; experience gets the same ones as prior data."""
     if data is not None:
         chain = data.dataset.reward_transforms

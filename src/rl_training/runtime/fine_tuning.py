@@ -51,7 +51,7 @@ def fine_tuning_config(
 def begin_with_checkpoint(
     algorithm: Algorithm, spaces: SpaceSpec, config: TrainConfig, options: RunOptions, rewards: Rewards
 ) -> None:
-    """Load the networks, target networks and optimisers of a checkpoint, which must have been trained alike."""
+    """Load the networks, target networks and optimisers of a checkpoint, which must fit the run."""
     path = find_checkpoint(str(options.online.initial_checkpoint))
     tree, named = open_checkpoint(path), f"initial_checkpoint {path}"
     other = TrainConfig(**tree["config"])

@@ -66,7 +66,7 @@ def find_algorithm(name: str) -> type[Algorithm]:
 
 
 def check_action_kind(algorithm: type[Algorithm], spaces: SpaceSpec, subject: str) -> None:
-    """Refuse a task whose actions are of a kind that the algorithm is not made for, and say which ones are."""
+    """Refuse a task with a kind of actions that the algorithm does not support, and name algorithms that do."""
     if spaces.action.kind not in algorithm.action_kinds:
         *others, last = sorted(name for name, cls in ALGORITHMS.items() if spaces.action.kind in cls.action_kinds)
         names = f"{', '.join(others)} or {last}" if others else last
@@ -107,7 +107,7 @@ def _collected(problems: list[str], prefix: str = "") -> Iterator[None]:
 
 
 def merge(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Values with overrides written into them, mapping by mapping."""
+    """Merge overrides into values, mapping by mapping."""
     merged = {
         key: merge(values[key], value)
         for key, value in overrides.items()

@@ -1,4 +1,4 @@
-"""Saving a run, resuming it from the right file, and going back to a good checkpoint."""
+"""Checkpoints of a run: saving, choosing the one to resume from, rollbacks."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ DEFINING = ("algo", "seed", "env_id")
 
 
 class Saved(NamedTuple):
-    """The state of a run on disk, and the file it is in."""
+    """The stored state of a run, and its file."""
 
     path: Path
     tree: dict[str, Any]
@@ -250,7 +250,7 @@ def newest_state(run: RunDirectory) -> Saved | None:
 
 
 def reconcile_directory(session: Session, saved: Saved | None, *, is_named: bool, is_changed: bool) -> None:
-    """Make the directory agree with the state that a run resumes from.
+    """Reconcile the directory with the state that a run resumes from.
 
     The checkpoint may have been named, and options may have changed. The latest checkpoint comes first, at one stroke.
     Everything else follows from it; if a kill prevents that, the next `resume` does it.
@@ -291,7 +291,7 @@ def reconcile_directory(session: Session, saved: Saved | None, *, is_named: bool
 
 
 def _lacks_good(session: Session) -> bool:
-    """Whether guards have no checkpoint to go back to, so that the state that the run resumes from must become one.
+    """Whether there is no checkpoint for rollbacks, so that the state to resume from must become one.
 
     A kill may have come before the last good one got its number, or the file is gone.
     """
@@ -376,7 +376,7 @@ def rolled_back(session: Session, broken: GuardAlarm | None, line: Mapping[str, 
 
 
 def respond(session: Session, alarm: GuardAlarm, *others: GuardAlarm) -> bool:
-    """Take a run back to its last good checkpoint, or end it if it may not go back, or not any more."""
+    """Roll a run back to its last good checkpoint, or end it if that is not allowed."""
     times = len(session.guards.rollbacks)
     more = [f"further guards that fired: {', '.join(each.guard for each in others)}"] if others else []
     if not session.guards.rolls_back or alarm.guard == OUTSIDE:

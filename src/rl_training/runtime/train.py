@@ -68,7 +68,7 @@ def train(
     callbacks: Sequence[Callback] = (),
     threads: int | None = None,
 ) -> TrainResult:
-    """Train from a config, or what `read_options` returned; nothing is written before everything has been checked.
+    """Train from a config, or the result of `read_options`; nothing is written before everything has been checked.
 
     `dataset` (a TransitionDataset, a mapping of arrays, or a list of episodes) takes the place of one that the config
     names, and `env` (a Gymnasium environment, or a function that makes one) that of its `env_id`.

@@ -25,7 +25,7 @@ Ending = Literal["finished", "failed", "interrupted"]
 
 
 class About(NamedTuple):
-    """A run as sinks get to know it."""
+    """Facts about a run for sinks."""
 
     run_id: str
     folder: Path
@@ -275,7 +275,7 @@ def _import_wandb() -> Any:
 
 
 def _wandb_mode() -> str:
-    """Where W&B writes; nothing is sent by default."""
+    """The mode of W&B; nothing is sent by default."""
     mode, modes = os.environ.get("WANDB_MODE") or "offline", ("offline", "online", "shared", "disabled")
     if mode not in modes:
         raise ConfigError(f"WANDB_MODE must be one of {', '.join(modes)}, got {mode!r}{nearest(mode, modes)}")
@@ -283,7 +283,7 @@ def _wandb_mode() -> str:
 
 
 def _allowed(name: str) -> str:
-    """A name without characters that MLflow refuses."""
+    """A name that MLflow accepts."""
     return re.sub(r"[^\w\-. :/]", "_", name)
 
 

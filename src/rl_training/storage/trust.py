@@ -39,7 +39,7 @@ def remember_run(run_dir: Path, config: Mapping[str, Any]) -> None:
 
 
 def forget_run(run_dir: Path) -> None:
-    """Take a run out of the index, since another is about to have its place."""
+    """Take a run out of the index, since another one takes its path."""
     index, line = state_folder() / INDEX, json.dumps(str(run_dir.resolve()))
     if is_own_run(run_dir):
         kept = [each for each in index.read_text(encoding="utf-8").splitlines() if each != line]

@@ -360,7 +360,7 @@ class Uploader:
 
 
 class Pusher:
-    """Brings checkpoints of one run to a folder at a URL, one after the other."""
+    """Uploads checkpoints of one run to a folder at a URL, one after the other."""
 
     def __init__(self, run_id: str | None) -> None:
         self.run_id, self.writer = run_id, uuid.uuid4().hex
