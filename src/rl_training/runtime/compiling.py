@@ -76,7 +76,8 @@ class Compiling:
         if os.name != "posix" or algorithm.obs_mean.device.type != "cpu":
             return
         fields = {name: (tuple(value.shape), value.dtype) for name, value in batch.items()}
-        try:
+        # Without a helper if only this process knows a class, or if the machine has no room for another process.
+        with suppress(OSError, pickle.PicklingError, AttributeError, TypeError):
             task = pickle.dumps((type(algorithm), self.spaces, algorithm.hyper, fields, torch.get_num_threads()))
             self.helper = subprocess.Popen(  # noqa: S603 - this module
                 [sys.executable, "-m", __name__],
@@ -89,9 +90,6 @@ class Compiling:
             )
             with self.helper.stdin as pipe:  # type: ignore[union-attr]
                 pipe.write(task)
-        except (OSError, pickle.PicklingError, AttributeError, TypeError):
-            # A class that only this process knows, or a machine without room for another process.
-            return
 
     def close(self) -> None:
         """End the process that compiles, and the compiler that it has started."""

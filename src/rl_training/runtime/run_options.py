@@ -163,7 +163,8 @@ def _refuse_foreign(config: TrainConfig, options: RunOptions) -> None:
     """Refuse options that have no effect in the run's mode, unless they have their default values."""
     algorithm, mode = options.algorithm, options.mode
     foreign = {name for name, modes in option_modes(*option_groups(algorithm)).items() if mode not in modes}
-    usual = {name: value for group in option_groups(algorithm) for name, value in field_defaults(group).items()}
+    known = [field for group in option_groups(algorithm) for field in fields(group)]
+    usual = {field.name: getattr(field.default, "default", field.default) for field in known}
     usual |= _defaults(algorithm, config.algo_kwargs)
     problems = [
         f"algo_kwargs: {name} does not go with mode: {mode}{_other_mode(name, algorithm, mode)}"
@@ -209,11 +210,6 @@ def _refuse_for_rollouts(config: TrainConfig, options: RunOptions, usual: Mappin
     given = [name for name in off_policy if kwargs.get(name) is not None and kwargs[name] != usual[name]]
     words = f"has no effect on {config.algo}, which learns from rollouts: see rollout_steps and epochs"
     return [f"algo_kwargs: {name} {words}" for name in given]
-
-
-def field_defaults(group: type[Any]) -> dict[str, Any]:
-    """The defaults of a group's options."""
-    return {field.name: getattr(field.default, "default", field.default) for field in fields(group)}
 
 
 def _inner_hints(algo: Any) -> dict[str, str]:

@@ -131,7 +131,9 @@ def make_plan(config: TrainConfig, options: RunOptions, algorithm: Algorithm, ro
     if warmup is None:
         # A pretrained policy fills the buffer better than random actions do.
         warmup = 0 if pretrain or online.initial_checkpoint is not None else online.learning_starts
-    ratio = None if online.counts_rounds else online.update_to_data or 1.0
+    # Updates are counted by rounds of vector steps, or else by transitions.
+    has_rounds = online.train_frequency is not None or online.gradient_updates_per_step is not None
+    ratio = None if has_rounds else online.update_to_data or 1.0
     frequency, updates = online.train_frequency or 1, online.gradient_updates_per_step or 1
     reads = algorithm.reads
     if isinstance(reads, Rollout):

@@ -45,8 +45,7 @@ class Sink:
     name = ""
     is_on = True
 
-    @staticmethod
-    def check() -> None:
+    def check(self) -> None:
         """Refuse a sink that is not installed or does not answer, before the run exists."""
 
     def start(self, about: About) -> None:
@@ -106,8 +105,7 @@ class MLflowSink(Sink):
 
     name = "mlflow"
 
-    @staticmethod
-    def check() -> None:
+    def check(self) -> None:
         """Ask for the experiment, which needs a server that answers and lets us in."""
         mlflow = _import_mlflow()
         where = _without_password(mlflow.get_tracking_uri())
@@ -181,8 +179,7 @@ class WandbSink(Sink):
 
     name = "wandb"
 
-    @staticmethod
-    def check() -> None:
+    def check(self) -> None:
         """Look for credentials, and try them, where metrics are sent."""
         wandb = _import_wandb()
         if _wandb_mode() in ("offline", "disabled"):
@@ -232,7 +229,7 @@ REMOTE: dict[str, type[Sink]] = {"mlflow": MLflowSink, "wandb": WandbSink}
 def check_sinks(names: Sequence[str]) -> None:
     """Refuse sinks that are not installed or do not answer."""
     for name in dict.fromkeys(names):
-        REMOTE[name].check()
+        REMOTE[name]().check()
 
 
 def numbers(kind: str, metrics: Mapping[str, Any]) -> dict[str, float]:
