@@ -267,11 +267,8 @@ def warn_of_full_disk(session: Session) -> None:
     needed = session.checkpoint_bytes + _policy_bytes(session)
     free = shutil.disk_usage(session.run.path).free
     if free < needed and not session.is_disk_short:
-        warnings.warn(
-            f"{session.run.path}: {size_text(free)} are free, and the next checkpoint needs {size_text(needed)}: make "
-            "room, or the run ends there",
-            stacklevel=3,
-        )
+        room = f"{size_text(free)} are free, and the next checkpoint needs {size_text(needed)}"
+        warnings.warn(f"{session.run.path}: {room}: make room, or the run ends there", stacklevel=3)
     session.is_disk_short = free < needed
 
 

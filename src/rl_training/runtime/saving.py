@@ -423,11 +423,8 @@ def _roll_back(session: Session, saved: Saved, alarm: GuardAlarm) -> None:
     session.is_rolling_back, session.undo_events = False, None
     if state.interrupted:
         state.should_stop, state.stop_reason = True, reason or "interrupted"
-    warnings.warn(
-        f"timestep {noticed_at}: {alarm}; the run went back to timestep {state.global_step} and continues with "
-        f"{guards.learning_rate_factor:g} of the learning rate",
-        stacklevel=2,
-    )
+    went = f"the run went back to timestep {state.global_step} and continues with {guards.learning_rate_factor:g}"
+    warnings.warn(f"timestep {noticed_at}: {alarm}; {went} of the learning rate", stacklevel=2)
 
 
 def _row(session: Session, alarm: GuardAlarm, action: str) -> dict[str, Any]:

@@ -109,11 +109,8 @@ class RunLock:
         before, host = _holder(descriptor), socket.gethostname()
         if before.get("host", host) != host:
             who = f"process {before.get('pid')} on {before['host']}"
-            warnings.warn(
-                f"{self.folder}: {who} has not ended this run properly; if the run is still going there, stop it: not "
-                "every network file system keeps two machines apart",
-                stacklevel=6,
-            )
+            advice = "if it is still going there, stop it: not every network file system keeps two machines apart"
+            warnings.warn(f"{self.folder}: {who} has not ended this run properly; {advice}", stacklevel=6)
         now = datetime.now().astimezone().isoformat(timespec="seconds")
         text = json.dumps({"pid": os.getpid(), "host": host, "since": now}).encode()
         os.ftruncate(descriptor, 0)
