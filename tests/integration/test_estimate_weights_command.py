@@ -60,7 +60,7 @@ def test_a_table_of_single_decisions_is_evaluated_by_importance_sampling_beside_
     stored = json.loads(Path("runs/clone/estimate.json").read_text())
     weighted = stored["weighted"][0]
     assert (weighted["name"], weighted["recommended"], weighted["is_drawn"]) == ("runs/clone", "SNIPS", True)
-    # A clone of a uniform choice is about as good as the log.
+    # A clone of uniform actions is about as good as the log.
     assert weighted["estimates"][0]["value"] == pytest.approx(stored["logged_value"], abs=0.06)
 
 
