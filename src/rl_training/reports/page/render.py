@@ -18,8 +18,6 @@ SHORT = 22
 """Letters of a cell up to which it stays on one line."""
 MOST_DRAWN = 6
 """Runs in a figure of checkpoints; more would cover each other."""
-EVEN = 0.5
-"""The probability of improvement where neither is better."""
 
 
 def render(content: Plain) -> str:
@@ -98,19 +96,6 @@ def bundle_facts(found: Plain) -> dict[str, str]:
     latencies = found["latency_us"] if isinstance(found["latency_us"], Mapping) else {}
     numbers = {name: number(value) for name, value in latencies.items() if isinstance(value, float)}
     return shown | {f"time per call, {name}": f"{value} µs" for name, value in numbers.items()}
-
-
-def policy_intervals(found: Plain) -> str:
-    """The figure of all policies beside the mean of the log."""
-    policies, logged = found["policies"], number(found["logged_value"])
-    return charts.forest(
-        [{**each, "interval": each["simultaneous_interval"]} for each in policies],
-        level=found["logged_value"],
-        label=f"mean of the log {logged}",
-        band=tuple(found["logged_band"]),
-        axis="estimated value (discounted return); more is better",
-        said=f"Estimated values of {len(policies)} policies with intervals; the log's mean is {logged}.",
-    )
 
 
 def line(name: str, colour: int, points: Iterable[Sequence[float]], **more: Any) -> Plain:
@@ -222,26 +207,13 @@ def letters(found: Plain) -> list[str]:
     return [f"{letter}: {name}" for name, letter in short_names(found).items() if letter != name]
 
 
-def improvement_intervals(found: Plain) -> str:
-    """The figure of how probably a run of one algorithm scores higher than one of another."""
-    names, pairs = short_names(found), found["improvements"]
-    rows = [
-        {
-            "name": f"{names[each['first']]} over {names[each['second']]}",
-            "value": each["probability"],
-            "interval": each["interval"],
-        }
-        for each in pairs
+def improvement_rows(found: Plain) -> list[Plain]:
+    """The rows of the figure of pairs, with short names."""
+    names = short_names(found)
+    return [
+        {**each, "name": f"{names[each['first']]} over {names[each['second']]}", "value": each["probability"]}
+        for each in found["improvements"]
     ]
-    return charts.forest(
-        rows,
-        level=EVEN,
-        label="neither is better",
-        band=(EVEN, EVEN),
-        axis="probability that a run of the first scores higher",
-        said=f"Probabilities of improvement for {len(rows)} pairs.",
-        within=(0, 1),
-    )
 
 
 FILTERS = {
@@ -251,8 +223,8 @@ FILTERS = {
     "thousands": "{:,}".format,
 }
 HELPERS = {
-    **{each.__name__: each for each in (policy_intervals, fit_lines, sample_size_lines, value_lines, return_lines)},
-    **{each.__name__: each for each in (profile_lines, improvement_intervals, zip)},
+    **{each.__name__: each for each in (fit_lines, sample_size_lines, value_lines, return_lines)},
+    **{each.__name__: each for each in (profile_lines, improvement_rows, zip)},
     "charts": charts,
     "DASH": DASH,
     "BETTER": BETTER,
