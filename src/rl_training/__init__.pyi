@@ -341,10 +341,12 @@ class CrossQ(ManagedAlgorithm):
 
 def train_crossq(config: ConfigSource, **arguments: Any) -> TrainResult: ...
 
-class _CRRHyper(_ValueHyper, total=False):
+class _FilterHyper(_ValueHyper, total=False):
     weights: Literal['exp', 'binary', 'constant']
     beta: float
     max_weight: float
+
+class _CRRHyper(_FilterHyper, total=False):
     advantage: Literal['mean', 'max']
     num_action_samples: int
     num_critics: int
@@ -431,10 +433,7 @@ class DiscreteCQL(ManagedAlgorithm):
 
 def train_discrete_cql(config: ConfigSource, **arguments: Any) -> TrainResult: ...
 
-class _DiscreteCRRHyper(_ValueHyper, total=False):
-    weights: Literal['exp', 'binary', 'constant']
-    beta: float
-    max_weight: float
+class _DiscreteCRRHyper(_FilterHyper, total=False):
     target_policy: Literal['target', 'online']
     conservative_weight: float
     num_critics: int

@@ -1,4 +1,4 @@
-"""The command `estimate` on logs that say how probable their actions were."""
+"""The command `estimate` on logs with action probabilities."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     return partial(call_main, monkeypatch, capsys)
 
 
-def test_a_table_of_single_decisions_is_judged_by_weights_beside_the_fit(command: Command) -> None:
+def test_a_table_of_single_decisions_is_evaluated_by_importance_sampling_beside_fqe(command: Command) -> None:
     answer = command("estimate", "runs/clone", "--data", "shop.csv", *FLAGS, *FAST)
     assert answer.code == 0, answer.err
     assert "a value is the mean reward of one decision" in answer.out
-    assert "By weights: episodes count more if the policy would have acted as the log did." in answer.out
+    assert "Importance sampling, a second estimate beside FQE:" in answer.out
     assert "SNIPS: rewards weighted by their actions" in answer.out
     assert "80 more updates per policy" in answer.out
     assert (
@@ -64,10 +64,11 @@ def test_a_table_of_single_decisions_is_judged_by_weights_beside_the_fit(command
     assert weighted["estimates"][0]["value"] == pytest.approx(stored["logged_value"], abs=0.06)
 
 
-def test_weights_can_be_left_out_on_the_command_line(command: Command) -> None:
-    answer = command("estimate", "runs/clone", "--split", "all", "--no-weights", *FAST)
+@pytest.mark.parametrize("option", ["--no-importance", "--no-weights"])
+def test_importance_sampling_can_be_left_out_by_either_name_of_the_option(command: Command, option: str) -> None:
+    answer = command("estimate", "runs/clone", "--split", "all", option, *FAST)
     assert answer.code == 0, answer.err
-    assert "No estimates by weights: it was not asked for." in answer.out
+    assert "No importance sampling: it was not asked for." in answer.out
 
 
 def test_columns_go_with_a_table_that_is_named(command: Command) -> None:

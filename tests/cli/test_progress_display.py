@@ -131,6 +131,6 @@ def test_the_result_marks_those_as_good_as_the_best_and_says_which_was_taken(
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert "* iql_seed0 1,234 -1 -9 to 1 better than the data -7.5" in lines
     assert "iql_seed0, on claim episodes -1 -9 to 1 better than the data" in lines
-    assert "* not distinguishable from each other; iql_seed0 was chosen: the highest value" in lines
-    assert "iql_seed0: By weights: refused, one episode has it all." in lines
+    assert "* not distinguishable from each other; iql_seed0 was selected: the highest value" in lines
+    assert "iql_seed0: Importance sampling: refused, one episode has it all." in lines
     assert "time 50 seconds of 60 seconds: training 50 seconds" in lines

@@ -74,7 +74,7 @@ def test_the_difference_from_the_data_is_paired(judged: Estimates) -> None:
     assert found.difference_interval[0] < 2.096 - 1.175 < found.difference_interval[1]
 
 
-def test_a_certain_choice_has_weights_of_0_and_4(judged: Estimates) -> None:
+def test_a_certain_action_has_weights_of_0_and_4(judged: Estimates) -> None:
     found, log = judged.by_weights("always"), two_steps()
     both = log["actions"].reshape(-1, 2).all(1)
     assert found.weights["effective_sample_size"] == pytest.approx(both.sum())
@@ -113,7 +113,7 @@ def test_wrong_probabilities_are_refused_and_give_no_value() -> None:
         found["PDWIS"]
 
 
-def test_choices_that_were_not_allowed_are_refused() -> None:
+def test_probability_on_masked_actions_is_refused() -> None:
     log = two_steps() | {"valid_actions": np.ones((800, 2))}
     log["valid_actions"][:200, 0] = 0
     log["actions"][:200] = 1
@@ -121,13 +121,13 @@ def test_choices_that_were_not_allowed_are_refused() -> None:
     assert any("5.00% of its probability to actions that the log never has" in reason for reason in found.reasons)
 
 
-def test_cut_episodes_go_on_in_the_doubly_robust_estimate_only() -> None:
+def test_truncated_episodes_continue_in_the_doubly_robust_estimate_only() -> None:
     found = estimate({"ones": ones}, two_steps(cut=True), gamma=0.5, **{**QUICK, "updates": 400}).by_weights("ones")
     assert found.recommended == "WDR"
     assert found.difference is None
     # Up to the cut: 0.8 + 0.5 * (0.8 * 1.6 + 0.2 * 0.8).
     assert found["PDWIS"].value == pytest.approx(1.52, abs=4 * found["PDWIS"].standard_error)
-    # Nobody knows what follows, but the fit and this estimate go on in the same way.
+    # FQE and this estimate continue in the same way.
     assert found["WDR"].value != pytest.approx(found["PDWIS"].value, abs=1e-3)
 
 
@@ -196,7 +196,7 @@ def test_log_probs_that_are_none_are_refused(answer: Array) -> None:
         estimate({"wrong": Wrong()}, single_decisions(), **{**QUICK, "updates": 2})
 
 
-def test_the_table_says_where_weights_and_the_fit_disagree(
+def test_the_table_says_where_importance_sampling_and_fqe_disagree(
     judged: Estimates, capsys: pytest.CaptureFixture[str]
 ) -> None:
     apart = WeightedValue("PDWIS", 9.0, 0.1, (8.8, 9.2))
@@ -206,7 +206,7 @@ def test_the_table_says_where_weights_and_the_fit_disagree(
     both = (compared(found, fit.interval), refused)
     print_weighted(replace(judged, policies=(fit, judged["always"]), weighted=both))
     shown = capsys.readouterr().out
-    assert "ones: the two disagree beyond their intervals (9 by weights, 2 by the fit): rely on neither" in shown
+    assert "ones: the two disagree beyond their intervals (9 by importance sampling, 2 by FQE): rely" in shown
     assert "always: refused: too few" in shown
 
 

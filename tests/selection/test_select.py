@@ -138,7 +138,7 @@ def second(obs: Array) -> Array:
 
 
 @pytest.mark.parametrize("is_honest", [True, False])
-def test_a_policy_is_not_called_better_where_weights_contradict_the_fit(is_honest: bool) -> None:
+def test_a_policy_is_not_called_better_if_importance_sampling_contradicts_fqe(is_honest: bool) -> None:
     options: dict[str, Any] = {**QUICK, "gamma": 0.0, "updates": 200, "members": 4}
     claim = select({"second": second}, decisions(is_honest=is_honest), **options).claim
     assert claim is not None

@@ -128,7 +128,10 @@ def evaluate_policy(
                     watch(envs)
                     successes[running[active & over]] = read_successes(infos, count)[active & over]
                     # Idle environments are reset too, so that stepping them stays allowed.
-                    running, started = _next_episodes(running, over & active, started, episodes)
+                    # Each environment that ended its episode gets the next one, or -1 if there is none left.
+                    for slot in np.flatnonzero(over & active):
+                        running[slot] = started if started < episodes else -1
+                        started += int(running[slot] >= 0)
                     seeds: list[int | None] = [seed + max(int(k), 0) for k in running]
                     obs, _ = envs.reset(seed=seeds, options={"reset_mask": over})
     finally:
@@ -155,15 +158,6 @@ def read_successes(infos: Mapping[str, Any], count: int) -> Any:
         if name in infos:
             return np.where(infos[f"_{name}"], infos[name], None)
     return np.full(count, None)
-
-
-def _next_episodes(running: Any, ended: Any, started: int, episodes: int) -> tuple[Any, int]:
-    """Give each environment that finished its episode the next one, or -1 when there is none left."""
-    running = running.copy()
-    for slot in np.flatnonzero(ended):
-        running[slot] = started if started < episodes else -1
-        started += running[slot] >= 0
-    return running, started
 
 
 # Random and expert returns, from the reference scores that D4RL publishes with its tasks.

@@ -35,8 +35,8 @@ class DiscreteBCQHyper(DQNHyper, learning_rate=3e-4, max_grad_norm=None, tau=0.0
 def clone_loss(*, logits: Tensor, actions: Tensor, logit_penalty: float = 0.01) -> Metrics:
     """Likelihood of the logged actions (B,) and the size of the logits (B, actions)."""
     nll = -pick(logits.log_softmax(-1), actions).mean()
-    possible = logits.isfinite()
-    size = logits.masked_fill(~possible, 0).square().sum() / possible.sum()
+    valid = logits.isfinite()
+    size = logits.masked_fill(~valid, 0).square().sum() / valid.sum()
     return {"clone_loss": nll + logit_penalty * size, "clone_nll": nll}
 
 

@@ -22,28 +22,21 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, Step, ValueHyper, losses, register
-from rl_training.algorithms.crr import Weights, weighted_imitation
+from rl_training.algorithms.base import Algorithm, Step, losses, register
+from rl_training.algorithms.crr import FilterHyper, Weights, weighted_imitation
 from rl_training.core.batches import Batch, Metrics
-from rl_training.core.options import option, options, refuse_unused
+from rl_training.core.options import option, options
 from rl_training.models import MLPDiscreteCRRModel, expectation, pick
 
 
 @options
-class DiscreteCRRHyper(ValueHyper):
+class DiscreteCRRHyper(FilterHyper):
     """Hyper-parameters of discrete CRR."""
 
-    weights: Weights = option("exp", "clipped exponential, 1 where the advantage is positive, or 1")
-    beta: float = option(1.0, "temperature of the advantage in exponential weights", gt=0)
-    max_weight: float = option(20.0, "bound on exponential weights", gt=0)
     target_policy: Literal["target", "online"] = option("target", "policy in the target: target network, or the actor")
     conservative_weight: float = option(0.0, "weight of the penalty of discrete CQL", ge=0)
     num_critics: int = option(2, "number of critics; the minimum is used", ge=1, le=1000)
     target_update_interval: int = option(1, "updates between moves of the target networks", ge=1)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        refuse_unused(self, "beta", "max_weight", unless="weights: exp", holds=self.weights == "exp")
 
 
 def actor_objective(

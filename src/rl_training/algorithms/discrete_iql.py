@@ -26,7 +26,7 @@ from typing import Literal
 import torch
 
 from rl_training.algorithms.base import Algorithm, Step, ValueHyper, losses, register
-from rl_training.algorithms.iql import actor_objective, bootstrap_objective, value_objective
+from rl_training.algorithms.iql import actor_objective, bootstrap_objective, expectile_loss, value_objective
 from rl_training.core.batches import Batch, Metrics
 from rl_training.core.options import option, options, refuse_unused
 from rl_training.models import MLPDiscreteIQLModel, pick
@@ -60,13 +60,8 @@ class DiscreteIQL(Algorithm[DiscreteIQLHyper, MLPDiscreteIQLModel]):
 
     action_kinds = ("discrete",)
     steps = (Step("value"), Step("actor"), Step("critic", tracks=("critic",)))
+    value_loss = expectile_loss
     defaults = {"offline_batch_ratio": "proportional"}
-
-    def value_loss(self, batch: Batch) -> Metrics:
-        """The value of a state as an expectile over its logged actions."""
-        target_q = self.target.critic(batch["obs"], batch["actions"]).amin(0)
-        values = self.model.value(batch["obs"])
-        return value_objective(values=values, target_q_values=target_q, expectile=self.hyper.expectile)
 
     def actor_loss(self, batch: Batch) -> Metrics:
         """Likelihood of the logged actions, weighted by their advantage over the value of the state."""

@@ -138,8 +138,9 @@ class ManagedAlgorithm:
     def export(self, path: str | Path, *, novelty: bool = True, report: bool = True) -> Export:
         """Write the policy to a new folder for use without this package, and check it there.
 
-        The folder has an ONNX file with `action` and `novelty`, the support score, its description, test vectors, a
-        script that checks them, and a `report` on the run. Without `novelty`, the data of the run is not needed.
+        The folder has an ONNX file with `action` and `novelty`, the distance from the log, its description, test
+        vectors, a script that checks them, and a `report` on the run. Without `novelty`, the data of the run is not
+        needed.
         """
         write = export_with_report if report else export_policy
         return write(self._trained(), path, dataset=self._dataset, novelty=novelty)

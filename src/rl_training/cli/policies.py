@@ -168,7 +168,8 @@ def predict(
     as_json: JsonOption = False,
 ) -> None:
     """Compute the actions of a trained policy for the observations in a file."""
-    from rl_training.policies import far_text, find_novelty, name_actions, table_kind, table_observations
+    from rl_training.data import table_kind
+    from rl_training.policies import find_novelty, name_actions, novelty_text, table_observations
 
     is_table = table_kind(obs) is not None
     if out is not None:
@@ -177,13 +178,13 @@ def predict(
     rows = table_observations(saved, obs) if is_table else _read_observations(obs)
     actions = saved.predict(rows, deterministic=not stochastic, allow_nan=allow_nan)
     score = None if novelty is False else find_novelty(saved, fit=bool(novelty))
-    if score is not None and (remark := far_text(score, saved, rows, actions)) is not None:
+    if score is not None and (remark := novelty_text(score, saved, rows, actions)) is not None:
         print(f"warning: {remark}", file=sys.stderr)
     _write_actions(name_actions(saved, actions) if is_table else actions, out, as_json=as_json)
 
 
 def _check_out(out: Path, *, is_table: bool) -> None:
-    from rl_training.policies import check_table_path, table_kind
+    from rl_training.data import check_table_path, table_kind
 
     if out.suffix in ARRAYS:
         return
@@ -197,7 +198,7 @@ def _write_actions(actions: Any, out: Path | None, *, as_json: bool) -> None:
     """Print actions, or write them to a file. The actions of a table are a mapping from column names to columns."""
     import numpy as np
 
-    from rl_training.policies import table_text, tabulate, write_table
+    from rl_training.data import make_table, table_text, write_table
 
     array, is_table = actions, isinstance(actions, Mapping)
     if is_table:
@@ -214,13 +215,12 @@ def _write_actions(actions: Any, out: Path | None, *, as_json: bool) -> None:
             else:
                 file.write(f"{json.dumps(plain)}\n".encode())
     elif out is not None:
-        write_table(tabulate(actions), out)
+        write_table(make_table(actions), out)
     if as_json:
         print_json(plain)
     elif out is None:
-        print(
-            table_text(tabulate(actions)).rstrip("\n") if is_table else np.array2string(actions, threshold=sys.maxsize)
-        )
+        text = table_text(make_table(actions)).rstrip("\n") if is_table else np.array2string(actions, threshold=sys.maxsize)
+        print(text)
 
 
 def _print_result(

@@ -107,8 +107,8 @@ def _problem(item: Mapping[str, Any], group: type, others: Sequence[Mapping[str,
     if kind == "too_short":
         return f"{name} must not be empty"
     expected = " or ".join(dict.fromkeys(_expectation(each, group) for each in (item, *others)))
-    choices = [choice for each in (item, *others) for choice in _choices(each)]
-    return f"{name} must be {expected}, got {got!r}{nearest(str(got), choices)}"
+    literals = [literal for each in (item, *others) for literal in _literals(each)]
+    return f"{name} must be {expected}, got {got!r}{nearest(str(got), literals)}"
 
 
 def _expectation(item: Mapping[str, Any], group: Any) -> str:
@@ -116,14 +116,14 @@ def _expectation(item: Mapping[str, Any], group: Any) -> str:
     if kind in _RELATIONS:
         return f"{_RELATIONS[kind]} {next(iter(context.values())):g}"
     if kind == "literal_error":
-        choices = str(context["expected"])
-        return f"one of {choices}" if " or " in choices else choices
+        literals = str(context["expected"])
+        return f"one of {literals}" if " or " in literals else literals
     if kind == "string_pattern_mismatch":
         return str(group.__pydantic_fields__[item["loc"][0]].description)
     return _KINDS.get(kind.split("_")[0]) or item["msg"].removeprefix("Input should be ").lower()
 
 
-def _choices(item: Mapping[str, Any]) -> list[str]:
+def _literals(item: Mapping[str, Any]) -> list[str]:
     return re.findall(r"'([^']*)'", item["ctx"]["expected"]) if item["type"] == "literal_error" else []
 
 

@@ -244,25 +244,21 @@ class BoxActions:
         """Refuse logged actions outside the bounds; `origin` names their source, `ignored` rows may hold anything."""
         low, high = native.new_tensor(self.low), native.new_tensor(self.high)
         slack = TOLERANCE * (high - low)
-        count, first = 0, (0, 0)
-        for start in range(0, len(native), ROWS_CHECKED):
-            part = native[start : start + ROWS_CHECKED]
-            outside = (part < low - slack) | (part > high + slack)
-            if ignored is not None:
-                outside &= ~ignored[start : start + ROWS_CHECKED, None]
-            found = int(outside.any(1).sum())
-            if found and not count:
-                row, column = outside.nonzero()[0].tolist()
-                first = (start + row, column)
-            count += found
-        if not count:
-            return
-        row, column = first
-        raise DatasetError(
-            f"{count} rows have {name} outside the bounds of {origin}: row {row}, column {column} "
-            f"is {float(native[row, column]):g}, expected [{self.low[column]:g}, {self.high[column]:g}]; "
-            "set clip_actions: true to clip them"
-        )
+
+        def beyond(rows: Tensor) -> Tensor:
+            return (rows < low - slack) | (rows > high + slack)
+
+        outside = torch.cat([beyond(part).any(-1) for part in torch.split(native, ROWS_CHECKED)])
+        if ignored is not None:
+            outside &= ~ignored
+        if bool(outside.any()):
+            row = int(outside.nonzero()[0])
+            column = int(beyond(native[row]).nonzero()[0])
+            raise DatasetError(
+                f"{int(outside.sum())} rows have {name} outside the bounds of {origin}: row {row}, column {column} "
+                f"is {float(native[row, column]):g}, expected [{self.low[column]:g}, {self.high[column]:g}]; "
+                "set clip_actions: true to clip them"
+            )
 
     def compare(self, actions: Tensor, logged: Tensor) -> Metrics:
         """The mean squared error of a policy's actions against logged ones."""

@@ -53,11 +53,6 @@ def check_trust(module: str, what: str) -> None:
     )
 
 
-def has_imported() -> bool:
-    """Whether any module was imported."""
-    return bool(IMPORTED)
-
-
 def import_modules(names: Iterable[str] | None) -> None:
     """Import .py files and modules. An error is reported in one sentence, without a traceback."""
     for given in names or ():
@@ -70,7 +65,9 @@ def import_modules(names: Iterable[str] | None) -> None:
         try:
             (_import_file if is_file else import_module)(name)
         except (Exception, SystemExit) as error:
-            raise ConfigError(f"--import {given}{_reason(error, name)}") from None
+            absent = f": there is no module of this name; a file is given by its path, such as {name}.py"
+            reason = absent if _is_absent(error, name) else failure(error, name)
+            raise ConfigError(f"--import {given}{reason}") from None
         IMPORTED.append(name)
 
 
@@ -86,13 +83,6 @@ def _import_file(path: str) -> None:
     module = sys.modules[name] = module_from_spec(spec)
     spec.loader.exec_module(module)
     FILES[Path(path).stem] = name
-
-
-def _reason(error: BaseException, name: str) -> str:
-    """The reason why an import failed."""
-    if _is_absent(error, name):
-        return f": there is no module of this name; a file is given by its path, such as {name}.py"
-    return failure(error, name)
 
 
 def _is_absent(error: BaseException, name: str) -> bool:

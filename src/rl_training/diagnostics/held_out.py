@@ -53,28 +53,22 @@ def _average(report: Callable[[Batch], Metrics], dataset: TransitionDataset) -> 
     return {name: total / len(dataset) for name, total in totals.items()}
 
 
+@torch.no_grad()
 def _measure(algorithm: Algorithm, batch: Batch) -> Metrics:
-    policy_actions = algorithm.act(batch["obs"])
+    obs, policy_actions = algorithm.normalize(batch["obs"]), algorithm.act(batch["obs"])
     report = algorithm.action_space.compare(policy_actions, batch["actions"])
-    report |= _probability(algorithm, batch)
+    # For continuous actions it would be a density, which has a unit.
+    is_discrete = algorithm.action_space.kind == "discrete"
+    log_probs = algorithm.model.log_probs(obs, batch["actions"]) if is_discrete else None
+    if log_probs is not None:
+        report["logged_action_probability"] = log_probs.exp().mean()
     if not hasattr(algorithm.model, "critic"):
         return report
-    with torch.no_grad():
-        obs = algorithm.normalize(batch["obs"])
-        q = algorithm.model.values(obs, batch["actions"])
-        policy_q = algorithm.model.values(obs, policy_actions)
-        next_q = _values(algorithm, batch["next_obs"])
-        target = batch["rewards"] + getattr(algorithm.hyper, "gamma", 1.0) * (1 - batch["dones"]) * next_q
+    q = algorithm.model.values(obs, batch["actions"])
+    policy_q = algorithm.model.values(obs, policy_actions)
+    next_q = _values(algorithm, batch["next_obs"])
+    target = batch["rewards"] + getattr(algorithm.hyper, "gamma", 1.0) * (1 - batch["dones"]) * next_q
     return report | {"td_error": (q - target).square().mean(), "value_mean": policy_q.mean()}
-
-
-@torch.no_grad()
-def _probability(algorithm: Algorithm, batch: Batch) -> Metrics:
-    """The mean probability of logged discrete actions; a density of continuous actions would have a unit."""
-    if algorithm.action_space.kind != "discrete":
-        return {}
-    log_probs = algorithm.model.log_probs(algorithm.normalize(batch["obs"]), batch["actions"])
-    return {} if log_probs is None else {"logged_action_probability": log_probs.exp().mean()}
 
 
 @torch.no_grad()

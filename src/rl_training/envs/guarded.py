@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from math import isfinite
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
@@ -15,7 +15,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from rl_training.core.errors import UserCodeError, UserError
 from rl_training.core.signals import name_of
 from rl_training.core.user_code import own_code_failed
-from rl_training.envs.trial import Trial
+from rl_training.envs.inspection import Inspection
 
 
 class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
@@ -38,7 +38,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         self.steps, self.seed = 0, seed
         result = self._call("reset", self.env.reset, seed=seed, options=options)
         if not (type(result) is tuple and len(result) == 2 and _fits(self.env.observation_space, result[0])):
-            self._refuse(self._trial().examine_reset(result))
+            self._examine("reset", result)
         return result
 
     def step(self, action: Any) -> Any:
@@ -46,7 +46,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         self.steps += 1
         result = self._call("step", self.env.step, action)
         if not (type(result) is tuple and len(result) == 5 and self._is_sound(*result)):
-            self._refuse(self._trial().examine_step(result))
+            self._examine("step", result)
         return result
 
     def render(self) -> Any:
@@ -74,13 +74,10 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         is_number = isinstance(reward, (float, int)) and isfinite(reward)
         return flags and is_number and isinstance(info, dict) and _fits(self.env.observation_space, obs)
 
-    def _trial(self) -> Trial:
-        trial = Trial(self.env, None)
-        trial.steps = self.steps
-        return trial
-
-    def _refuse(self, mistakes: list[str]) -> None:
-        if mistakes:
+    def _examine(self, call: Literal["reset", "step"], result: Any) -> None:
+        inspection = Inspection(self.env, None)
+        inspection.steps = self.steps
+        if mistakes := inspection.examine(call, result):
             raise UserCodeError(f"{self._place()}: {'; '.join(mistakes)}")
 
     def _place(self) -> str:

@@ -100,9 +100,9 @@ def duel(values: Tensor, advantages: Tensor) -> Tensor:
 
     Invalid actions have the advantage minus infinity, and no part in the mean that is taken out.
     """
-    possible = advantages != -math.inf
-    total = advantages.masked_fill(~possible, 0).sum(-1, keepdim=True)
-    return values + advantages - total / possible.sum(-1, keepdim=True)
+    valid = advantages != -math.inf
+    total = advantages.masked_fill(~valid, 0).sum(-1, keepdim=True)
+    return values + advantages - total / valid.sum(-1, keepdim=True)
 
 
 def pick(values: Tensor, actions: Tensor) -> Tensor:

@@ -114,7 +114,7 @@ class EnsembleLinear(_EnsembleLayer):
 
     def __init__(self, size: int, fan_in: int, fan_out: int, *, init: Init = uniform, last: bool = False) -> None:
         super().__init__(torch.empty(size, fan_in, fan_out), torch.empty(size, fan_out))
-        # Member by member: the fan of a stacked 3-D weight is not what torch.nn.init computes.
+        # Layer by layer: the fan of a stacked 3-D weight is not what torch.nn.init computes.
         for weight, bias in zip(self.weight.data, self.bias.data, strict=True):
             init(weight.T, bias, last)
 
@@ -136,7 +136,7 @@ class EnsembleMLP(Perceptron):
     """E perceptrons over one input: (..., input) to (E, ..., output).
 
     Dropout acts first in a hidden layer, right after the linear map and before normalisation and activation. Each
-    member draws its own masks.
+    ensemble member draws its own masks.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class EnsembleMLP(Perceptron):
         self, inputs: Tensor, *, first: int | None = None, members: Tensor | None = None, training: bool = False
     ) -> Tensor:
         """The stacked outputs of all members, of the `first` ones, or of those at the indices `members`."""
-        # One product per member: on CPU, 3 to 10 % faster than a batched product, for 2 members and for 50.
+        # One product per ensemble member: on CPU, 3 to 10 % faster than a batched product, for 2 and for 50.
         rows = inputs.reshape(-1, inputs.shape[-1])
         chosen = islice(self._members(members), first)
         outputs = torch.stack([self._forward(rows, *member, training=training) for member in chosen])

@@ -64,14 +64,10 @@ class Novelty(nn.Module):
 
     def distances(self, obs: Tensor, actions: Tensor) -> Tensor:
         """Distances (B,) from the nearest code: root mean squares over the coordinates."""
-        rows = self.join(obs, actions)
+        rows = _join((obs - self.mean) / self.std, actions, self.choices)
         nearest = self.codebook[_nearest(rows, self.codebook)]
         # From the differences again: what the search compares is rounded too coarsely where a row is close to a code.
         return (rows - nearest).square().mean(-1).sqrt()
-
-    def join(self, obs: Tensor, actions: Tensor) -> Tensor:
-        """The rows z (B, dim) whose distances are measured."""
-        return _join((obs - self.mean) / self.std, actions, self.choices)
 
     @property
     def false_alarms(self) -> float:
@@ -167,6 +163,7 @@ def _rows_of(episodes: NDArray[np.int64], numbers: NDArray[np.int64]) -> list[ND
 
 
 def _join(obs: Tensor, actions: Tensor, choices: int) -> Tensor:
+    """The rows z (B, dim) whose distances are measured, from normalised observations."""
     if choices:
         actions = (actions[..., None] == torch.arange(choices, device=actions.device)).to(obs.dtype)
     return torch.cat([obs, actions.to(obs.dtype)], -1)

@@ -13,8 +13,8 @@ from rl_training.ope.fqe import (
     Progress,
     ValueFit,
     ValueFitter,
-    as_inputs,
     default_gamma,
+    policy_inputs,
 )
 from rl_training.ope.intervals import Floats
 from rl_training.ope.policies import Support, novelty_of_log
@@ -40,7 +40,7 @@ from rl_training.ope.weighted import NO_PROBABILITIES, WeightedEstimate, Weighte
 __all__ = [
     "BETTER", "CANNOT", "LEAST_KAPPA", "MOST_CLIPPED", "MOST_NOVEL", "NO_PROBABILITIES", "SAME", "VALUE", "WORSE",
     "EvaluationLog", "FitOptions", "FitSettings", "Floats", "OutOfTimeError", "Outcome", "PolicyValue", "Progress",
-    "Support", "ValueFit", "ValueFitter", "Verdict", "WeightedEstimate", "WeightedValue", "among_the_best", "as_inputs",
-    "decide_outcomes", "default_gamma", "importance", "intervals", "novelty_of_log", "outcome_text",
+    "Support", "ValueFit", "ValueFitter", "Verdict", "WeightedEstimate", "WeightedValue", "among_the_best",
+    "decide_outcomes", "default_gamma", "importance", "intervals", "novelty_of_log", "outcome_text", "policy_inputs",
     "probability_text", "simultaneous", "verdict_text", "verdicts", "weigh_policies", "weights",
 ]  # fmt: skip

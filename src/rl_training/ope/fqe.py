@@ -442,13 +442,13 @@ class PolicyValue:
     def measure(self, policy: Policy) -> dict[str, float]:
         """The value of the present policy; the random generators of the run are not used."""
         device = policy.obs_mean.device
-        act = as_inputs(lambda obs: policy.act(torch.from_numpy(obs).to(device)).numpy(force=True), self.log, "it")
+        act = policy_inputs(lambda obs: policy.act(torch.from_numpy(obs).to(device)).numpy(force=True), self.log, "it")
         with forked(self.options.seed, device):
             fitter, missing = self._reference
             return {VALUE: float(fitter.fit_policy(act).values[0]) + missing}
 
 
-def as_inputs(policy: Any, log: EvaluationLog, name: str) -> Callable[[Tensor], Tensor]:
+def policy_inputs(policy: Any, log: EvaluationLog, name: str) -> Actions:
     """A policy as a function from observations to actions as FQE sees them.
 
     A policy is an object with `predict`, or a function of an array of observations. It gives actions in native units,

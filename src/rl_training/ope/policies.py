@@ -15,7 +15,7 @@ from torch import Tensor
 from rl_training.core.errors import ConfigError
 from rl_training.core.spaces import DiscreteActions
 from rl_training.models import Novelty, fit_novelty, novelty_split
-from rl_training.ope.fqe import Actions, EvaluationLog, as_inputs, in_chunks
+from rl_training.ope.fqe import Actions, EvaluationLog, in_chunks, policy_inputs
 
 DRAWS = 10
 """Actions that are drawn for a mean over a policy's continuous actions."""
@@ -57,7 +57,7 @@ def likelihood(policy: Any, log: EvaluationLog, name: str) -> Likelihood | None:
 
 
 def _of_discrete(policy: Any, own: LogProbs | None, log: EvaluationLog, name: str) -> Likelihood:
-    data, inputs = log.dataset, as_inputs(policy, log, name)
+    data, inputs = log.dataset, policy_inputs(policy, log, name)
     has_own = own is not None and all(each is not None for each in _each_log_probs(own, log, data.obs[:1]))
     if own is not None and has_own:
         inputs = partial(_all_probabilities, own, log, name)

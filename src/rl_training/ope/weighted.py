@@ -17,7 +17,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rl_training.ope import importance
-from rl_training.ope.fqe import EvaluationLog, FitOptions, FitProgress, FitSettings, ValueFitter, as_inputs, in_chunks
+from rl_training.ope.fqe import (
+    EvaluationLog,
+    FitOptions,
+    FitProgress,
+    FitSettings,
+    ValueFitter,
+    in_chunks,
+    policy_inputs,
+)
 from rl_training.ope.importance import Trajectories
 from rl_training.ope.intervals import EpisodeEstimate, Floats, episode_interval
 from rl_training.ope.policies import Likelihood, likelihood
@@ -242,7 +250,7 @@ def smoothed(policy: Any, log: EvaluationLog, behavior: Floats, name: str) -> Li
     rows, but evaluates a policy that is farther from the one in question. SLOPE selects the widest bandwidth that
     agrees with all narrower ones.
     """
-    act = as_inputs(policy, log, name)
+    act = policy_inputs(policy, log, name)
     own, taken = (each.double().numpy(force=True) for each in (in_chunks(act, log.dataset.obs), log.dataset.actions))
     rewards = log.dataset.rewards.double().numpy(force=True)
     densities = {width: kernel_densities(own, taken, width) for width in BANDWIDTHS}

@@ -20,8 +20,8 @@ from rl_training.runtime.callbacks import (
     VideoCallback,
 )
 from rl_training.runtime.controls import EarlyStoppingConfig
-from rl_training.runtime.faults import log_trace, traces_logged
 from rl_training.runtime.fine_tuning import fine_tuning_config
+from rl_training.runtime.loop import log_trace, traces_logged
 from rl_training.runtime.progress import ProgressCallback
 from rl_training.runtime.run_data import Split, find_task, load_data, log_of_run
 from rl_training.runtime.run_options import (

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import warnings
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -102,21 +102,16 @@ class Compiling:
         self.helper = None
 
 
-def compile_ahead(algorithm: type[Algorithm], spaces: SpaceSpec, hyper: Any, fields: dict[str, Any]) -> None:
-    """Put the graphs of an algorithm, for batches of these shapes and types, into torch's folder."""
+def main() -> None:
+    """Put the graphs of an algorithm, for batches of given shapes, into torch's folder; the run sends the task."""
+    os.nice(10)
+    algorithm, spaces, hyper, fields, threads = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the process that started this one
+    # Part of what graphs are found by. Compiling itself has one thread.
+    torch.set_num_threads(threads)
     built = algorithm.build(spaces, hyper)
     if can_compile(True):
         built.compile_steps(backend=BACKEND)
         built.compile_for({name: torch.zeros(shape, dtype=dtype) for name, (shape, dtype) in fields.items()})
-
-
-def main() -> None:
-    """The process that compiles: its task comes from the run that started it."""
-    os.nice(10)
-    *task, threads = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the process that started this one
-    # Part of what graphs are found by. Compiling itself has one thread.
-    torch.set_num_threads(threads)
-    compile_ahead(*task)
 
 
 if __name__ == "__main__":

@@ -23,8 +23,8 @@ from rl_training.ope import (
     Support,
     ValueFit,
     Verdict,
-    as_inputs,
     default_gamma,
+    policy_inputs,
     verdicts,
     weigh_policies,
 )
@@ -106,7 +106,7 @@ class _Fits:
         """Fit the behaviour, then every policy."""
         log, fits = data.log, dict[str, ValueFit]()
         fitter = settings.fitter(log, len(named) + 1)
-        acting = {name: as_inputs(each.policy, log, name) for name, each in named.items()}
+        acting = {name: policy_inputs(each.policy, log, name) for name, each in named.items()}
         support = Support(log, seed=settings.options.seed)
         # Before anything is fitted, so that a policy that does not fit the data is refused at once.
         shares = {name: support.novel_share(act) for name, act in acting.items()}

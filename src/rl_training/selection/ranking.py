@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from rl_training.core.errors import DatasetError
 from rl_training.core.statistics import rank_correlation
-from rl_training.ope import EvaluationLog, FitSettings, Floats, ValueFitter, as_inputs
+from rl_training.ope import EvaluationLog, FitSettings, Floats, ValueFitter, policy_inputs
 
 FEWEST_POLICIES = 5
 """With four or fewer, chance alone gives the same ranks twice in more than 4 % of cases."""
@@ -76,7 +76,7 @@ def shuffle_control(
     fitter = ValueFitter(_shuffled(log, options.seed), replace(options, members=0))
     for name in values:
         progress = settings.progress_of(f"{name}, shuffled rewards")
-        shuffled[name] = float(fitter.fit_policy(as_inputs(policies[name], log, name), progress=progress).values[0])
+        shuffled[name] = float(fitter.fit_policy(policy_inputs(policies[name], log, name), progress=progress).values[0])
     correlation = spearman(list(values.values()), list(shuffled.values()))
     return ShuffleControl(None if math.isnan(correlation) else correlation, _limit(len(values)), shuffled)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from rl_training.core.errors import ConfigError
 from rl_training.core.machine import configure_machine
-from rl_training.ope import BETTER, CANNOT, LEAST_KAPPA, FitSettings, Progress, Support, as_inputs, verdicts
+from rl_training.ope import BETTER, CANNOT, LEAST_KAPPA, FitSettings, Progress, Support, policy_inputs, verdicts
 from rl_training.runtime import Split
 from rl_training.selection.claim import corrected_claim, held_out_claim
 from rl_training.selection.estimate import fit_options, judge_policies
@@ -120,7 +120,7 @@ def make_shortlist(named: NamedPolicies, data: EvaluationData, settings: FitSett
     """All policies, if they are few; else the best quarter, and at least five, by FQE with one network."""
     if len(named) <= MANY:
         return Shortlist(named)
-    acting = {name: as_inputs(each.policy, data.log, name) for name, each in named.items()}
+    acting = {name: policy_inputs(each.policy, data.log, name) for name, each in named.items()}
     support = Support(data.log, seed=settings.options.seed)
     reasons = {
         name: verdicts.refuse_unsupported(support.novel_share(act), support.missing) for name, act in acting.items()

@@ -25,7 +25,7 @@ from rl_training.core.files import atomic_write, is_full, write_text, writing
 from rl_training.core.user_code import resume_command
 from rl_training.storage.lock import RunLock, is_locked, is_signed
 from rl_training.storage.metrics import METRICS, MetricLine, describe_damage, encode_row, read_lines
-from rl_training.storage.sinks import REMOTE, About, Ending, Sink, TensorBoardSink
+from rl_training.storage.sinks import REMOTE, About, Ending, Sink, TensorBoardSink, numbers
 
 SINKS = "sinks.json"
 
@@ -139,8 +139,9 @@ class RunDirectory:
         known = read_json(self.path / SINKS)
         about = About(str(self.run_id), self.path, config.to_plain(), ids=dict(known))
         for name in dict.fromkeys(config.sinks):
-            self._sinks.append(REMOTE[name]())
-            self._sinks[-1].start(about)
+            sink = REMOTE[name]()
+            self._sinks.append(sink)
+            sink.attempt(sink.start, about)
         if about.ids != known:
             write_json(self.path / SINKS, about.ids)
 
@@ -149,7 +150,7 @@ class RunDirectory:
         self.check_place()
         _append(self._metrics_path, encode_row(kind, metrics, self.run_id))
         for sink in self._sinks:
-            sink.write(kind, metrics)
+            sink.attempt(sink.send, numbers(kind, metrics), metrics["global_step"])
 
     def rewind_metrics(self, global_step: int, lasting: Sequence[Mapping[str, Any]] = ()) -> None:
         """Drop rows written after a checkpoint, which a resumed run writes again.
@@ -192,7 +193,8 @@ class RunDirectory:
         sinks, self._sinks = self._sinks, []
         try:
             for sink in sinks:
-                sink.close(self._ending())
+                # An error that ends the run says more than one that follows from it here.
+                sink.attempt(sink.finish, self._ending(), warns=sys.exc_info()[1] is None)
         finally:
             if self._lock is not None:
                 self._lock.release()

@@ -10,8 +10,8 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from contextlib import redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -51,39 +51,26 @@ class Sink:
 
     def start(self, about: About) -> None:
         """Begin to take rows of a run."""
-        with self._lenient():
-            self._start(about)
 
-    def write(self, kind: str, metrics: Mapping[str, Any]) -> None:
-        """Take the numbers in the row of one event, which has its timestep as `global_step`."""
-        if self.is_on:
-            with self._lenient():
-                self._send(numbers(kind, metrics), metrics["global_step"])
+    def send(self, row: Mapping[str, float], step: int) -> None:
+        """Take the numbers in the row of one event."""
 
-    def close(self, ending: Ending) -> None:
+    def finish(self, ending: Ending) -> None:
         """Send what is left; nothing is written after that."""
-        if self.is_on:
-            # An error that ends the run says more than one that follows from it here.
-            with self._lenient(warns=sys.exc_info()[1] is None):
-                self._finish(ending)
 
-    @contextmanager
-    def _lenient(self, *, warns: bool = True) -> Iterator[None]:
+    def attempt(self, method: Callable[..., None], *arguments: Any, warns: bool = True) -> None:
+        """Call a method of this sink, unless it is switched off, and switch it off if it fails."""
+        if not self.is_on:
+            return
         try:
-            yield
+            method(*arguments)
         except StorageError:
             raise
         except Exception as error:
             self.is_on = False
             if warns:
                 text = f"the sink {self.name} is switched off: {_reason(error)}; metrics.jsonl has every row"
-                warnings.warn(text, stacklevel=5)
-
-    def _start(self, about: About) -> None: ...
-
-    def _send(self, row: Mapping[str, float], step: int) -> None: ...
-
-    def _finish(self, ending: Ending) -> None: ...
+                warnings.warn(text, stacklevel=4)
 
 
 class TensorBoardSink(Sink):
@@ -95,7 +82,8 @@ class TensorBoardSink(Sink):
         self._folder = folder
         self._writer: Any = None
 
-    def _send(self, row: Mapping[str, float], step: int) -> None:
+    def send(self, row: Mapping[str, float], step: int) -> None:
+        """Write scalars; the first row makes the folder."""
         if self._writer is None:
             try:
                 from torch.utils.tensorboard import SummaryWriter
@@ -107,7 +95,8 @@ class TensorBoardSink(Sink):
             for name, value in row.items():
                 self._writer.add_scalar(name, value, step)
 
-    def _finish(self, ending: Ending) -> None:
+    def finish(self, ending: Ending) -> None:
+        """Close the event file."""
         if self._writer is not None:
             self._writer.close()
 
@@ -134,17 +123,20 @@ class MLflowSink(Sink):
             advice = "restore it, or set MLFLOW_EXPERIMENT_NAME"
             raise ConfigError(f"the MLflow experiment {found.name!r} is deleted: {advice}")
 
-    def _start(self, about: About) -> None:
+    def start(self, about: About) -> None:
+        """Reopen the run of MLflow, or create one."""
         self._mlflow = _import_mlflow()
         self._client = self._mlflow.MlflowClient()
         known = about.ids.get("mlflow")
         self._id = about.ids["mlflow"] = known if known and self._reopen(known) else self._create(about)
 
-    def _send(self, row: Mapping[str, float], step: int) -> None:
+    def send(self, row: Mapping[str, float], step: int) -> None:
+        """Send the numbers as one batch."""
         now, new = int(time.time() * 1000), self._mlflow.entities.Metric
         self._client.log_batch(self._id, metrics=[new(_allowed(name), row[name], now, step) for name in row])
 
-    def _finish(self, ending: Ending) -> None:
+    def finish(self, ending: Ending) -> None:
+        """Mark the run as ended."""
         status = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}[ending]
         # MLflow prints the address of the run; the output of a command may be JSON.
         with redirect_stdout(io.StringIO()):
@@ -202,7 +194,8 @@ class WandbSink(Sink):
             advice = "set WANDB_MODE=offline, or leave wandb out of sinks"
             raise ConfigError(f"W&B cannot be used: {_reason(error)}; {advice}") from None
 
-    def _start(self, about: About) -> None:
+    def start(self, about: About) -> None:
+        """Open the run of W&B, or resume it."""
         wandb = _import_wandb()
         about.ids.setdefault("wandb", about.run_id)
         with redirect_stdout(sys.stderr):
@@ -222,10 +215,12 @@ class WandbSink(Sink):
             # W&B drops rows whose own step goes back, as a run does that is resumed from an earlier checkpoint.
             self._run.define_metric("*", step_metric="global_step")
 
-    def _send(self, row: Mapping[str, float], step: int) -> None:
+    def send(self, row: Mapping[str, float], step: int) -> None:
+        """Log the numbers with their timestep."""
         self._run.log({"global_step": step, **row})
 
-    def _finish(self, ending: Ending) -> None:
+    def finish(self, ending: Ending) -> None:
+        """End the run with an exit code."""
         with redirect_stdout(sys.stderr):
             self._run.finish(exit_code={"finished": 0, "failed": 1, "interrupted": 255}[ending])
 

@@ -125,6 +125,13 @@ def value_actor_objective(*, policy_q_values: Tensor) -> Metrics:
     return {"actor_loss": -policy_q_values.mean()}
 
 
+def value_actor_loss(algorithm: Algorithm, batch: Batch) -> Metrics:
+    """Value of the policy's own action, by the first critic."""
+    actions = algorithm.model.actor(batch["obs"])
+    (q,) = algorithm.model.critic(batch["obs"], actions, first=1)
+    return value_actor_objective(policy_q_values=q) | {"action_saturation": saturation(actions)}
+
+
 def soft_actor_objective(values: Tensor, log_probs: Tensor, log_temperature: Tensor) -> Metrics:
     """Value and entropy of the policy's own actions; the temperature is not trained by it."""
     loss = (log_temperature.detach().exp() * log_probs - values).mean()
@@ -232,7 +239,7 @@ def largest_entropies(log_probs: Tensor) -> Tensor:
 
 def normalized_entropy(log_probs: Tensor) -> Tensor:
     """The mean entropy relative to that of uniform actions: 0 where a policy is certain, 1 where it is uniform."""
-    # Where only one action is ever possible, both are 0.
+    # Where only one action is ever valid, both are 0.
     return entropies(log_probs).mean() / largest_entropies(log_probs).mean().clamp_min(1e-8)
 
 

@@ -71,7 +71,7 @@ class Policy:
         return np.clip(centre + half * unit, self.low, self.high).astype(np.float32)
 
     def novelty(self, obs: Any) -> Any:
-        """How far observations and the actions for them are from the log: above 1 is unusual."""
+        """The novelty of observations and the actions for them: above 1 is unfamiliar."""
         action = self(obs)
         states = (np.asarray(obs, dtype=np.float32) - self.novelty_mean) / self.novelty_std
         if self.head == "argmax":

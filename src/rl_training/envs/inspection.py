@@ -1,11 +1,11 @@
-"""Trial steps in an environment, whose every answer is checked."""
+"""Steps in an environment, whose every answer is checked."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
@@ -30,7 +30,7 @@ HARMLESS = ("dtype", "array", "bounds", "seed", "flag")
 """Kinds of mistakes that do not stop a run: values are converted, or results are only harder to repeat."""
 
 
-class _Stopped(Exception):  # noqa: N818 - it is no error, it ends the trial
+class _Stopped(Exception):  # noqa: N818 - it is no error, it ends the inspection
     """The environment cannot be stepped any further."""
 
 
@@ -43,7 +43,7 @@ def without_own_wrappers(env: gym.Env[Any, Any]) -> tuple[gym.Env[Any, Any], int
     return env, limit
 
 
-class Trial:
+class Inspection:
     """Resets and random steps in one environment, and the mistakes seen on the way, the first of each kind."""
 
     def __init__(self, env: gym.Env[Any, Any], time_limit: int | None) -> None:
@@ -184,15 +184,9 @@ class Trial:
         over = [self._flag(name, value) for name, value in (("terminated", terminated), ("truncated", truncated))]
         return self._reward(reward), any(over)
 
-    def examine_reset(self, result: Any) -> list[str]:
-        """The mistakes in a result of `reset` that would stop a run."""
-        return self._examine(self._read_reset, result)
-
-    def examine_step(self, result: Any) -> list[str]:
-        """The mistakes in a result of `step` that would stop a run."""
-        return self._examine(self._read_step, result)
-
-    def _examine(self, read: Callable[[Any], object], result: Any) -> list[str]:
+    def examine(self, call: Literal["reset", "step"], result: Any) -> list[str]:
+        """The mistakes in a result of a call that would stop a run."""
+        read: Callable[[Any], object] = self._read_reset if call == "reset" else self._read_step
         with suppress(_Stopped):
             read(result)
         return [self.mistakes[kind] for kind in self.fatal]
