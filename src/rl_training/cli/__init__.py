@@ -39,6 +39,8 @@ as many as before where all cores are free."""
 ArgumentError: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 """What Typer raises for a mistake in the arguments. It is Click's class, which newer versions of Typer have inside."""
 
+__all__ = ["app", "main"]
+
 app = typer.Typer(
     name="rl-training",
     help="Train policies on logged data, and know how good they are.",

@@ -219,8 +219,8 @@ def _write_actions(actions: Any, out: Path | None, *, as_json: bool) -> None:
     if as_json:
         print_json(plain)
     elif out is None:
-        text = table_text(make_table(actions)).rstrip("\n") if is_table else np.array2string(actions, threshold=sys.maxsize)
-        print(text)
+        shown = table_text(make_table(actions)) if is_table else np.array2string(actions, threshold=sys.maxsize)
+        print(shown.rstrip("\n"))
 
 
 def _print_result(

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import torch
 
-from rl_training.compilation.kernels import passes as loops
+from rl_training.compilation import kernels
 from rl_training.core.batches import Batch
 from rl_training.core.errors import ConfigError
 from rl_training.models import Precision
@@ -136,11 +136,11 @@ def _to_machine_code(graph: Any, inputs: Any) -> Any:
         "fallback_random": True,
         # Kernels called from C++ instead of Python: 5 % of an update.
         "cpp_wrapper": True,
-        **loops.compiler_options(),
+        **kernels.compiler_options(),
     }
     # torch's key has its version, the graph, shapes, types and threads, but not the processor's vector instructions.
     settings: Any = torch.compiler.config
-    with settings.patch(cache_key_tag=str(pick_vec_isa())), loops.decompositions(graph.graph):
+    with settings.patch(cache_key_tag=str(pick_vec_isa())), kernels.decompositions(graph.graph):
         return compile_fx(graph, inputs, config_patches=options)
 
 

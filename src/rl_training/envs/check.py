@@ -125,7 +125,7 @@ def _notes(env: gym.Env[Any, Any], inspection: Inspection) -> Iterator[str]:
     if inspection.has_run and inspection.steps and not inspection.lengths and inspection.time_limit is None:
         yield (
             f"no episode ended within {inspection.steps} steps and there is no time limit: register the environment "
-            "with max_episode_steps, since an evaluation waits for the end of its episodes and gives up after 100,000 steps"
+            "with max_episode_steps, since an evaluation waits for episodes to end and gives up after 100,000 steps"
         )
     if "rgb_array" not in (env.metadata.get("render_modes") or ()):
         yield "there is no render mode 'rgb_array': `record` cannot make a video of it"

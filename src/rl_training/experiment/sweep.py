@@ -149,7 +149,7 @@ EARLY_START = 500
 """Steps without updates at the start of an online run that is measured; a whole run has as many as it asks for."""
 
 
-class Speed(NamedTuple):
+class RunSpeed(NamedTuple):
     """How fast the runs of an algorithm are, by the first of them that has something left to do."""
 
     start: float
@@ -181,7 +181,7 @@ def estimate_costs(
 ) -> list[Cost]:
     """What each run would cost, without compilation; one that has ended costs nothing."""
     configure_machine(threads)
-    speeds: dict[str, Speed] = {}
+    speeds: dict[str, RunSpeed] = {}
     found = []
     for cell in cells:
         algo, left, total = cell.config.algo, _steps_left(cell), cell.config.total_timesteps
@@ -206,7 +206,7 @@ def total_seconds(costs: Sequence[Cost], workers: int) -> float:
     return max(ends)
 
 
-def measure(cell: Cell) -> Speed:
+def measure(cell: Cell) -> RunSpeed:
     """Let a run work for a moment, in a folder that is thrown away."""
     kwargs: dict[str, Any] = {**cell.config.algo_kwargs, "compile": "never"}
     if cell.options.mode != "offline" and (cell.options.online.learning_starts or 0) > EARLY_START:
@@ -225,7 +225,7 @@ def measure(cell: Cell) -> Speed:
             speed = (session.state.global_step - before) / passed
             begin = time.perf_counter()
             session.evaluate()
-            return Speed(start, speed, time.perf_counter() - begin)
+            return RunSpeed(start, speed, time.perf_counter() - begin)
 
 
 def _advance(session: Session, *, updates: int) -> None:

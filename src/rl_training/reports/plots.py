@@ -428,14 +428,14 @@ def _draw_table(axes: Axes, table: ScoreTable, styles: dict[str, dict[str, Any]]
     edges = np.array([thresholds[0] - room, *thresholds, thresholds[-1] + room])
     for name in shown:
         # From below the lowest score, where all runs are above, to beyond the highest.
-        shares, low, high = (
-            None if each is None else np.array([1.0, *each, each[-1]])
+        shares, *band = (
+            np.array([1.0, *each, each[-1]])
             for each in make_profile(table.groups[name], thresholds)
+            if each is not None
         )
         axes.plot(edges, shares, **styles[name], drawstyle="steps-post")
-        if low is not None and high is not None:
-            band = {"step": "post", "color": styles[name]["color"], "alpha": 0.15, "linewidth": 0}
-            axes.fill_between(edges, low, high, **band)
+        if band:
+            axes.fill_between(edges, *band, step="post", color=styles[name]["color"], alpha=0.15, linewidth=0)
     axes.set(
         title=table.task, xlabel=f"score to reach ({table.metric})", ylabel="share of runs above", ylim=(-0.03, 1.03)
     )
