@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from choosing import MASKED, build, choice_batches, distinct, fix_choices, minimum, slopes, transition
+from choosing import MASKED, build, choice_batches, fix_choices, minimum, transition
 from torch import Tensor
 
 from rl_training.algorithms.base.losses import (
@@ -20,7 +20,6 @@ from rl_training.algorithms.discrete_sac import (
     DiscreteSAC,
     DiscreteSACHyper,
     actor_objective,
-    discrete_sac_loss,
     soft_values,
     temperature_objective,
 )
@@ -172,46 +171,6 @@ def test_errors_of_critics_are_squared_or_linear_beyond_delta(huber_delta: float
     # The penalties of critics are added up as their errors are.
     assert float(penalized["critic_loss"]) == pytest.approx(expected + 0.1 * sum(gaps) / 2)
     assert float(penalized["cql_penalty"]) == pytest.approx(sum(gaps) / 4)
-
-
-def test_the_whole_objective_on_one_row() -> None:
-    metrics = discrete_sac_loss(
-        q_values=torch.tensor([[[1.0, 2.0]]]).double(),
-        actions=torch.tensor([1]),
-        target_q_values=torch.tensor([0.5]).double(),
-        log_probs=POLICY,
-        log_temperature=torch.tensor(0.1).double().log(),
-    )
-    assert float(metrics["critic_loss"]) == pytest.approx(2.25)
-    assert float(metrics["actor_loss"]) == pytest.approx(-1.8062335, abs=1e-7)
-    # Half of ln 2 is the target.
-    assert float(metrics["temperature_loss"]) == pytest.approx(math.log(0.1) * (0.5623351 - 0.3465736), abs=1e-6)
-
-
-def test_the_actor_sees_the_critic_that_has_just_moved() -> None:
-    algorithm, batch = distinct(build("discrete_sac", learning_rate=0.05)), choice_batches(1)[0]
-    with torch.no_grad():
-        before = algorithm.model.actor(batch["obs"])
-    metrics = algorithm.update(batch).metrics
-    with torch.no_grad():
-        # The temperature was 1 when the actor's loss was taken.
-        values = soft_values(
-            log_probs=before, q_values=algorithm.model.critic.all_values(batch["obs"]), temperature=1.0
-        )
-    torch.testing.assert_close(metrics["actor_loss"], -values.mean())
-    assert float(metrics["temperature"]) == 1
-
-
-def test_each_loss_reaches_its_own_network_alone() -> None:
-    algorithm, batch = distinct(build("discrete_sac", bc_weight=0.3)), choice_batches(1)[0]
-    found = algorithm.critic_loss(batch) | algorithm.actor_loss(batch)
-    for child in ("critic", "actor", "temperature"):
-        reached = [
-            each
-            for each in ("critic", "actor", "temperature")
-            if any(bool(slope.any()) for slope in slopes(found[f"{child}_loss"], getattr(algorithm.model, each)))
-        ]
-        assert reached == [child]
 
 
 def test_a_temperature_that_is_given_stays() -> None:
