@@ -1,4 +1,4 @@
-"""What algorithms for choices learn from a log of ICU-Sepsis, against exact values.
+"""What algorithms for discrete actions learn from a log of ICU-Sepsis, against exact values.
 
     python benchmarks/discrete_icu_sepsis.py [--cases dqn discrete_bcq] [--seeds 0 1 2] [--workers 2]
 
@@ -41,7 +41,7 @@ FRESH = 1000
 Found = dict[str, Any]
 
 ABOUT = """\
-# What algorithms for choices learn on ICU-Sepsis
+# What algorithms for discrete actions learn on ICU-Sepsis
 
 Written by `benchmarks/discrete_icu_sepsis.py`. For each seed, a log of 10,000 episodes of the clinicians, {rows} rows;
 states one-hot, linear networks, discount 1, but 0.99 for discrete CQL and SAC. *Worth* is the exact chance of survival
@@ -57,8 +57,8 @@ while they claim 0.90 or more.
 
 ## FQE
 
-Each policy judged by a second log of 10,000 episodes, which it was not trained on, with discount {gamma:g} and
-{members} members. Intervals are to be compared with what the policy is worth at that discount.
+FQE estimates from a second log of 10,000 episodes, which no policy was trained on, with discount {gamma:g} and
+{members} ensemble members. Intervals are to be compared with what the policy is worth at that discount.
 
 | Algorithm | Seed | Worth, discount {gamma:g} | Estimate | 95 % interval | Covered |
 | --- | --- | --- | --- | --- | --- |
@@ -67,7 +67,7 @@ Each policy judged by a second log of 10,000 episodes, which it was not trained 
 
 
 def compute(name: str, case: Case, seed: int, output: Path, *, judged: bool) -> Found:
-    """Train, compute what the policy is worth and, if it is to be judged, estimate it from another log."""
+    """Train, compute what the policy is worth and, if asked, estimate it from another log."""
     task = Sepsis(SEPSIS_DATA)
     log = sepsis_log(task, seed)
     found = survival(task, case, log, seed, output / "runs" / name / str(seed))
@@ -96,7 +96,7 @@ def kept(name: str, seed: int, output: Path) -> Path:
 
 
 def is_missing(path: Path, judged: bool) -> bool:
-    """Whether a run has not been made, or not been judged though it is to be."""
+    """Whether a run has not been made, or not been estimated though it is to be."""
     return not path.exists() or (judged and "estimate" not in json.loads(path.read_text(encoding="utf-8")))
 
 
@@ -167,7 +167,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", nargs="+", default=list(SEPSIS), choices=list(SEPSIS))
     parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
-    parser.add_argument("--fqe-seeds", nargs="*", type=int, default=list(SEEDS), help="of which policies are judged")
+    parser.add_argument("--fqe-seeds", nargs="*", type=int, default=list(SEEDS), help="of which policies are estimated")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--output", type=Path, default=ROOT / "runs" / "discrete_icu_sepsis")
     args = parser.parse_args()

@@ -1,4 +1,4 @@
-"""How well algorithms for choices learn: one command that goes on where it was stopped.
+"""How well algorithms for discrete actions learn: one command, run again to continue.
 
     python benchmarks/discrete_learning.py [--tasks replay mediocre cartpole lunar_lander] [--seeds 0 1 2]
 
@@ -64,7 +64,7 @@ ZOO_DQN: dict[str, Any] = {
 """Settings of RL Baselines3 Zoo for LunarLander."""
 Rows = list[str]
 TITLE = """\
-# What algorithms for choices learn
+# What algorithms for discrete actions learn
 
 Written by `benchmarks/discrete_learning.py`, one thread per run. The final policy plays 100 episodes without noise.
 """

@@ -1,7 +1,7 @@
 """How long a policy takes for one observation: exported, in onnxruntime and with numpy alone, and in torch.
 
-Networks have their default sizes and random weights, 11 observations and 3 actions (or 3 choices), one thread. Novelty
-with 1,024 codes is part of all of them. The table is written to benchmarks/results/export_latency.md.
+Networks have their default sizes and random weights, 11 observations and 3 actions, continuous or discrete, one thread.
+Novelty with 1,024 codes is part of all of them. The table is written to benchmarks/results/export_latency.md.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def measure(algo: str, action: ActionSpace) -> dict[str, Any]:
         result = write_bundle(saved, Path(folder, "out"), make_log(action))
         seconds = time.perf_counter() - start
         return {
-            "algorithm": algo if action.kind == "continuous" else f"{algo} (choices)",
+            "algorithm": algo if action.kind == "continuous" else f"{algo} (discrete)",
             "kB": result.sizes["policy.onnx"] / 1000,
             "difference": result.differences["action"],
             "onnxruntime": result.about["latency_us"]["onnxruntime"],

@@ -97,7 +97,7 @@ def main() -> None:
     if len(judged) > 1:
         known = [truths[one.name][0] for one in judged]
         values = [float(one.value or 0) for one in judged]
-        print(f"Spearman of those judged {spearman(known, values):.2f}, regret@1 {regret_at_k(known, values, 1):.2f}")
+        print(f"Spearman of estimates {spearman(known, values):.2f}, regret@1 {regret_at_k(known, values, 1):.2f}")
     print(f"not distinguishable from the best: {', '.join(result.best)}")
 
 

@@ -1,4 +1,4 @@
-"""What it costs to fit the values of a policy: 100,000 rows, 1 + 10 members, kappa 5, compiled, on one core.
+"""What an FQE estimate costs: 100,000 rows, 1 + 10 ensemble members, kappa 5, compiled, on one core.
 
 Prints a line of JSON per width: the time of an update, that of its matrix products alone, their ratio, and the time of
 a whole fit. Times are those of the processor. Rounds of both alternate, and the ratio is the median over pairs, so that

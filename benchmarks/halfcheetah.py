@@ -18,7 +18,7 @@ CHOICES = SpaceSpec.vector(OBS_DIM, DiscreteActions(ACTION_DIM))
 
 
 def make_arrays(*, choices: bool = False) -> dict[str, Any]:
-    """Random transitions in D4RL's names; with choices in place of actions, as many as an action has numbers."""
+    """Random transitions in D4RL's names; with discrete actions, as many as an action has numbers."""
     rng = np.random.default_rng(0)
     shape = (ROWS, ACTION_DIM)
     obs = rng.normal(size=(ROWS + 1, OBS_DIM)).astype(np.float32)

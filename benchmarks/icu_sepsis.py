@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from rl_training import estimate
-from rl_training.ope.weights import diagnose, judge, second_moment_radius
-from rl_training.selection.estimate import Estimates
+from rl_training.ope.weights import check_weights, diagnose, second_moment_radius
+from rl_training.selection.results import Estimates
 
 # The task is that of the tests.
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
@@ -31,7 +31,7 @@ TILTS = (1, 5, 10, 20, 50)
 
 
 def tables(task: Sepsis) -> dict[str, Floats]:
-    """The policies by name, as probabilities of choices in every state."""
+    """The policies by name, as probabilities of actions in every state."""
     tilted = {f"tilt {eta}": task.tilted(eta) for eta in TILTS}
     return {"clinicians": task.clinicians, **tilted, "greedy": task.greedy()}
 
@@ -64,7 +64,7 @@ def refusals(task: Sepsis, episodes: int, logs: int) -> None:
         behavior = task.clinicians[log.states, log.actions]
         for name, table in policies.items():
             chances = table[log.states, log.actions]
-            by_limits = judge(diagnose(task.weighted(log, table).weights)).level == "refuse"
+            by_limits = check_weights(diagnose(task.weighted(log, table).weights)).level == "refuse"
             by_squares = second_moment_radius(states, log.actions, after, chances, behavior) >= 1
             counts[name] += [by_limits, by_squares, by_limits or by_squares]
     print(

@@ -280,7 +280,7 @@ def main() -> None:
                 print(f"{job.task} {job.name} seed {job.seed}: {state}", flush=True)
                 write_results(every)
         except KeyboardInterrupt:
-            # The runs have been interrupted too, and leave a checkpoint to go on from.
+            # The runs have been interrupted too, and leave a checkpoint to resume from.
             pool.shutdown(cancel_futures=True)
             parser.exit(130, "interrupted: the same command goes on from here\n")
 

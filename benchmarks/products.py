@@ -22,7 +22,7 @@ from interleaving import Report, make_parser, table
 from torch import Tensor
 
 from rl_training.compilation.graphs import CompiledGradient
-from rl_training.compilation.kernels.passes import are_faster
+from rl_training.compilation.kernels import are_faster
 
 SIZES = (
     (1, 256, 256),

@@ -4,7 +4,7 @@
 
 The earlier revision is checked out into a temporary worktree. Both trees do the same jobs, in processes of their own
 with one thread each, without compilation. They train every packaged config for some updates; judge, choose, check and
-convert logs; sweep, tune and run the pipeline; and go on with files that the earlier revision wrote. What is found by
+convert logs; sweep, tune and run the pipeline; and use files that the earlier revision wrote. What is found by
 both is compared: checkpoints as a whole, rows of metrics, predictions, exported arrays, and the JSON of commands.
 Numbers must be equal to the last bit. Sentences may be worded anew, but must hold the same numbers; with `--sentences`
 they must be equal too. Paths of runs, clock times and versions are left out. A job is skipped, with the reason, where

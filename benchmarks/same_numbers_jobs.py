@@ -356,7 +356,7 @@ def pipeline() -> Found:
 
 
 def resumed() -> Found:
-    """Runs that go on for as long again."""
+    """Runs that continue for as long again."""
     for path in sorted(Path("runs").iterdir()):
         total = 2 * json.loads((path / "result.json").read_text(encoding="utf-8"))["global_step"]
         command("resume", str(path), f"total_timesteps={total}", "--quiet")

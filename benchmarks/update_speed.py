@@ -3,7 +3,7 @@
     python benchmarks/update_speed.py [--algos td3_bc iql] [--rounds 7] [--seconds 2] [--threads 1] [--write]
 
 Networks, batch, data and numbers of sampled actions are equal on both sides; data has HalfCheetah's sizes, with six
-choices in place of its actions for algorithms that choose. Target networks follow as on the other side. Each variant
+discrete actions for algorithms that take those. Target networks follow as on the other side. Each variant
 lives in a process of its own, as its users would run it, and waits while another is timed. Each round times every
 variant once, so that what else the machine does falls on all of them; the ratio is the median over rounds of ours by
 theirs in that round. Where d3rlpy lacks the algorithm, the ratio is to our own eager update. Variants are eager and
@@ -62,7 +62,7 @@ class Case:
     algo: str | None = None
     """Our algorithm, where the case has another name."""
     choices: bool = False
-    """Whether actions are choices."""
+    """Whether actions are discrete."""
 
     @property
     def variants(self) -> tuple[str, ...]:

@@ -12,12 +12,12 @@ from stub import stub
 from rl_training.config import TrainConfig
 from rl_training.core.options import describe
 from rl_training.data import DataOptions
-from rl_training.diagnostics.guards import GuardOptions
+from rl_training.diagnostics import GuardOptions
 from rl_training.experiment import list_algorithms
 from rl_training.experiment.registry import build_index
 from rl_training.pipeline.config import PipelineConfig
+from rl_training.runtime import mode_defaults
 from rl_training.runtime.controls import ControlOptions, LoopOptions, OnlineOptions
-from rl_training.runtime.run_options import mode_defaults
 
 ROOT = Path(__file__).parents[1]
 

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator
 
 from rl_training.config import TrainConfig
 from rl_training.data import DataOptions
-from rl_training.diagnostics.guards import GuardOptions
+from rl_training.diagnostics import GuardOptions
 from rl_training.experiment import AlgorithmSpec, list_algorithms
 from rl_training.runtime.controls import ControlOptions, LoopOptions, OnlineOptions
 

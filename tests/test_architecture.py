@@ -1,18 +1,25 @@
-"""Is it still this design? Imports go one way, and what algorithms may not contain is not there."""
+"""The rules of the house: the order of districts, their fronts, their budgets, and what has one place only."""
 
 from __future__ import annotations
 
 import ast
 import inspect
+import re
+import textwrap
+from collections import Counter, defaultdict
 from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+from lines import code_lines
 
 from rl_training import algorithms
 from rl_training.algorithms import ALGORITHMS
 
-SOURCE = Path(__file__).parents[1] / "src" / "rl_training"
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "rl_training"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 ORDER = (
@@ -20,20 +27,37 @@ ORDER = (
     *("ope", "runtime", "policies", "selection", "reports", "experiment", "pipeline", "callbacks", "api", "cli"),
     *("__main__", "__init__"),
 )
-"""Districts in the order of imports: one may import those before it, never those behind it."""
+"""Districts and single files in the order of imports: each may import those before it, never those behind it."""
 
 AGAINST_THE_ORDER = {
-    "diagnostics/guards.py": "rl_training.runtime.controls",
-    "ope/policies.py": "rl_training.selection.evaluation_data",
-    "ope/policy_value.py": "rl_training.selection.evaluation_data",
-    "ope/weighted.py": "rl_training.selection.evaluation_data",
-    "reports/sweep_folder.py": "rl_training.experiment.sweep",
-    "runtime/__init__.py": "rl_training.policies",
-    "runtime/assembly.py": "rl_training.selection.evaluation_data",
-    "runtime/train.py": "rl_training.policies.saved",
-    "storage/checkpoint_schema.py": "rl_training.diagnostics.guards",
+    ("runtime/__init__.py", "rl_training.policies"),
+    ("runtime/__init__.py", "rl_training.policies.export"),
 }
-"""Imports that still point the wrong way."""
+"""`rl_training.runtime` offers `load_policy` and `export_policy`, which users were promised there."""
+
+SUB_DISTRICTS = {
+    *("data/files", "data/tables", "data/replay", "data/audit", "compilation/kernels", "algorithms/base"),
+    *("policies/export", "reports/page", "cli/display"),
+}
+
+WITHOUT_SURFACE = {SOURCE / "core", SOURCE / "cli" / "display"}
+"""Folders whose files are imported by name: `core` is a library, and the displays belong to the commands alone."""
+
+BUDGETS: dict[str, int] = {}
+"""Code lines that a district may have. A tenant raises the budget in the commit that moves it in."""
+
+MOST_FILES = 15
+MOST_LINES = 500
+MOST_LINES_OF_AN_ALGORITHM = 220
+FEWEST_CODE_LINES = 40
+SMALL = {"core/signals.py", "models/initializers.py", "models/mlp_bear.py", "callbacks.py", "__main__.py"}
+"""Files that are complete in fewer lines, or whose import path is promised."""
+
+ONE_STEM = {"callbacks", "config", "discrete", "files", "rewards"}
+"""File names that several districts may have: the folder completes the word."""
+
+OFFERED_AGAIN = {"rl_training", "rl_training.api", "rl_training.runtime", "rl_training.experiment"}
+"""Fronts that collect names of others for users."""
 
 THIRD_PARTY_HOMES = {
     "gymnasium": {"envs"},
@@ -48,7 +72,7 @@ THIRD_PARTY_HOMES = {
     "mlflow": {"storage"},
     "wandb": {"storage"},
     "matplotlib": {"reports"},
-    "jinja2": {"core/templates.py"},
+    "jinja2": {"core/text.py"},
     "yaml": {"config.py"},
     "typer": {"cli"},
     "rich": {"cli", "runtime/progress.py"},
@@ -58,86 +82,268 @@ THIRD_PARTY_HOMES = {
 }
 """Third-party packages that are used in one place only."""
 
+ONE_PLACE = {r"\.parent\.parent\b": "storage/", r"\b2\*\*30\b": "core/"}
+"""What only one place may do: derive the run of a checkpoint from its path, and name sizes of memory."""
+
 FORBIDDEN_CALLS = {"item", "cpu", "numpy", "tolist", "backward", "print"}
 """Under algorithms: what reads a number, or changes a parameter, outside the one gradient step."""
 
+BANNED_WORDS = re.compile(
+    r"\b(whoever|nobody|somebody|someone|anybody|its like|go on|goes on|going on|went on|choices)\b", re.IGNORECASE
+)
+WORDS_LEFT: dict[str, int] = {}
+"""Uses of these words that are left, by file. The numbers may only shrink."""
 
-def _imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+FENCED = re.compile(r"^ *```python\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
+
+PROMISED_PATHS = {
+    "config": "TrainConfig",
+    "data.offline_dataset": "TransitionDataset sample_trajectory_windows",
+    "data.dataset_loaders": "load_transition_dataset",
+    "data.offline_mixers": "mix_transition_datasets",
+    "envs.rewards": "RewardScaleWrapper RewardShiftWrapper RewardClipWrapper",
+    "runtime.schedules": "ScheduleSpec resolve_schedule_value",
+    "runtime.controls": "",
+    "runtime.callbacks": "Callback EarlyStoppingCallback",
+    "runtime.trainer": "TrainerState TrainResult",
+    "models.mlp_bcq": "",
+    "models.mlp_bear": "",
+    "experiment.registry": "AlgorithmSpec get_algorithm_spec",
+    "experiment.manager": "ExperimentManager",
+    "api.algorithms": "ManagedAlgorithm",
+    **{f"algorithms.{name}": algorithm.__name__ for name, algorithm in ALGORITHMS.items()},
+}
+"""Import paths that stay, and names that are defined there."""
+
+
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _imports(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
+            assert node.level == 0, f"relative import of {node.module}"
             yield node.module or ""
 
 
-def _package(path: Path) -> str:
-    return path.relative_to(SOURCE).with_suffix("").parts[0]
+@cache
+def _offered(front: Path) -> list[str]:
+    """Names in the literal `__all__` of a front."""
+    for node in _tree(front).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return [str(name.value) for name in ast.walk(node.value) if isinstance(name, ast.Constant)]
+    return []
+
+
+def _own_imports(path: Path) -> Iterator[tuple[str, str]]:
+    """Modules of the package that a file imports, each with its district or single file."""
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, ast.ImportFrom):
+            folder = ROOT / "src" / (node.module or "").replace(".", "/")
+            files = [
+                alias.name
+                for alias in node.names
+                if ((folder / f"{alias.name}.py").exists() or (folder / alias.name).is_dir())
+                and (folder == path.parent or alias.name not in _offered(folder / "__init__.py"))
+            ]
+            modules = [f"{node.module}.{name}" for name in files] or [node.module or ""]
+        else:
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        for module in modules:
+            parts = module.split(".")
+            if parts[0] == "rl_training" and len(parts) > 1:
+                yield module, parts[1]
 
 
 def _name(path: Path) -> str:
     return path.relative_to(SOURCE).as_posix()
 
 
+def _district(path: Path) -> str:
+    return path.relative_to(SOURCE).with_suffix("").parts[0]
+
+
+def _budget_of(path: Path) -> str:
+    """The district or sub-district that a file's lines count for; the root has one for its single files."""
+    folder = path.parent.relative_to(SOURCE).as_posix()
+    return {".": "root"}.get(folder, folder)
+
+
+def _is_front(module: str) -> bool:
+    inside = module.removeprefix("rl_training.").replace(".", "/")
+    return "/" not in inside or inside in SUB_DISTRICTS
+
+
 @pytest.mark.parametrize("path", FILES, ids=_name)
 def test_imports_follow_the_order_of_districts(path: Path) -> None:
-    district = _package(path)
-    if district == "assets":
+    if _district(path) == "assets":
         return
-    for module in _imports(path):
-        parts = module.split(".")
-        if parts[0] != "rl_training" or len(parts) == 1:
+    for module, district in _own_imports(path):
+        in_order = ORDER.index(district) <= ORDER.index(_district(path))
+        assert in_order or (_name(path), module) in AGAINST_THE_ORDER, f"{_name(path)} imports {module}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=_name)
+def test_another_district_is_imported_through_its_front_and_the_own_one_file_by_file(path: Path) -> None:
+    room = path.parent.relative_to(SOURCE).as_posix()
+    for module, district in _own_imports(path):
+        inside = module.removeprefix("rl_training.").replace(".", "/")
+        if district == "core":
             continue
-        in_order = ORDER.index(parts[1]) <= ORDER.index(district)
-        assert in_order or module.startswith(AGAINST_THE_ORDER.get(_name(path), "-")), f"{_name(path)} imports {module}"
+        if inside == room:
+            assert path.name == "__init__.py", f"{_name(path)} imports its own front"
+        elif not inside.startswith(f"{room}/") and not inside.startswith(f"{_district(path)}/"):
+            assert _is_front(module), f"{_name(path)} imports the file {module}"
+
+
+def test_every_front_lists_its_names() -> None:
+    fronts = [front for front in SOURCE.rglob("*/__init__.py") if front.parent not in WITHOUT_SURFACE]
+    assert not [_name(front) for front in fronts if not _offered(front)]
+
+
+def test_a_name_is_offered_by_one_front() -> None:
+    offered = defaultdict(set)
+    for front in {path.parent for path in SOURCE.rglob("__init__.py")} - WITHOUT_SURFACE:
+        module = ".".join(["rl_training", *front.relative_to(SOURCE).parts])
+        if module not in OFFERED_AGAIN:
+            for name in import_module(module).__all__:
+                offered[name].add(module)
+    # A district may offer what its own rooms offer.
+    twice = {name: sorted(homes) for name, homes in offered.items() if len({home.split(".")[1] for home in homes}) > 1}
+    assert not twice
+
+
+def test_districts_keep_their_budgets() -> None:
+    lines: Counter[str] = Counter()
+    files = defaultdict(list)
+    for path in FILES:
+        lines[_budget_of(path)] += code_lines(path)
+        files[_budget_of(path)].append((code_lines(path), path.name))
+    assert set(lines) == set(BUDGETS), "a new folder needs a budget, a front and a place in the order"
+    over = [name for name in lines if lines[name] > BUDGETS[name]]
+    assert not over, [f"{name}: {lines[name]} of {BUDGETS[name]}; {sorted(files[name])[-5:]}" for name in over]
+
+
+def test_folders_and_files_have_sizes_that_can_be_read() -> None:
+    folders = Counter(path.parent for path in FILES)
+    assert not {_name(folder): n for folder, n in folders.items() if n > MOST_FILES and folder.name != "algorithms"}
+    too_long = {}
+    too_short = {}
+    for path in FILES:
+        is_algorithm = path.parent.name == "algorithms"
+        most = MOST_LINES_OF_AN_ALGORITHM if is_algorithm else MOST_LINES
+        if (n := len(path.read_text(encoding="utf-8").splitlines())) > most:
+            too_long[_name(path)] = n
+        may_be_small = is_algorithm or path.name == "__init__.py" or _name(path) in SMALL
+        if not may_be_small and (n := code_lines(path)) < FEWEST_CODE_LINES:
+            too_short[_name(path)] = n
+    assert not too_long
+    assert not too_short
+
+
+def test_nothing_new_stands_at_the_top() -> None:
+    folders = {path.name for path in SOURCE.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert folders | {path.stem for path in SOURCE.glob("*.py")} == {*ORDER, "assets"}
+
+
+def test_one_name_stands_for_one_thing() -> None:
+    classes = defaultdict(list)
+    stems = defaultdict(list)
+    for path in FILES:
+        if _district(path) == "assets":
+            continue
+        for node in _tree(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                classes[node.name].append(_name(path))
+        if path.name != "__init__.py" and _district(path) not in {"cli", "algorithms"} and path.stem not in ONE_STEM:
+            stems[path.stem].append(_name(path))
+    assert not {name: where for name, where in classes.items() if len(where) > 1}
+    assert not {name: where for name, where in stems.items() if len(where) > 1}
+    assert not {path.stem for path in FILES} & {"utils", "helpers", "common", "misc"}
+
+
+def test_some_things_are_done_in_one_place() -> None:
+    for pattern, place in ONE_PLACE.items():
+        elsewhere = [
+            f"{_name(path)}:{number}"
+            for path in FILES
+            if not _name(path).startswith((place, "assets/"))
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+            if re.search(pattern, line)
+        ]
+        assert not elsewhere, f"{pattern} belongs in {place}"
+
+
+def _examples() -> Iterator[tuple[str, ast.Module]]:
+    """Python in the documentation, as far as it can be read alone, and the example programs."""
+    for path in (ROOT / "examples").rglob("*.py"):
+        yield path.name, _tree(path)
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for block in FENCED.findall(page.read_text(encoding="utf-8")):
+            yield page.name, ast.parse(textwrap.dedent(block))
+
+
+def test_documentation_imports_fronts_only() -> None:
+    promised = {f"rl_training.{path}" for path in PROMISED_PATHS}
+    files = {
+        f"{name}: {module}"
+        for name, tree in _examples()
+        for module in _imports(tree)
+        if module.startswith("rl_training.") and not (_is_front(module) or module in promised or ".core." in module)
+    }
+    assert not files
+
+
+def _texts(path: Path) -> Iterator[str]:
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def test_words_that_were_given_up_do_not_come_back() -> None:
+    found = {_name(path): sum(len(BANNED_WORDS.findall(text)) for text in _texts(path)) for path in FILES}
+    more = {name: f"{n}, {WORDS_LEFT.get(name, 0)} allowed" for name, n in found.items() if n > WORDS_LEFT.get(name, 0)}
+    assert not more
+    assert not {name: n for name, n in WORDS_LEFT.items() if found[name] < n}, "fewer are left: say so in WORDS_LEFT"
 
 
 @pytest.mark.parametrize("path", FILES, ids=_name)
 def test_third_party_packages_stay_in_their_places(path: Path) -> None:
-    for module in _imports(path):
+    for module in _imports(_tree(path)):
         homes = THIRD_PARTY_HOMES.get(module.split(".")[0])
         if homes is not None:
-            assert _name(path) in homes or _package(path) in homes, f"{_name(path)} imports {module}"
+            assert _name(path) in homes or _district(path) in homes, f"{_name(path)} imports {module}"
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if path.parent.name in {"algorithms", "base"}], ids=_name)
 def test_algorithms_contain_losses_only(path: Path) -> None:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
+    for node in ast.walk(_tree(path)):
         if isinstance(node, ast.Call):
             name = getattr(node.func, "attr", getattr(node.func, "id", ""))
             assert name not in FORBIDDEN_CALLS, f"{_name(path)}:{node.lineno} calls {name}"
         if isinstance(node, ast.Attribute):
             assert node.attr != "grad" or ast.unparse(node) == "torch.autograd.grad", f"{_name(path)}:{node.lineno}"
-    assert not any(module.startswith("torch.optim") for module in _imports(path))
-
-
-def test_no_module_is_called_by_a_word_that_means_nothing() -> None:
-    assert not {path.stem for path in FILES} & {"utils", "helpers", "common", "misc"}
-
-
-@pytest.mark.parametrize("path", FILES, ids=_name)
-def test_every_module_says_what_it_is_for(path: Path) -> None:
-    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-
-
-MOST_LINES = 500
-MOST_LINES_OF_AN_ALGORITHM = 220
-
-
-@pytest.mark.parametrize("path", FILES, ids=_name)
-def test_files_stay_small(path: Path) -> None:
-    is_algorithm = path.parent.name == "algorithms"
-    most = MOST_LINES_OF_AN_ALGORITHM if is_algorithm else MOST_LINES
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= most
+    assert not any(module.startswith("torch.optim") for module in _imports(_tree(path)))
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
-def test_an_algorithm_is_a_variant_of_one_other_at_most(name: str) -> None:
+def test_an_algorithm_is_a_variant_of_one_other_at_most_and_says_what_its_loss_is(name: str) -> None:
     parents = [parent for parent in ALGORITHMS[name].__mro__[1:] if parent in ALGORITHMS.values()]
     assert len(parents) <= 1
-
-
-@pytest.mark.parametrize("name", sorted(ALGORITHMS))
-def test_the_loss_of_an_algorithm_says_what_it_is(name: str) -> None:
     assert inspect.getdoc(getattr(algorithms, f"{name}_loss"))
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    assert not [_name(path) for path in FILES if not ast.get_docstring(_tree(path))]
+
+
+@pytest.mark.parametrize("path", PROMISED_PATHS)
+def test_promised_import_paths_hold_the_thing_itself(path: str) -> None:
+    module = import_module(f"rl_training.{path}")
+    assert ast.parse(inspect.getsource(module)).body[1:], f"{path} is empty"
+    for name in PROMISED_PATHS[path].split():
+        assert getattr(module, name).__module__ == module.__name__

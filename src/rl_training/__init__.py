@@ -10,32 +10,10 @@ print(model.evaluate(num_episodes=10)["return_mean"])
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from rl_training.config import TrainConfig
-    from rl_training.experiment import run_sweep, run_tuning
-    from rl_training.pipeline import run_pipeline
-    from rl_training.runtime import evaluate, fetch_run, predict, resume, train
-    from rl_training.selection import estimate, select
-
-    __version__: str
-    __all__ = [
-        "TrainConfig",
-        "__version__",
-        "estimate",
-        "evaluate",
-        "fetch_run",
-        "predict",
-        "resume",
-        "run_pipeline",
-        "run_sweep",
-        "run_tuning",
-        "select",
-        "train",
-    ]
-
-# Loaded when asked for: importing torch takes over a second, and `rl-training --help` needs none of it.
+# Loaded when asked for: importing torch takes over a second, and `rl-training --help` needs none of it. Type checkers
+# and editors read `__init__.pyi` instead.
 _HOMES = {
     "TrainConfig": "rl_training.config",
     "estimate": "rl_training.selection.estimate",

@@ -192,7 +192,7 @@ class _BCHyper(_Hyper, total=False):
     policy: Literal['deterministic', 'stochastic']
 
 class BC(ManagedAlgorithm):
-    """BC: learn to do what the data did."""
+    """BC: imitate the logged actions."""
 
     algo: ClassVar[str]
     def __init__(
@@ -341,10 +341,12 @@ class CrossQ(ManagedAlgorithm):
 
 def train_crossq(config: ConfigSource, **arguments: Any) -> TrainResult: ...
 
-class _CRRHyper(_ValueHyper, total=False):
+class _FilterHyper(_ValueHyper, total=False):
     weights: Literal['exp', 'binary', 'constant']
     beta: float
     max_weight: float
+
+class _CRRHyper(_FilterHyper, total=False):
     advantage: Literal['mean', 'max']
     num_action_samples: int
     num_critics: int
@@ -398,7 +400,7 @@ class _DiscreteBCQHyper(_DQNHyper, total=False):
     logit_penalty: float
 
 class DiscreteBCQ(ManagedAlgorithm):
-    """DiscreteBCQ: double DQN that looks only at choices which the data makes likely enough."""
+    """DiscreteBCQ: double DQN restricted to actions that are likely enough in the data."""
 
     algo: ClassVar[str]
     def __init__(
@@ -417,7 +419,7 @@ class _DiscreteCQLHyper(_DQNHyper, total=False):
     online_conservative_weight: float | None
 
 class DiscreteCQL(ManagedAlgorithm):
-    """DiscreteCQL: DQN whose values are pushed down over all choices and up at the logged ones."""
+    """DiscreteCQL: DQN whose values are pushed down over all actions and up at the logged ones."""
 
     algo: ClassVar[str]
     def __init__(
@@ -431,17 +433,14 @@ class DiscreteCQL(ManagedAlgorithm):
 
 def train_discrete_cql(config: ConfigSource, **arguments: Any) -> TrainResult: ...
 
-class _DiscreteCRRHyper(_ValueHyper, total=False):
-    weights: Literal['exp', 'binary', 'constant']
-    beta: float
-    max_weight: float
+class _DiscreteCRRHyper(_FilterHyper, total=False):
     target_policy: Literal['target', 'online']
     conservative_weight: float
     num_critics: int
     target_update_interval: int
 
 class DiscreteCRR(ManagedAlgorithm):
-    """DiscreteCRR: imitate the data, but only or mostly where the critic prefers its choices to the policy's own."""
+    """DiscreteCRR: imitate the data, but only or mostly where the critic prefers its actions to the policy's own."""
 
     algo: ClassVar[str]
     def __init__(
@@ -464,7 +463,7 @@ class _DiscreteIQLHyper(_ValueHyper, total=False):
     threshold: float
 
 class DiscreteIQL(ManagedAlgorithm):
-    """DiscreteIQL: learn how good the best logged choices are without asking for any other choice."""
+    """DiscreteIQL: learn how good the best logged actions are without asking for any other action."""
 
     algo: ClassVar[str]
     def __init__(
@@ -490,7 +489,7 @@ class _DiscreteSACHyper(_ValueHyper, total=False):
     target_update_interval: int
 
 class DiscreteSAC(ManagedAlgorithm):
-    """DiscreteSAC: SAC whose policy is categorical, so that all expectations over choices are exact."""
+    """DiscreteSAC: SAC whose policy is categorical, so that all expectations over actions are exact."""
 
     algo: ClassVar[str]
     def __init__(
@@ -505,7 +504,7 @@ class DiscreteSAC(ManagedAlgorithm):
 def train_discrete_sac(config: ConfigSource, **arguments: Any) -> TrainResult: ...
 
 class DQN(ManagedAlgorithm):
-    """DQN: learn the value of every choice, and take the best."""
+    """DQN: learn the value of every action, and take the best."""
 
     algo: ClassVar[str]
     def __init__(
@@ -547,7 +546,7 @@ class _HERHyper(_SACHyper, total=False):
     pass
 
 class HER(ManagedAlgorithm):
-    """HER: SAC that also learns from goals it reached instead of the ones it was given."""
+    """HER: SAC that also learns from relabelled goals, those that it reached instead of those it was given."""
 
     algo: ClassVar[str]
     def __init__(

@@ -111,7 +111,7 @@ def _plain(value: Any) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.2's idea of plain values: `3e-4` is a number, `on` and `2024-02-30` are words. A key stands only once."""
+    """Plain values as in YAML 1.2: `3e-4` is a number, `on` and `2024-02-30` are words. A key stands once."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """The mapping of a node; PyYAML alone would let the last of two equal keys win."""

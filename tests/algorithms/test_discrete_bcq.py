@@ -18,7 +18,7 @@ LIKELY = torch.tensor([[0.6, 0.3, 0.1]]).double()
 @pytest.mark.parametrize(
     ("threshold", "expected"),
     [
-        # Ratios to the likeliest choice: 1, 0.5 and 0.1667. By its probability alone, no second choice exceeds 0.3.
+        # Ratios to the likeliest action: 1, 0.5 and 0.1667. By its probability alone, no second action exceeds 0.3.
         (0.0, [True, True, True]),
         (0.1, [True, True, True]),
         (0.17, [True, True, False]),
@@ -27,26 +27,26 @@ LIKELY = torch.tensor([[0.6, 0.3, 0.1]]).double()
         (0.999, [True, False, False]),
     ],
 )
-def test_choices_are_allowed_by_their_ratio_to_the_likeliest(threshold: float, expected: list[bool]) -> None:
+def test_actions_are_allowed_by_their_ratio_to_the_likeliest(threshold: float, expected: list[bool]) -> None:
     assert allowed_choices(LIKELY.log(), threshold).tolist() == [expected]
 
 
-def test_choices_that_are_equally_likely_are_all_allowed() -> None:
+def test_actions_that_are_equally_likely_are_all_allowed() -> None:
     assert bool(allowed_choices(torch.full((1, 4), 0.25).log(), 0.999).all())
 
 
 @pytest.mark.parametrize(
     ("threshold", "chosen", "expected"),
     [
-        # Of the allowed choices 0 and 1 the critic prefers 1, for which the target network has 3: 1 + 0.99 * 3.
+        # Of the allowed actions 0 and 1 the critic prefers 1, for which the target network has 3: 1 + 0.99 * 3.
         (0.3, 1, 3.97),
-        # Without a constraint it is choice 2 and 9: 1 + 0.99 * 9.
+        # Without a constraint it is action 2 and 9: 1 + 0.99 * 9.
         (0.0, 2, 9.91),
-        # The likeliest choice alone: 1 + 0.99 * 5.
+        # The likeliest action alone: 1 + 0.99 * 5.
         (0.999, 0, 5.95),
     ],
 )
-def test_the_best_allowed_choice_is_valued_by_the_target_network(
+def test_the_best_allowed_action_is_valued_by_the_target_network(
     threshold: float, chosen: int, expected: float
 ) -> None:
     algorithm = build("discrete_bcq", threshold=threshold)
@@ -80,7 +80,7 @@ def test_with_a_threshold_near_1_the_policy_is_the_clone() -> None:
     for batch in choice_batches(6):
         algorithm.update(batch)
     obs = choice_batches(1, size=500)[0]["obs"]
-    # Where two choices are as likely as each other to a thousandth, both are allowed.
+    # Where two actions are as likely as each other to a thousandth, both are allowed.
     first, second = algorithm.model.clone(obs).detach().topk(2).values.unbind(-1)
     obs = obs[second - first < math.log(0.999)]
     assert len(obs) > 490
@@ -101,7 +101,7 @@ def test_the_clone_has_the_likelihood_and_the_size_of_raw_logits_worked_out_by_h
 
 
 @pytest.mark.parametrize(("choices", "probability", "ratio"), [(2, 0.980, 0.020), (4, 0.981, 0.0064), (25, 0.994, 0.0)])
-def test_a_clone_of_data_with_one_choice_rules_out_the_others(choices: int, probability: float, ratio: float) -> None:
+def test_a_clone_of_data_with_one_action_rules_out_the_others(choices: int, probability: float, ratio: float) -> None:
     actions = torch.zeros(1, dtype=torch.int64)
     logits = minimum(lambda row: clone_loss(logits=row[None], actions=actions)["clone_loss"], choices)
     found = torch.tensor(logits).softmax(-1)

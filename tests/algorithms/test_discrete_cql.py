@@ -17,15 +17,15 @@ from rl_training.algorithms.discrete_cql import discrete_cql_loss
 @pytest.mark.parametrize(
     ("values", "action", "expected"),
     [
-        # ln(e + e^2) = 2.313262, less the value of the logged choice.
+        # ln(e + e^2) = 2.313262, less the value of the logged action.
         ([1.0, 2.0], 0, 1.313262),
         ([1.0, 2.0], 1, 0.313262),
-        # Values that do not differ: the logarithm of the number of choices.
+        # Values that do not differ: the logarithm of the number of actions.
         ([3.0] * 2, 0, 0.693147),
         ([-1.0] * 4, 2, 1.386294),
         ([0.0] * 25, 24, 3.218876),
         ([9.0] * 34, 7, 3.526361),
-        # A choice that is not possible does not count.
+        # An action that is not possible does not count.
         ([1.0, 2.0, -math.inf], 1, 0.313262),
     ],
 )
@@ -61,10 +61,10 @@ def _best_values(weight: float, huber_delta: float | None) -> list[float]:
 
 
 @pytest.mark.parametrize(("weight", "expected"), FIXED_POINTS)
-def test_values_of_two_choices_of_which_the_worse_is_logged_nine_times_in_ten(
+def test_values_of_two_actions_of_which_the_worse_is_logged_nine_times_in_ten(
     weight: float, expected: tuple[float, float]
 ) -> None:
-    # Rewards 0 and 1. With a weight of 0.2 the better choice still has the higher value, with 0.5 no longer: there the
+    # Rewards 0 and 1. With a weight of 0.2 the better action still has the higher value, with 0.5 no longer: there the
     # policy clones the data. Half the squares are what the loss has for small errors, so that the bound of the linear
     # part is set beyond all of them. Whole squares need twice the weight.
     assert _best_values(weight, huber_delta=10.0) == pytest.approx(list(expected), abs=1e-4)

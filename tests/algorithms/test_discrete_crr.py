@@ -18,7 +18,7 @@ POLICY = torch.tensor([[0.25, 0.75]]).double().log()
 
 
 def _weight(q_values: list[list[float]], action: int, **options: Any) -> float:
-    """The weight of one row, as minus the slope of the loss in the log-probability of its choice."""
+    """The weight of one row, as minus the slope of the loss in the log-probability of its action."""
     log_probs = POLICY.clone().requires_grad_()
     q = torch.tensor(q_values).double()[:, None]
     metrics = actor_objective(q_values=q, log_probs=log_probs, actions=torch.tensor([action]), **options)
@@ -45,12 +45,12 @@ def _weight(q_values: list[list[float]], action: int, **options: Any) -> float:
         (1, {"beta": 0.05, "max_weight": 100.0}, 100.0),
     ],
 )
-def test_the_weight_of_a_choice(action: int, options: dict[str, Any], expected: float) -> None:
+def test_the_weight_of_an_action(action: int, options: dict[str, Any], expected: float) -> None:
     assert _weight([[1.0, 2.0]], action, **options) == pytest.approx(expected, abs=1e-6)
 
 
-def test_the_smaller_critic_counts_choice_by_choice() -> None:
-    # The smaller values are 1 and 2 again; by the first critic alone, the advantage of the second choice were 2.
+def test_the_smaller_critic_counts_action_by_action() -> None:
+    # The smaller values are 1 and 2 again; by the first critic alone, the advantage of the second action were 2.
     assert _weight([[1.0, 9.0], [9.0, 2.0]], 1) == pytest.approx(1.284025, abs=1e-6)
     assert _weight([[1.0, 9.0]], 1) == pytest.approx(math.exp(2.0))
 
@@ -61,7 +61,7 @@ def test_a_tie_is_no_advantage() -> None:
 
 
 def test_weights_are_no_function_of_the_policy_that_learns() -> None:
-    # Only the log-probability of the logged choice has a slope; through the policy's own value, both would.
+    # Only the log-probability of the logged action has a slope; through the policy's own value, both would.
     logits = torch.tensor([[0.0, math.log(3)]], dtype=torch.float64, requires_grad=True)
     q = torch.tensor([[[1.0, 2.0]]]).double()
     loss = actor_objective(q_values=q, log_probs=logits.log_softmax(-1), actions=torch.tensor([1]))["actor_loss"]

@@ -25,7 +25,7 @@ from rl_training.core.errors import ConfigError
         (0.5, 0.1),
     ],
 )
-def test_the_value_is_the_expectile_over_logged_choices(expectile: float, expected: float) -> None:
+def test_the_value_is_the_expectile_over_logged_actions(expectile: float, expected: float) -> None:
     returns = bandit_batch()["rewards"]
 
     def loss(value: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ def test_without_beta_the_actor_is_a_clone() -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        # The actor finds the choices likely by 0.6, 0.3 and 0.1; the smaller critic has 1, 2 and 9.
+        # The actor finds the actions likely by 0.6, 0.3 and 0.1; the smaller critic has 1, 2 and 9.
         ({"extraction": "weighted"}, 0),
         # Ratios 1, 0.5 and 0.1667: the best of the first two, of all, and of the first alone.
         ({"extraction": "constrained", "threshold": 0.3}, 1),
@@ -91,7 +91,7 @@ def test_without_beta_the_actor_is_a_clone() -> None:
         ({"extraction": "shifted", "beta": 0.0}, 0),
     ],
 )
-def test_the_choice_of_each_extraction(options: dict[str, Any], expected: int) -> None:
+def test_the_action_of_each_extraction(options: dict[str, Any], expected: int) -> None:
     algorithm, obs = build("discrete_iql", **options), choice_batches(1, size=4)[0]["obs"]
     fix_choices(algorithm.model.actor, [math.log(each) for each in (0.6, 0.3, 0.1)])
     # Each critic alone would have chosen otherwise.
@@ -110,7 +110,7 @@ def test_the_choice_of_each_extraction(options: dict[str, Any], expected: int) -
 
 
 @pytest.mark.parametrize("extraction", ["constrained", "shifted"])
-def test_where_the_policy_is_made_of_a_clone_all_choices_count_the_same(extraction: str) -> None:
+def test_where_the_policy_is_made_of_a_clone_all_actions_count_the_same(extraction: str) -> None:
     algorithm, batch = distinct(build("discrete_iql", extraction=extraction)), choice_batches(1)[0]
     metrics = algorithm.losses(batch)
     assert [float(metrics[name]) for name in ("weight_mean", "weight_max")] == [1.0, 1.0]
@@ -124,7 +124,7 @@ def test_options_of_another_extraction_are_refused() -> None:
             build("discrete_iql", **options)
 
 
-def test_values_of_choices_that_were_not_logged_are_not_trained() -> None:
+def test_values_of_actions_that_were_not_logged_are_not_trained() -> None:
     algorithm, batch = build("discrete_iql"), choice_batches(1)[0]
     batch["actions"] = batch["actions"] % 2
     slope_of_bias = slopes(algorithm.critic_loss(batch)["critic_loss"], algorithm.model.critic.mlp.layers[-1])[1]

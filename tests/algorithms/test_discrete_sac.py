@@ -41,7 +41,7 @@ def test_the_value_of_a_state_has_the_expectation_and_the_entropy() -> None:
     assert values.tolist() == pytest.approx([1.8062335], abs=1e-7)
 
 
-def test_the_smaller_critic_is_taken_choice_by_choice() -> None:
+def test_the_smaller_critic_is_taken_action_by_action() -> None:
     # 0 and 0 are the smaller values; the expectation by either critic is 1.
     uniform, q = torch.zeros(1, 2).log_softmax(-1), torch.tensor([[[0.0, 2.0]], [[2.0, 0.0]]])
     assert soft_values(log_probs=uniform, q_values=q, temperature=0.0).tolist() == [0.0]
@@ -73,7 +73,7 @@ def test_the_best_policy_is_the_softmax_of_the_values() -> None:
 
 
 def test_cloning_is_weighed_against_the_value() -> None:
-    # The logged choice is the first: - 0.5 ln 0.25, beside minus the value and the entropy.
+    # The logged action is the first: - 0.5 ln 0.25, beside minus the value and the entropy.
     loss = _actor_loss(torch.tensor([0.0, math.log(3)]).double(), 0.1, bc_weight=0.5)
     assert float(loss) == pytest.approx(-1.8062335 + 0.5 * math.log(4), abs=1e-7)
 
@@ -103,8 +103,8 @@ def test_the_target_entropy_is_a_positive_share_of_the_largest(ratio: float, tar
     assert float(metrics["temperature_loss"].detach()) == pytest.approx(0.7 * (0.5623351 - target), abs=1e-6)
 
 
-def test_the_target_entropy_is_that_of_the_choices_which_are_possible() -> None:
-    # Three, two and one of three choices are possible; policies are uniform, so that the mean excess is (1 - c) times
+def test_the_target_entropy_is_that_of_the_actions_which_are_possible() -> None:
+    # Three, two and one of three actions are possible; policies are uniform, so that the mean excess is (1 - c) times
     # the mean of ln 3, ln 2 and 0.
     masks = torch.tensor([[1, 1, 1], [1, 0, 1], [0, 1, 0]]).bool()
     log_probs = torch.zeros(3, 3).double().masked_fill(~masks, -math.inf).log_softmax(-1)

@@ -83,7 +83,7 @@ def test_the_loss_is_quadratic_within_delta_and_linear_beyond() -> None:
         ("discrete_crr", {"tau": 1.0}),
     ],
 )
-def test_a_table_learns_the_values_of_a_chain_and_nothing_about_a_choice_that_was_not_logged(
+def test_a_table_learns_the_values_of_a_chain_and_nothing_about_an_action_that_was_not_logged(
     name: str, options: dict[str, Any]
 ) -> None:
     # One state gives 1 and leads to another, which gives 2 and ends: 1 + 0.9 * 2 = 2.8, and 2. Observations have a

@@ -144,7 +144,7 @@ def test_an_algorithm_of_ones_own_goes_through_all_commands(folder: Path, run: C
 
     unknown = run("predict", path, "--obs", "obs.npy")
     assert unknown.code == 2
-    assert unknown.err.endswith("is of 'nearby', which is not registered: import its module, or use --import\n")
+    assert unknown.err.endswith("is of unregistered 'nearby': import its module, or use --import\n")
 
 
 def test_its_options_are_explained_and_checked(folder: Path, run: Command) -> None:
@@ -201,7 +201,7 @@ def test_in_python_importing_the_module_is_enough(folder: Path) -> None:
 
 ORDERS = {
     "the file first": "import nearby; from rl_training.algorithms import TD3BC",
-    "the base class first": "from rl_training.algorithms.base.algorithm import Algorithm, register; import nearby",
+    "the base class first": "from rl_training.algorithms.base import Algorithm, register; import nearby",
     "a packaged algorithm first": "from rl_training.algorithms.td3_bc import TD3BC; import nearby",
     "the table first": "from rl_training.algorithms import *; import nearby",
     "networks first": "from rl_training.models import MLPTD3Model; import nearby",

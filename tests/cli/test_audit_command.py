@@ -106,7 +106,7 @@ def test_an_environment_tells_the_bounds(command: Command, tmp_path: Path) -> No
     np.savez(tmp_path / "log.npz", **{**arrays, "actions": actions + 0.5})
     answer = command("data", "audit", tmp_path / "log.npz", "--env", "CartPole-v1")
     assert answer.code == 2
-    assert "the dataset has continuous actions, CartPole-v1 has 2 choices" in answer.err
+    assert "the dataset has continuous actions, CartPole-v1 has 2 discrete actions" in answer.err
 
 
 def test_values_that_are_not_finite_are_a_finding(command: Command, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_several_runs_are_judged_on_one_log_and_each_keeps_its_result(command: C
     answer = command("estimate", "runs", "--data", "log.npz", *FAST, "--out", "all.json")
     assert answer.code == 0, answer.err
     assert "log.npz: 60 episodes, 1,500 rows; whether the policies were trained on them is not known" in answer.out
-    assert "250 updates, kappa 2.5, networks of 16, 1 + 3 members" in answer.out
+    assert "250 updates, kappa 2.5, networks of 16, 1 + 3 ensemble members" in answer.out
     assert "stored in runs/good/estimate.json" in answer.out
     stored = json.loads(Path("runs/good/estimate.json").read_text())
     assert [each["name"] for each in stored["policies"]] == ["runs/good"]
@@ -52,7 +52,7 @@ def test_several_runs_are_judged_on_one_log_and_each_keeps_its_result(command: C
     assert [each["name"] for each in both["policies"]] == ["runs/bad", "runs/good"]
     assert both["gamma"] == 0.8
     # 2.5 is too little, whatever the numbers are.
-    assert "runs/good cannot be judged: the fit was stopped too early (kappa 2.5, at least 3 is needed)" in answer.out
+    assert "runs/good cannot be judged: FQE was stopped too early (kappa 2.5, at least 3 is needed)" in answer.out
     assert "No policy can be judged by this log." in answer.out
 
 
@@ -118,7 +118,7 @@ def test_a_policy_that_sees_normalised_observations_is_the_same_as_a_function_of
         (("runs", "--gamma", "1"), "gamma must be < 1"),
         (("runs", "--data", "log.npy"), "log.npy"),
         (("runs", "--data", "other.npz"), "the dataset has obs_dim 3, the policy has 1"),
-        (("runs", "--data", "log.npz", "--split", "held-out"), "a log named by --data is taken as a whole"),
+        (("runs", "--data", "log.npz", "--split", "held-out"), "a log named by --data is used as a whole"),
     ],
 )
 def test_mistakes_end_with_status_2_and_one_sentence(command: Command, arguments: tuple[str, ...], words: str) -> None:
@@ -136,7 +136,7 @@ def test_runs_on_different_data_need_one_log(command: Command) -> None:
     train("two", towards, total_timesteps=2)
     answer = command("estimate", "runs")
     assert answer.code == 2
-    assert "the runs were trained on different data (dataset_path): judge them on one log, with --data" in answer.err
+    assert "the runs were trained on different data (dataset_path): evaluate them on one log, with --data" in answer.err
 
 
 def test_a_run_without_a_log_needs_one(command: Command, tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_a_run_without_a_log_needs_one(command: Command, tmp_path: Path) -> None
     SAC(env="Pendulum-v1", run_name="acting", output_dir="runs", **small).learn()
     answer = command("estimate", "runs")
     assert answer.code == 2
-    assert "a run of sac that only acted has no log: name one, with --data" in answer.err
+    assert "an online run of sac has no log: name one, with --data" in answer.err
 
 
 def test_data_that_was_given_as_an_object_must_be_given_again(command: Command) -> None:
@@ -188,13 +188,13 @@ def shop_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
     return partial(call_main, monkeypatch, capsys)
 
 
-def test_a_table_of_single_decisions_is_judged_by_weights_beside_the_fit(
+def test_a_table_of_single_decisions_is_evaluated_by_importance_sampling_beside_fqe(
     shop_command: Command,
 ) -> None:
     answer = shop_command("estimate", "runs/clone", "--data", "shop.csv", *FLAGS, *QUICK)
     assert answer.code == 0, answer.err
     assert "a value is the mean reward of one decision" in answer.out
-    assert "By weights: episodes count more if the policy would have acted as the log did." in answer.out
+    assert "Importance sampling, a second estimate beside FQE:" in answer.out
     assert "SNIPS: rewards weighted by their actions" in answer.out
     assert "80 more updates per policy" in answer.out
     assert (
@@ -204,20 +204,21 @@ def test_a_table_of_single_decisions_is_judged_by_weights_beside_the_fit(
     stored = json.loads(Path("runs/clone/estimate.json").read_text())
     weighted = stored["weighted"][0]
     assert (weighted["name"], weighted["recommended"], weighted["is_drawn"]) == ("runs/clone", "SNIPS", True)
-    # A clone of a uniform choice is about as good as the log.
+    # A clone of uniform actions is about as good as the log.
     assert weighted["estimates"][0]["value"] == pytest.approx(stored["logged_value"], abs=0.06)
 
 
-def test_weights_can_be_left_out_on_the_command_line(shop_command: Command) -> None:
-    answer = shop_command("estimate", "runs/clone", "--split", "all", "--no-weights", *QUICK)
+@pytest.mark.parametrize("option", ["--no-importance", "--no-weights"])
+def test_importance_sampling_can_be_left_out_by_either_name_of_the_option(shop_command: Command, option: str) -> None:
+    answer = shop_command("estimate", "runs/clone", "--split", "all", option, *QUICK)
     assert answer.code == 0, answer.err
-    assert "No estimates by weights: it was not asked for." in answer.out
+    assert "No importance sampling: it was not asked for." in answer.out
 
 
 def test_columns_go_with_a_table_that_is_named(shop_command: Command) -> None:
     answer = shop_command("estimate", "runs/clone", *FLAGS, *QUICK)
     assert answer.code == 2
-    assert "goes with --data; runs know the columns of their own data" in answer.err
+    assert "options for columns go with --data; runs know the columns of their own data" in answer.err
     answer = shop_command("estimate", "runs/clone", "--data", "shop.csv", *FLAGS, "--reward-column", "clicks")
     assert answer.code == 2
     assert "'clicks'" in answer.err

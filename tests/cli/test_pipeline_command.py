@@ -50,10 +50,10 @@ def test_a_real_table_becomes_a_report_and_a_policy_that_passes_its_check(
     budget = [*TINY, "--updates", "30", "--set", "fit_updates=60"]
     answer = command("pipeline", "pendulum.csv", *COLUMNS, *budget, "--out", "result", "--workers", "2")
     assert answer.code == 0, answer.err
-    assert "episodes: 30 for training, 20 for the choice; too few to set some aside for the claim" in answer.out
+    assert "episodes: 30 for training, 20 for selection; too few to set some aside for the claim" in answer.out
     assert "try bc_best: clones the best 33% of the episodes, since others went worse" in answer.out
     # With so few updates nothing can be judged.
-    assert "No policy can be judged by this log: the fit was stopped too early" in answer.out
+    assert "No policy can be judged by this log: FQE was stopped too early" in answer.out
     assert "Next: open result/report.html in a browser" in answer.out
     assert re.search(r"time +\d.*: data .*, training .*, selection ", answer.out)
     page = (tmp_path / "result" / "report.html").read_text()
@@ -77,13 +77,13 @@ def test_single_decisions_from_a_table_are_judged_with_discount_0(
     flags += ["--propensity-column", "propensity_score"]
     answer = command("pipeline", log, *flags, *TINY, "--updates", "50", "--set", "fit_updates=200", "--out", "result")
     assert answer.code == 0, answer.err
-    assert "episodes: 6,000 for training, 2,000 for the choice, 2,000 for the claim" in answer.out
-    assert "try dqn: learns the reward of every choice, with discount 0" in answer.out
+    assert "episodes: 6,000 for training, 2,000 for selection, 2,000 for the claim" in answer.out
+    assert "try dqn: learns the reward of every action, with discount 0" in answer.out
     result = json.loads((tmp_path / "result" / "result.json").read_text())
     assert result["selection"]["estimates"]["gamma"] == 0.0
     weighted = result["claim"]["weighted"]
     assert weighted["name"] == result["claim"]["name"]
-    assert f"{weighted['name']}: By weights" in answer.out
+    assert f"{weighted['name']}: Importance sampling" in answer.out
     # 46 clicks in 10,000 rows cannot tell policies apart.
     assert not result["beats_the_data"]
     assert (result["chosen"], result["is_clone"]) == ("bc_seed0", True)
@@ -100,7 +100,7 @@ def test_an_environment_evaluates_the_runs_and_its_episodes_may_decide(
     env = ["--env", "Pendulum-v1", "--real-episodes", "3"]
     answer = command("pipeline", "pendulum.csv", *COLUMNS, *budget, *env, "--out", "result")
     assert answer.code == 0, answer.err
-    assert "actions: as Pendulum-v1 has them" in answer.out
+    assert "actions: as in Pendulum-v1" in answer.out
     assert "episode 1: bc" in answer.out
     assert "return in env" in answer.out
     result = json.loads((tmp_path / "result" / "result.json").read_text())
@@ -134,7 +134,7 @@ def test_a_file_has_the_same_options_and_the_command_wins(command: Command, tmp_
     assert result["export"] == "export"
     again = command("pipeline", "--config", "mine.yaml", "--out", "result", "--updates", "30", "--quiet")
     assert again.code == 0, again.err
-    assert "the fit was stopped too early" in again.out
+    assert "FQE was stopped too early" in again.out
     other = command("pipeline", "--config", "mine.yaml", "--out", "result", "--updates", "40")
     assert other.code == 2
     assert "holds a pipeline with other options (updates: 30, not 40): choose another folder" in other.err
@@ -148,12 +148,12 @@ def test_a_file_has_the_same_options_and_the_command_wins(command: Command, tmp_
         (["lag.npz", "--out", "result"], "'lag.npz' does not exist; did you mean 'log.npz'?"),
         (["log.npz", "--out", "result", "--algos", "td3bc"], "did you mean 'td3_bc'?"),
         (["log.npz", "--out", "result", "--workers", "many"], "--workers must be a number >= 1 or auto, got 'many'"),
-        (["log.npz", "--out", "result", "--minutes", "1", "--updates", "5"], "minutes and updates both say"),
+        (["log.npz", "--out", "result", "--minutes", "1", "--updates", "5"], "minutes and updates both set"),
         (["--config", "none.yaml", "--out", "result"], "the pipeline's file 'none.yaml' does not exist"),
-        (["log.npz", "--out", "log.npz"], "holds something else than a pipeline"),
+        (["log.npz", "--out", "log.npz"], "holds something other than a pipeline"),
         (["log.npz", "--out", "result", "--minutes", "0"], "minutes must be > 0, got 0"),
         (["log.npz", "--out", "result", "--updates", "0"], "updates must be >= 1, got 0"),
-        (["log.npz", "--out", "result", "--real-episodes", "3"], "real_episodes are played in an environment"),
+        (["log.npz", "--out", "result", "--real-episodes", "3"], "real_episodes need an environment"),
         (["log.npz", "--out", "result", "--env", "Pendulun-v1"], "Pendulun"),
     ],
 )

@@ -19,8 +19,8 @@ from small_runs import online_config
 
 from rl_training import SAC, TD3BC
 from rl_training.acting import video as showing
-from rl_training.compilation import graphs
 from rl_training.config import load_config
+from rl_training.core import machine
 from rl_training.core.errors import ConfigError, MissingExtraError
 from rl_training.runtime import load_policy, train
 
@@ -115,7 +115,7 @@ def test_several_policies_are_compared_on_the_same_episodes(runs: Path, command:
 def test_a_policy_is_used_with_no_more_threads_than_cores(
     runs: Path, command: Command, monkeypatch: pytest.MonkeyPatch, threads: None, words: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(graphs, "available_cores", lambda: 1)
+    monkeypatch.setattr(machine, "available_cores", lambda: 1)
     np.save("obs.npy", np.zeros((2, 3), np.float32))
 
     answer = command(*(str(_run(runs, word)) if word in ("a", "b") else word for word in words))
@@ -194,7 +194,7 @@ def test_actions_are_clipped_to_the_bounds_of_another_environment(runs: Path, co
     [
         (
             ("--env", "CartPole-v1"),
-            ["trained for observations of 3 numbers, CartPole-v1 has observations of 4", "2 choices"],
+            ["trained for observations of 3 numbers, CartPole-v1 has observations of 4", "2 discrete actions"],
         ),
         (("--env", "PointGoal-v0"), ["PointGoal-v0 has observations of 4 numbers (observation 2, desired_goal 2)"]),
         (("--env", "Pendulun-v1"), ["did you mean 'Pendulum-v1'?"]),

@@ -34,15 +34,15 @@ def train(name: str, policy: Act, **options: Any) -> None:
     BC(run_name=name, log_interval=600, **{**defaults, "dataset_path": f"{name}.npz", **options}).learn()
 
 
-def test_runs_are_ranked_and_the_choice_is_stored_beside_them(command: Command) -> None:
+def test_runs_are_ranked_and_the_selection_is_stored_beside_them(command: Command) -> None:
     train("good", towards)
     train("bad", away)
     # So many updates that the estimates come to rest.
     answer = command("select", "runs", "--data", "log.npz", *FAST, "--updates", "2000")
     assert answer.code == 0, answer.err
     assert answer.out.index("runs/good") < answer.out.index("runs/bad")
-    assert "The choice is runs/good." in answer.out
-    words = "On selection data (60 episodes, too few to keep some apart), it is better than the data (probability "
+    assert "The selected policy is runs/good." in answer.out
+    words = "On selection data (60 episodes, too few to set some aside), it is better than the data (probability "
     assert words in answer.out
     assert "for being the highest" in answer.out
     assert "stored in runs/selection.json" in answer.out
@@ -70,7 +70,7 @@ def test_real_episodes_are_shown_one_by_one_and_decide(command: Command) -> None
     assert answer.code == 0, answer.err
     assert "episode 1: runs/good returned -" in answer.out
     assert "; best so far runs/good (-" in answer.out
-    assert "The choice is runs/good after " in answer.out
+    assert "The selected policy is runs/good after " in answer.out
     assert "as by the log." in answer.out
     stored = json.loads(Path("choice.json").read_text())
     assert 1 <= len(stored["pulls"]) <= 6
@@ -83,11 +83,11 @@ def test_real_episodes_choose_where_the_log_can_judge_nothing(command: Command) 
     train("bad", away)
     fast = ("--updates", "50", "--members", "2", "--gamma", "0.9", "--hidden-sizes", "16")
     more = ("--data", "log.npz", *fast, "--env", "steering:Steering-v0")
-    assert "so none is chosen" in command("select", "runs", *more[:-2]).out
+    assert "so none is selected" in command("select", "runs", *more[:-2]).out
     answer = command("select", "runs", *more, "--episodes", "20")
     assert "the log could judge none" in answer.out
-    assert "The choice is runs/good by " in answer.out
-    assert "it cannot be judged: the fit was stopped too early" in answer.out
+    assert "The selected policy is runs/good by " in answer.out
+    assert "it cannot be judged: FQE was stopped too early" in answer.out
 
 
 @pytest.mark.parametrize(

@@ -243,7 +243,7 @@ def test_an_interrupted_sweep_goes_on_bit_for_bit(tmp_path: Path) -> None:
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=300)
     assert process.returncode == 143
-    assert b"the same command goes on with what is missing" in err
+    assert b"interrupted; run the same command to continue" in err
     assert b"Traceback" not in err
     assert not all(map(is_finished, (tmp_path / "out").glob("td3_bc*")))
     results = run_sweep(str(file), tmp_path / "out", workers=2)

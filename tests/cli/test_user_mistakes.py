@@ -90,7 +90,10 @@ def _with_row(array: NDArray[Any], row: int, value: float) -> NDArray[Any]:
         ),
         (["algo=td3_cb"], "unknown algorithm 'td3_cb'; did you mean 'td3_bc'?"),
         (["env_id=Pendulun-v1"], "unknown env_id 'Pendulun-v1'; did you mean 'Pendulum-v1'?"),
-        (["env_id=CartPole-v1"], "td3_bc is for continuous actions, CartPole-v1 has 2 choices: use bc, discrete_bcq,"),
+        (
+            ["env_id=CartPole-v1"],
+            "td3_bc is for continuous actions, CartPole-v1 has 2 discrete actions: use bc,",
+        ),
         (["env_kwargs.gravity=1"], "env_kwargs: "),
         (["algo_kwargs.replay=hindsight"], "Pendulum-v1 has no goals"),
         (["env_kwargs.g=heavy"], "Pendulum-v1 with env_kwargs g='heavy' cannot be used (rl-training env check"),

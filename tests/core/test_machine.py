@@ -130,7 +130,7 @@ def test_a_run_that_is_resumed_with_fewer_cores_uses_those_and_says_so(
     run_dir = train(tiny_config("td3_bc"), threads=2).run_dir
     monkeypatch.setattr(import_module("rl_training.runtime.train"), "available_cores", lambda: 1)
 
-    with pytest.warns(UserWarning, match="made with 2 threads, and this process may use 1 .* it goes on with 1"):
+    with pytest.warns(UserWarning, match="made with 2 threads, and this process may use 1 .* it continues with 1"):
         resume(run_dir, total_timesteps=30)
 
     assert torch.get_num_threads() == 1

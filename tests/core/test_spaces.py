@@ -44,17 +44,17 @@ def test_gaussian_noise_has_its_standard_deviation_and_stays_in_the_box() -> Non
     assert BOX.perturb(calm, 0.0) is calm
 
 
-def test_choices_are_numbered_from_0_for_networks() -> None:
+def test_discrete_actions_are_numbered_from_0_for_networks() -> None:
     assert CHOICES.encode(torch.tensor([5, 7])).tolist() == [0, 2]
     assert CHOICES.decode(torch.tensor([0, 2])).tolist() == [5, 7]
     assert CHOICES.column == Column((), "int64")
     assert set(CHOICES.sample(100).tolist()) == {0, 1, 2}
 
 
-def test_epsilon_greedy_takes_each_choice_as_often_as_it_should() -> None:
+def test_epsilon_greedy_takes_each_action_as_often_as_it_should() -> None:
     torch.manual_seed(0)
     found = CHOICES.perturb(torch.full((30_000,), 2), 0.3)
-    # A random choice may be the greedy one: 0.7 + 0.3 / 3.
+    # A random action may be the greedy one: 0.7 + 0.3 / 3.
     shares = torch.bincount(found, minlength=3) / len(found)
     assert shares.tolist() == pytest.approx([0.1, 0.1, 0.8], abs=0.01)
     assert found.dtype == torch.int64
@@ -88,12 +88,12 @@ def test_spaces_survive_being_stored_as_plain_values(action: BoxActions | Discre
 
 def test_an_observation_that_is_not_what_the_policy_sees_is_refused() -> None:
     spec = SpaceSpec({"place": Column((2,)), "speed": Column(())}, CHOICES)
-    assert spec.flatten({"place": [1, 2], "speed": 3}).tolist() == [1, 2, 3]
-    assert spec.flatten({"place": [[1, 2]], "speed": [3]}).tolist() == [[1, 2, 3]]
+    assert spec.encode({"place": [1, 2], "speed": 3}).tolist() == [1, 2, 3]
+    assert spec.encode({"place": [[1, 2]], "speed": [3]}).tolist() == [[1, 2, 3]]
     with pytest.raises(ConfigError, match=r"obs has no 'speed': the policy sees 'place', 'speed'; did you mean 'sped'"):
-        spec.flatten({"place": [1, 2], "sped": 3})
+        spec.encode({"place": [1, 2], "sped": 3})
     with pytest.raises(ConfigError, match=r"obs must have shape \(3,\) or \(batch, 3\), got \(2,\)"):
-        spec.flatten(np.zeros(2))
+        spec.encode(np.zeros(2))
 
 
 PARTS = {"place": Column((2,)), "goal": Column((1,))}
@@ -105,10 +105,10 @@ UNIT, WIDE = BoxActions((-1.0,), (1.0,)), BoxActions((-2.0,), (2.0,))
     [
         (SpaceSpec.vector(3, UNIT), SpaceSpec.vector(3, UNIT), None),
         (SpaceSpec.vector(3, WIDE), SpaceSpec.vector(3, UNIT), "from -2 to 2, Task-v0 has continuous actions in 1"),
-        # A policy that was trained on a file knows no names, and perhaps not all choices.
+        # A policy that was trained on a file knows no names, and perhaps not all actions.
         (SpaceSpec.vector(3, UNIT), SpaceSpec(PARTS, UNIT), None),
-        (SpaceSpec(PARTS, DiscreteActions(2)), SpaceSpec(PARTS, DiscreteActions(3)), "2 choices from 0 to 1, Task-v0"),
-        (SpaceSpec.vector(3, DiscreteActions(2, 1)), SpaceSpec.vector(3, DiscreteActions(3)), "2 choices from 1 to 2"),
+        (SpaceSpec(PARTS, DiscreteActions(2)), SpaceSpec(PARTS, DiscreteActions(3)), "actions from 0 to 1, Task-v0"),
+        (SpaceSpec.vector(3, DiscreteActions(2, 1)), SpaceSpec.vector(3, DiscreteActions(3)), "actions from 1 to 2"),
     ],
 )
 def test_a_policy_fits_where_sizes_and_kinds_agree(policy: SpaceSpec, env: SpaceSpec, difference: str | None) -> None:
@@ -123,8 +123,8 @@ def test_a_policy_fits_where_sizes_and_kinds_agree(policy: SpaceSpec, env: Space
     [
         (SpaceSpec.vector(4, DiscreteActions(3)), ["observations of 3 numbers (place 2, goal 1), Task-v0 has"]),
         (SpaceSpec({"goal": Column((1,)), "place": Column((2,))}, DiscreteActions(3)), ["(goal 1, place 2)"]),
-        (SpaceSpec(PARTS, DiscreteActions(2)), ["for 3 choices from 0 to 2, Task-v0 has 2 choices from 0 to 1"]),
-        (SpaceSpec(PARTS, DiscreteActions(3, 1)), ["Task-v0 has 3 choices from 1 to 3"]),
+        (SpaceSpec(PARTS, DiscreteActions(2)), ["for 3 discrete actions from 0 to 2, Task-v0 has 2 discrete"]),
+        (SpaceSpec(PARTS, DiscreteActions(3, 1)), ["Task-v0 has 3 discrete actions from 1 to 3"]),
         (SpaceSpec.vector(2, UNIT), ["Task-v0 has observations of 2 numbers", "Task-v0 has continuous actions in 1"]),
     ],
 )

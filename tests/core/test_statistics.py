@@ -9,13 +9,13 @@ import pytest
 from scipy.stats import mannwhitneyu
 
 from rl_training.core.statistics import (
+    bootstrap_improvement,
     bootstrap_interval,
     holm,
     improvement_over_tasks,
     interquartile_mean,
     rank_test,
     score_profile,
-    stratified_improvement,
     student_cdf,
     student_quantile,
     winners_curse,
@@ -61,7 +61,7 @@ def test_the_interquartile_mean_leaves_out_a_quarter_at_each_end(values: list[fl
 
 
 def test_the_interval_of_one_run_is_that_run() -> None:
-    assert bootstrap_interval([3.5]) == (3.5, 3.5)
+    assert bootstrap_interval([[3.5]]) == (3.5, 3.5)
 
 
 @pytest.mark.parametrize(
@@ -72,13 +72,13 @@ def test_the_interval_of_one_run_is_that_run() -> None:
 def test_the_interval_is_made_of_quantiles_of_resampled_statistics(
     confidence: float, expected: tuple[float, float]
 ) -> None:
-    assert bootstrap_interval([0.0, 1.0], statistic=np.mean, confidence=confidence) == expected
+    assert bootstrap_interval([[0.0, 1.0]], statistic=np.mean, confidence=confidence) == expected
 
 
 def test_the_interval_of_a_mean_agrees_with_its_standard_error() -> None:
     values = np.random.default_rng(1).normal(10, 2, size=100)
 
-    low, high = bootstrap_interval(list(values), statistic=np.mean, resamples=4000)
+    low, high = bootstrap_interval([list(values)], statistic=np.mean, resamples=4000)
 
     error = values.std() / 10
     assert low == pytest.approx(values.mean() - 1.96 * error, abs=0.1 * error)
@@ -89,15 +89,15 @@ def test_the_interval_is_of_the_interquartile_mean_unless_told_otherwise() -> No
     values = [0.0] * 12 + [1000.0]
 
     # One run in thirteen moves the mean, not the mean of the middle half.
-    assert bootstrap_interval(values) == (0.0, 0.0)
-    assert bootstrap_interval(values, statistic=np.mean)[1] > 0
+    assert bootstrap_interval([values]) == (0.0, 0.0)
+    assert bootstrap_interval([values], statistic=np.mean)[1] > 0
 
 
 def test_the_interval_repeats_itself() -> None:
     values = [1.0, 5.0, 2.0, 8.0, 3.0]
 
-    assert bootstrap_interval(values) == bootstrap_interval(values)
-    assert bootstrap_interval(values) != bootstrap_interval(values, seed=1, resamples=50)
+    assert bootstrap_interval([values]) == bootstrap_interval([values])
+    assert bootstrap_interval([values]) != bootstrap_interval([values], seed=1, resamples=50)
 
 
 def test_holm_multiplies_by_the_number_of_hypotheses_left() -> None:
@@ -136,9 +136,9 @@ def test_the_probability_of_improvement_counts_pairs_and_equal_ones_half(
 
 def test_the_interval_of_an_improvement_is_made_of_resampled_runs_of_both() -> None:
     # A run is drawn from (0, 1) and from 1/2 alone: the share of 1 among two draws is 0, 1/2 or 1.
-    assert stratified_improvement([[0.0, 1.0]], [[0.5]]) == (0.0, 1.0)
-    assert stratified_improvement([[0.0, 1.0]], [[0.5]], confidence=0.4) == (0.5, 0.5)
-    assert stratified_improvement([[2.0, 3.0]], [[0.0, 1.0]]) == (1.0, 1.0)
+    assert bootstrap_improvement([[0.0, 1.0]], [[0.5]]) == (0.0, 1.0)
+    assert bootstrap_improvement([[0.0, 1.0]], [[0.5]], confidence=0.4) == (0.5, 0.5)
+    assert bootstrap_improvement([[2.0, 3.0]], [[0.0, 1.0]]) == (1.0, 1.0)
 
 
 @pytest.mark.parametrize("scores", [([3.0, 4, 5, 6, 7], [1.0, 2, 2.5, 3.5, 4.5]), ([1.0, 2, 3, 4], [5.0, 6, 7, 8])])

@@ -53,8 +53,8 @@ MASKED = {"valid_actions": np.ones((ROWS, 2)), "next_valid_actions": np.eye(2)[C
     [
         (CHOICES - 1, "row 0 is -1, expected 0 to 1"),
         (CHOICES + 1, "row 1 is 2, expected 0 to 1"),
-        (CHOICES + 0.5, "the dataset has continuous actions, CartPole-v1 has 2 choices"),
-        (np.ones((ROWS, 3), dtype=int), "actions are integers of shape (12, 3); expected one choice per row"),
+        (CHOICES + 0.5, "the dataset has continuous actions, CartPole-v1 has 2 discrete actions"),
+        (np.ones((ROWS, 3), dtype=int), "actions are integers of shape (12, 3); expected one discrete action per row"),
     ],
     ids=["negative", "too large", "fractional", "several"],
 )
@@ -80,7 +80,7 @@ def test_choices_that_were_never_logged_count_if_the_user_or_the_width_says_so()
     assert spaces(log(CHOICES), num_actions=5)[1].action == DiscreteActions(5)
     dataset, found = spaces(log(np.eye(5, dtype=np.int64)[CHOICES]))
     assert found.action == DiscreteActions(5)
-    assert "actions are one-hot rows: read as 5 choices" in dataset.notes
+    assert "actions are one-hot rows: read as 5 discrete actions" in dataset.notes
     model = BC(dataset=log(CHOICES), num_actions=5, hidden_sizes=[4], batch_size=4)
     assert model.config.algo_kwargs["num_actions"] == 5
 
@@ -88,7 +88,7 @@ def test_choices_that_were_never_logged_count_if_the_user_or_the_width_says_so()
 def test_whole_floats_with_masks_are_choices() -> None:
     data = TransitionDataset.from_dict(log(CHOICES.astype(np.float64), valid_actions=np.ones((ROWS, 2))))
     assert data.is_discrete
-    with pytest.raises(DatasetError, match="the actions are no choices"):
+    with pytest.raises(DatasetError, match="actions are continuous"):
         TransitionDataset.from_dict(log(CHOICES + 0.5, valid_actions=np.ones((ROWS, 2))))
 
 
@@ -117,19 +117,19 @@ def test_choices_and_masks_survive_minari(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_policy_with_masks_and_a_task_without_do_not_fit_by_chance() -> None:
     masked, plain = SpaceSpec.vector(3, DiscreteActions(3)).with_mask(), SpaceSpec.vector(6, DiscreteActions(3))
-    with pytest.raises(ConfigError, match="the policy chooses among valid_actions, and Acrobot-v1 does not say"):
+    with pytest.raises(ConfigError, match="the policy needs action masks, and Acrobot-v1 provides none"):
         masked.check_env(plain, "Acrobot-v1")
-    with pytest.raises(ConfigError, match="says which actions are possible, and the policy was trained without masks"):
+    with pytest.raises(ConfigError, match="provides action masks, and the policy was trained without them"):
         plain.check_env(masked, "Gates-v0")
 
 
 def test_an_observation_may_not_be_called_like_a_mask() -> None:
-    with pytest.raises(ConfigError, match="has observations with a part 'valid_actions', which stands for a mask"):
+    with pytest.raises(ConfigError, match="has observations with a part 'valid_actions', the name of the action mask"):
         DQN(env=gates.MisnamedGates, total_timesteps=10).learn()
 
 
 def test_a_gaussian_is_no_clone_of_choices(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="policy: stochastic is a Gaussian"):
+    with pytest.raises(ConfigError, match="policy: stochastic applies to continuous actions only"):
         BC(dataset=log(CHOICES), policy="stochastic", total_timesteps=10, output_dir=tmp_path).learn()
     assert not list(tmp_path.iterdir())
 
@@ -250,7 +250,7 @@ def test_environments_that_look_choices_up_get_numbers(env: str, tmp_path: Path)
 
 def test_masks_in_one_place_only_are_a_mistake_of_the_environment() -> None:
     report = check_env(gates.ForgetfulGates, steps=20)
-    assert "info from reset has a mask of actions and that from step has none" in report.mistakes
+    assert "info from reset has an action mask and that from step has none" in report.mistakes
 
 
 def test_data_for_an_algorithm_that_acts_says_how_to_learn_from_it(tmp_path: Path) -> None:

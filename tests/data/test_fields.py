@@ -140,13 +140,13 @@ def test_one_hot_rows_are_choices() -> None:
 
 
 def test_several_choices_per_row_are_refused() -> None:
-    with pytest.raises(DatasetError, match=r"actions are integers of shape \(4, 2\); expected one choice per row"):
+    with pytest.raises(DatasetError, match=r"shape \(4, 2\); expected one discrete action per row"):
         read_fields(log() | {"actions": np.ones((4, 2), dtype=int)})
 
 
 def test_next_actions_of_another_kind_are_refused() -> None:
     choices = {"actions": np.zeros(4, dtype=int), "next_actions": np.zeros((4, 1))}
-    with pytest.raises(DatasetError, match="next_actions has 1 columns, actions has choices"):
+    with pytest.raises(DatasetError, match="next_actions has 1 columns, actions has discrete actions"):
         read_fields(log() | choices)
 
 

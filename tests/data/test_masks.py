@@ -11,7 +11,7 @@ import torch
 
 from rl_training.core.errors import DatasetError
 from rl_training.data import TransitionDataset
-from rl_training.data.masks import check_logged, with_all_possible, with_masks_first, without_masks_first
+from rl_training.data.infer_spaces import check_logged, with_all_valid, with_masks_first, without_masks_first
 from rl_training.data.replay.samplers import with_n_step
 
 
@@ -61,9 +61,12 @@ def test_other_names_are_understood(name: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"valid_actions": np.zeros((6, 3))}, r"valid_actions leave no choice in 6 rows \(0, 1, 2, 3, 4, \.\.\.\)"),
+        (
+            {"valid_actions": np.zeros((6, 3))},
+            r"mark no action as valid in 6 rows \(0, 1, 2, 3, 4, \.\.\.\)",
+        ),
         ({"valid_actions": np.full((6, 3), 0.5)}, "valid_actions must be 0 or 1, got 0.5 in row 0, column 0"),
-        ({"actions": np.ones((6, 2), dtype=np.float32)}, "the actions are no choices"),
+        ({"actions": np.ones((6, 2), dtype=np.float32)}, "actions are continuous"),
         ({"valid_actions": np.ones((5, 3))}, "valid_actions has 5 rows, obs has 6"),
         ({"next_valid_actions": np.ones((6, 2))}, "next_valid_actions has 2 columns, valid_actions has 3 columns"),
     ],
@@ -103,7 +106,7 @@ def test_an_excluded_action_is_named_by_its_row_in_the_log_where_others_were_dro
 def test_an_action_beyond_the_columns_is_named() -> None:
     data = TransitionDataset.from_dict(log(actions=np.array([0, 1, 2, 0, 3, 2])))
     with pytest.raises(
-        DatasetError, match="valid_actions has 3 columns, one per choice from 0 on, but row 4 has the act"
+        DatasetError, match="valid_actions has 3 columns, one per action from 0 on, but row 4 has the act"
     ):
         check_logged(data)
     shifted = TransitionDataset.from_dict(log(actions=np.array([1, 2, 3, 1, 1, 3])))
@@ -143,7 +146,7 @@ def test_several_steps_reach_the_mask_after_the_last_one() -> None:
 def test_masks_that_exclude_nothing_can_be_added() -> None:
     rows = log()
     del rows["valid_actions"]
-    data = with_all_possible(TransitionDataset.from_dict(rows), 3)
+    data = with_all_valid(TransitionDataset.from_dict(rows), 3)
     assert bool(data.valid_actions.all() and data.next_valid_actions.all())
 
 

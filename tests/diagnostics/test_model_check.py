@@ -73,13 +73,13 @@ class BareExplorer(MLPTD3Model):
 
 
 class Talkative(MLPTD3Model):
-    """Gives a column that nobody asked for."""
+    """Gives a column that is not declared."""
 
     def explore(self, obs: Tensor) -> Any:
         return self.act(obs, deterministic=False), {"log_probs": torch.zeros(len(obs))}
 
 
-ACT = "a network called actor, or a method act(obs, *, deterministic)"
+ACT = "a network called actor or a method act(obs, *, deterministic)"
 MODELS: dict[type[Model], str] = {
     Sizeless: "Sizeless, the model of TD3BC, has no obs_dim: its constructor must call "
     "super().__init__(obs_dim=obs_dim, action_dim=action_dim)",

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,8 @@ from rl_training.core.options import bind
 from rl_training.experiment.sweep_spec import make_cells, read_sweep
 from rl_training.experiment.tune_spec import read_tune
 from rl_training.ope.fqe import FitOptions
-from rl_training.pipeline import outcome as pipeline_judging
 from rl_training.pipeline.config import read_pipeline
 from rl_training.runtime.run_options import bind_options
-from rl_training.selection import estimate as estimation
-from rl_training.selection import select as selecting
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("docs", "docs/tutorials", "docs/api")
@@ -58,8 +56,12 @@ WITH_ESTIMATES = [page for page in EXAMPLES if ESTIMATING.search("".join(_blocks
 def test_examples_run_in_the_order_in_which_they_are_read(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (estimation, selecting, pipeline_judging):
-        monkeypatch.setattr(module, "FitOptions", lambda **given: FitOptions(**{**given, **QUICK_ESTIMATE}))
+    for name in ("selection.estimate", "pipeline.outcome"):
+        monkeypatch.setattr(
+            import_module(f"rl_training.{name}"),
+            "FitOptions",
+            lambda **given: FitOptions(**{**given, **QUICK_ESTIMATE}),
+        )
     _read(page, tmp_path, monkeypatch)
 
 

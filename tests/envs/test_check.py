@@ -119,7 +119,7 @@ FATAL: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["terminated is a ndarray, array([ True]): it must"],
     ),
     "unbounded": ({"action_space": Box(-np.inf, np.inf, (1,))}, ["has unbounded actions Box(-inf, inf, (1,)"]),
-    "choices": ({"action_space": MultiBinary(2)}, ["has the action space MultiBinary(2); only"]),
+    "binary actions": ({"action_space": MultiBinary(2)}, ["has the action space MultiBinary(2); only"]),
     "text": ({"observation_space": gym.spaces.Text(3)}, ["has the observation space Text("]),
     "no space": ({"observation_space": None}, ["observation_space is missing: set it to a space of Gymnasium, such"]),
     "no dict": (

@@ -161,7 +161,10 @@ def test_arguments_reach_the_environment() -> None:
     ("spaces", "words"),
     [
         ({"action_space": MultiBinary(3)}, "has the action space MultiBinary(3); only Box vectors"),
-        ({"action_space": MultiDiscrete([100, 101])}, "there are 10,100 combinations, and each is a choice of its own"),
+        (
+            {"action_space": MultiDiscrete([100, 101])},
+            "there are 10,100 combinations, and each is an action",
+        ),
         ({"action_space": MultiDiscrete(np.array([[2, 2]]))}, "the parts of a MultiDiscrete action must be a vector"),
         ({"action_space": Box(-1, 1, (2, 2))}, "only Box vectors (continuous actions), Discrete and MultiDiscrete"),
         ({"action_space": Box(-np.inf, np.inf, (2,))}, "has unbounded actions"),
@@ -171,8 +174,8 @@ def test_arguments_reach_the_environment() -> None:
     ],
     ids=[
         "flags",
-        "many choices",
-        "matrix of choices",
+        "many actions",
+        "matrix of actions",
         "matrix of actions",
         "unbounded",
         "mapping",
@@ -257,25 +260,25 @@ def test_vector_environments_wait_to_be_reset() -> None:
     assert (obs[0] != obs[2]).any()
 
 
-def test_a_space_spec_needs_vectors_or_choices(register: Callable[..., str]) -> None:
+def test_a_space_spec_needs_vectors_or_discrete_actions(register: Callable[..., str]) -> None:
     with pytest.raises(TypeError, match="use make_native_env"):
         space_spec(gym.make(register(action_space=MultiDiscrete([2, 2]))))
 
 
-def test_several_choices_at_once_are_numbered_as_one(register: Callable[..., str]) -> None:
+def test_several_actions_at_once_are_numbered_as_one(register: Callable[..., str]) -> None:
     env = make_env(register(action_space=MultiDiscrete([5, 3], start=[1, 0])))
     spaces = space_spec(env)
     assert spaces.action == DiscreteActions(15, parts=(5, 3))
     assert SpaceSpec.from_plain(spaces.to_plain()) == spaces
-    assert spaces.action.describe() == "15 choices (5 x 3) from 0 to 14"
+    assert spaces.action.describe() == "15 discrete actions (5 x 3) from 0 to 14"
     assert not spaces.action.can_act_in(DiscreteActions(15))
     env.reset(seed=0)
-    for choice in range(15):
-        env.step(choice)
-        np.testing.assert_array_equal(env.unwrapped.received[-1], [1 + choice // 3, choice % 3])  # type: ignore[attr-defined]
+    for action in range(15):
+        env.step(action)
+        np.testing.assert_array_equal(env.unwrapped.received[-1], [1 + action // 3, action % 3])  # type: ignore[attr-defined]
 
 
-def test_choices_are_numbered_from_0_for_networks_and_from_their_start_for_the_environment(
+def test_discrete_actions_are_numbered_from_0_for_networks_and_from_their_start_for_the_environment(
     register: Callable[..., str],
 ) -> None:
     env_id = register(action_space=Discrete(3, start=5))
@@ -288,7 +291,7 @@ def test_choices_are_numbered_from_0_for_networks_and_from_their_start_for_the_e
     assert env.unwrapped.received == [7]
 
 
-def test_the_parts_of_a_mapping_are_known_in_the_order_in_which_they_are_flattened(
+def test_the_parts_of_a_mapping_are_known_in_the_order_in_which_they_are_encoded(
     register: Callable[..., str],
 ) -> None:
     space = Dict({"speed": Box(-1, 1, (1,)), "place": Box(-1, 1, (2, 2))})
@@ -296,9 +299,9 @@ def test_the_parts_of_a_mapping_are_known_in_the_order_in_which_they_are_flatten
     spec = space_spec(env)
     assert dict(spec.obs) == {name: Column(space[name].shape or ()) for name in space}
     obs = {"place": np.arange(4.0).reshape(2, 2), "speed": np.full(1, 5.0)}
-    np.testing.assert_array_equal(spec.flatten(obs), env.reset()[0])
+    np.testing.assert_array_equal(spec.encode(obs), env.reset()[0])
     batch = {name: np.stack([value, value]) for name, value in obs.items()}
-    np.testing.assert_array_equal(spec.flatten(batch), [env.reset()[0]] * 2)
+    np.testing.assert_array_equal(spec.encode(batch), [env.reset()[0]] * 2)
 
 
 def test_the_original_observation_is_not_changed_in_place(register: Callable[..., str]) -> None:

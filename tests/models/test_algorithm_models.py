@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from rl_training import models
 from rl_training.models import (
+    CategoricalActor,
+    DiscreteCritic,
     EnsembleMLP,
     MLPAWRModel,
     MLPCrossQModel,
@@ -115,22 +117,19 @@ def test_without_an_encoder_there_is_nothing_more_in_the_state(name: str) -> Non
 def test_every_network_sees_observations_through_an_encoder_of_its_own(name: str) -> None:
     model = _small(BUNDLES[name], encoder=Mean())
     obs, actions = torch.randn(5, 4, 4), torch.rand(5, 2)
-    networks = {role: child for role, child in model.named_children() if role in ("actor", "critic", "value", "vae")}
-    outputs: dict[str, Any] = {
-        "actor": lambda: model.actor(obs, actions) if "BCQ" in name else model.actor(obs),
-        "critic": lambda: model.critic(obs, actions),
-        "value": lambda: model.value(obs),
-        "vae": lambda: model.vae(obs, actions),
-    }
+    roles = ("actor", "critic", "value", "vae", "clone")
+    networks = {role: child for role, child in model.named_children() if role in roles}
     for role, network in networks.items():
-        found = outputs[role]()
+        found = network(obs, actions) if "actions" in inspect.signature(network.forward).parameters else network(obs)
         total = torch.cat([part.flatten() for part in (found if isinstance(found, tuple) else (found,))]).square().sum()
         factors = {place: value for place, value in model.named_parameters() if place.endswith("encoder.factor")}
         used = torch.autograd.grad(total, list(factors.values()), allow_unused=True)
         reached = [place for place, gradient in zip(factors, used, strict=True) if gradient is not None]
         assert [place.split(".")[0] for place in reached] == [role], network
-    for deterministic in (True, False):
-        assert model.act(obs, deterministic=deterministic).shape == (5, 2)
+    is_discrete = any(isinstance(network, (CategoricalActor, DiscreteCritic)) for network in networks.values())
+    # The networks of FQE value a policy, and have none.
+    for deterministic in (True, False) if name != "MLPFQEModel" else ():
+        assert model.act(obs, deterministic=deterministic).shape == ((5,) if is_discrete else (5, 2))
 
 
 def test_an_encoder_may_see_several_actions_per_state() -> None:

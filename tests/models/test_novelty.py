@@ -1,4 +1,4 @@
-"""The support score: what it measures, what it is calibrated on, and how often it raises a false alarm."""
+"""Novelty: its distances, its calibration, and how often it raises a false alarm."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rl_training.core.errors import DatasetError
 from rl_training.data import load_transition_dataset
-from rl_training.models.novelty import Novelty, fit_novelty, hold_out
+from rl_training.models.novelty import Novelty, fit_novelty, novelty_split
 
 
 def _log(episodes: int = 30, steps: int = 40, seed: int = 0) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
@@ -36,7 +36,7 @@ def test_the_score_is_the_scaled_distance_from_the_nearest_code_in_the_unit_of_t
     assert scores.tolist() == pytest.approx([2**-0.5, 2 * 2**-0.5])
 
 
-def test_a_choice_is_its_one_hot_vector() -> None:
+def test_a_discrete_action_is_its_one_hot_vector() -> None:
     codebook = torch.tensor([[0.0, 1, 0, 0]])
     unit: dict[str, Any] = {"mean": torch.zeros(1), "std": torch.ones(1), "distance": torch.tensor(1.0)}
     novelty = Novelty(**unit, codebook=codebook, choices=3)
@@ -45,7 +45,7 @@ def test_a_choice_is_its_one_hot_vector() -> None:
 
 def test_novelty_of_the_held_out_rows_reproduces_the_distance_that_they_calibrated() -> None:
     obs, actions, episodes = _log()
-    held_out = hold_out(episodes, 0.5)
+    held_out = novelty_split(episodes, 0.5)
     novelty = fit_novelty(obs, actions, episodes, held_out=held_out)
     z = np.concatenate([(obs - novelty.mean.numpy()) / novelty.std.numpy(), actions], 1).astype(np.float64)
     gaps = z[:, None] - novelty.codebook.numpy()[None]
@@ -72,7 +72,7 @@ def test_the_distance_is_that_rank_of_the_episodes_which_bounds_false_alarms(
 
 def test_what_was_never_logged_scores_above_one() -> None:
     obs, actions, episodes = _log(100)
-    novelty = fit_novelty(obs, actions, episodes, held_out=hold_out(episodes))
+    novelty = fit_novelty(obs, actions, episodes, held_out=novelty_split(episodes))
     rows, moves = torch.from_numpy(obs), torch.from_numpy(actions)
     usual = float((novelty(rows, moves) > 1).float().mean())
     far = float((novelty(rows + 10 * rows.std(0), moves) > 1).float().mean())
@@ -91,7 +91,7 @@ def test_a_log_of_few_distinct_rows_has_scores_all_the_same() -> None:
 def test_the_same_rows_give_the_same_score_and_leave_the_global_generator_alone() -> None:
     obs, actions, episodes = _log()
     state = torch.get_rng_state()
-    first, second = (fit_novelty(obs, actions, episodes, held_out=hold_out(episodes)) for _ in range(2))
+    first, second = (fit_novelty(obs, actions, episodes, held_out=novelty_split(episodes)) for _ in range(2))
     assert torch.equal(first.codebook, second.codebook)
     assert torch.equal(first.distance, second.distance)
     assert torch.equal(torch.get_rng_state(), state)
@@ -99,19 +99,19 @@ def test_the_same_rows_give_the_same_score_and_leave_the_global_generator_alone(
 
 def test_no_episode_to_calibrate_on_is_refused_and_not_replaced_by_training_rows() -> None:
     obs, actions, episodes = _log()
-    with pytest.raises(DatasetError, match=r"no held-out episodes .*hold_out\(episodes\)"):
+    with pytest.raises(DatasetError, match=r"no held-out episodes .*novelty_split\(episodes\)"):
         fit_novelty(obs, actions, episodes, held_out=[])
     with pytest.raises(DatasetError, match="no held-out episodes"):
         fit_novelty(obs, actions, episodes, held_out=[99])
     with pytest.raises(DatasetError, match="all episodes are held out"):
         fit_novelty(obs, actions, episodes, held_out=episodes)
     with pytest.raises(DatasetError, match="needs at least 2, got 1"):
-        hold_out(np.zeros(10))
+        novelty_split(np.zeros(10))
 
 
 @pytest.mark.parametrize(("episodes", "held_out"), [(2, 1), (10, 5), (20, 9), (45, 9), (100, 20)])
 def test_a_fifth_is_held_out_or_nine_where_half_of_the_episodes_are_as_many(episodes: int, held_out: int) -> None:
-    chosen = hold_out(np.repeat(np.arange(episodes), 3))
+    chosen = novelty_split(np.repeat(np.arange(episodes), 3))
     assert len(chosen) == len(set(chosen.tolist())) == held_out
 
 
@@ -119,7 +119,7 @@ def test_rows_that_do_not_fit_together_are_refused() -> None:
     obs, actions, episodes = _log()
     with pytest.raises(DatasetError, match="as many rows each, got 1200, 1199 and 1200"):
         fit_novelty(obs, actions[1:], episodes, held_out=[0])
-    with pytest.raises(DatasetError, match=r"actions \(rows,\) for choices"):
+    with pytest.raises(DatasetError, match=r"actions \(rows,\) for discrete actions"):
         fit_novelty(obs, actions, episodes, held_out=[0], choices=2)
 
 

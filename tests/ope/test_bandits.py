@@ -23,7 +23,7 @@ from rl_training.ope.importance import (
     snips,
 )
 from rl_training.ope.intervals import EpisodeEstimate, bootstrap
-from rl_training.ope.weights import diagnose, effective_sample_size, judge
+from rl_training.ope.weights import check_weights, diagnose, effective_sample_size
 
 Floats = NDArray[np.float64]
 
@@ -147,7 +147,7 @@ def test_the_uniform_policy_of_the_open_bandit_data_has_its_known_estimates(shar
     low, high = np.quantile(bootstrap(normalised).values, [0.025, 0.975])
     assert (low, high) == pytest.approx((0.0018, 0.0049), abs=1e-4)
     # 6.6 % of the rows: enough to warn, not to refuse.
-    assert judge(found).level == "warn"
+    assert check_weights(found).level == "warn"
 
 
 def test_the_estimate_from_one_open_bandit_log_is_compatible_with_the_other(shared_data: Path) -> None:

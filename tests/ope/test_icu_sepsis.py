@@ -80,7 +80,7 @@ def test_what_a_log_lacks_is_known_from_the_log_alone(sepsis: Sepsis) -> None:
     data = sepsis.arrays(sepsis.sample(1000, np.random.default_rng(0)))
     support = Support(data_given(data, []).log)
     act = sepsis.function(sepsis.clinicians)
-    share = support.novel_share(torch.from_numpy(act(data["observations"])))
+    share = support.novel_share(lambda obs: torch.from_numpy(act(obs.numpy())))
 
     assert 0.1 < share < 0.15
     assert support.missing == pytest.approx(share, abs=0.03)

@@ -1,4 +1,4 @@
-"""Words by rule: when a policy is called better, worse, not distinguishable, or nothing is said about it."""
+"""Verdicts: when a policy is called better, worse or not distinguishable, or is refused a verdict."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def test_the_probability_of_being_above_is_students() -> None:
 def test_the_error_of_the_fits_makes_claims_more_careful() -> None:
     low, high = claims.student_interval(values(0.0, 3.0), error=4.0)
     assert (low, high) == pytest.approx((-2.262157 * 5, 2.262157 * 5), abs=1e-4)
-    assert claims.judge({"one": values(3.0)}, {"one": 0.1}) == {"one": claims.BETTER}
-    assert claims.judge({"one": values(3.0)}, {"one": 3.0}) == {"one": claims.SAME}
+    assert claims.judge_differences({"one": values(3.0)}, {"one": 0.1}) == {"one": claims.BETTER}
+    assert claims.judge_differences({"one": values(3.0)}, {"one": 3.0}) == {"one": claims.SAME}
     found = {"best": values(10.0, 0.1), "other": values(7.0, 0.5)}
     assert claims.among_the_best(found, NO_ERROR) == ["best"]
     assert claims.among_the_best(found, {"best": 1.5, "other": 1.5}) == ["best", "other"]
@@ -81,15 +81,15 @@ def test_anchored_values_lose_the_error_that_the_estimates_share() -> None:
 
 
 def test_policies_are_called_better_worse_or_neither() -> None:
-    verdicts = claims.judge({"good": values(5.0), "bad": values(-5.0), "same": values(0.5)}, NO_ERROR)
+    verdicts = claims.judge_differences({"good": values(5.0), "bad": values(-5.0), "same": values(0.5)}, NO_ERROR)
     assert verdicts == {"good": claims.BETTER, "bad": claims.WORSE, "same": claims.SAME}
 
 
 def test_what_is_enough_for_one_policy_is_not_for_the_best_of_twenty() -> None:
     difference = values(2.0)
-    assert claims.judge({"one": difference}, NO_ERROR) == {"one": claims.BETTER}
+    assert claims.judge_differences({"one": difference}, NO_ERROR) == {"one": claims.BETTER}
     many = {f"policy {number}": difference if number == 0 else values(0.0) for number in range(20)}
-    assert set(claims.judge(many, NO_ERROR).values()) == {claims.SAME}
+    assert set(claims.judge_differences(many, NO_ERROR).values()) == {claims.SAME}
 
 
 def test_all_that_could_be_the_best_are_named_the_best_first() -> None:
@@ -122,7 +122,7 @@ def test_too_little_work_or_data_is_a_reason_against_all(changes: dict[str, Any]
 def test_an_estimator_that_misses_the_log_says_nothing_about_policies() -> None:
     wrong = control(estimated=values(13.0, 0.3))
     (reason,) = claims.refuse_all(wrong, kappa=5.0, episodes=100, is_held_out=False)
-    assert "does not reproduce the log: it says 13 for the logged behaviour, whose mean return is 10" in reason
+    assert "does not reproduce the log: it estimates 13 for the logged behaviour, whose mean return is 10" in reason
 
 
 def test_the_control_accepts_what_chance_explains() -> None:
@@ -142,7 +142,7 @@ def test_the_control_accepts_what_chance_explains() -> None:
 @pytest.mark.parametrize(
     ("found", "changes", "words"),
     [
-        (values(11.0), {"clipped": 0.06}, "6 % of the values ran into the bounds"),
+        (values(11.0), {"clipped": 0.06}, "6 % of the fitted values were clipped to the possible range"),
         (values(11.0, 2.5), {}, "members disagree"),
         (values(11.0), {"novel": 0.3}, "30 % of its actions are far from everything that was logged"),
         (values(11.0), {"novel": 0.2, "missing": 0.05}, "20 % of its actions were never logged in such a state"),

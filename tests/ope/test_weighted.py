@@ -1,4 +1,4 @@
-"""Policies judged by weights through `estimate`, on logs whose answers are known."""
+"""Importance sampling through `estimate`, on logs whose answers are known."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from sepsis import Sepsis
 from rl_training import estimate
 from rl_training.cli.estimate import print_weighted
 from rl_training.core.errors import ConfigError
-from rl_training.ope.fqe import FitOptions
 from rl_training.ope.weighted import WeightedEstimate, WeightedValue, compared, kernel_densities
 from rl_training.ope.weights import number_states, second_moment_radius
-from rl_training.selection.estimate import Estimates
+from rl_training.selection.results import Estimates
 
 Array = NDArray[Any]
 QUICK: dict[str, Any] = {"members": 3, "tau": 0.2, "updates": 120, "hidden_sizes": (16,), "learning_rate": 3e-3}
@@ -75,7 +74,7 @@ def test_the_difference_from_the_data_is_paired(judged: Estimates) -> None:
     assert found.difference_interval[0] < 2.096 - 1.175 < found.difference_interval[1]
 
 
-def test_a_certain_choice_has_weights_of_0_and_4(judged: Estimates) -> None:
+def test_a_certain_action_has_weights_of_0_and_4(judged: Estimates) -> None:
     found, log = judged.by_weights("always"), two_steps()
     both = log["actions"].reshape(-1, 2).all(1)
     assert found.weights["effective_sample_size"] == pytest.approx(both.sum())
@@ -94,8 +93,8 @@ def test_a_log_without_probabilities_says_so() -> None:
     log = {name: value for name, value in two_steps(40).items() if name != "propensities"}
     found = estimate({"ones": ones}, log, gamma=0.9, **{**QUICK, "updates": 5})
     assert found.weighted == ()
-    assert "does not say how probable its actions were" in (found.not_weighted or "")
-    with pytest.raises(KeyError, match="no policy 'ones' was weighted: the data does not say"):
+    assert "the data has no action probabilities" in (found.not_weighted or "")
+    with pytest.raises(KeyError, match="no policy has an importance sampling estimate: the data has no action"):
         found.by_weights("ones")
 
 
@@ -114,7 +113,7 @@ def test_wrong_probabilities_are_refused_and_give_no_value() -> None:
         found["PDWIS"]
 
 
-def test_choices_that_were_not_allowed_are_refused() -> None:
+def test_probability_on_masked_actions_is_refused() -> None:
     log = two_steps() | {"valid_actions": np.ones((800, 2))}
     log["valid_actions"][:200, 0] = 0
     log["actions"][:200] = 1
@@ -122,13 +121,13 @@ def test_choices_that_were_not_allowed_are_refused() -> None:
     assert any("5.00% of its probability to actions that the log never has" in reason for reason in found.reasons)
 
 
-def test_cut_episodes_go_on_in_the_doubly_robust_estimate_only() -> None:
+def test_truncated_episodes_continue_in_the_doubly_robust_estimate_only() -> None:
     found = estimate({"ones": ones}, two_steps(cut=True), gamma=0.5, **{**QUICK, "updates": 400}).by_weights("ones")
     assert found.recommended == "WDR"
     assert found.difference is None
     # Up to the cut: 0.8 + 0.5 * (0.8 * 1.6 + 0.2 * 0.8).
     assert found["PDWIS"].value == pytest.approx(1.52, abs=4 * found["PDWIS"].standard_error)
-    # Nobody knows what follows, but the fit and this estimate go on in the same way.
+    # FQE and this estimate continue in the same way.
     assert found["WDR"].value != pytest.approx(found["PDWIS"].value, abs=1e-3)
 
 
@@ -197,7 +196,7 @@ def test_log_probs_that_are_none_are_refused(answer: Array) -> None:
         estimate({"wrong": Wrong()}, single_decisions(), **{**QUICK, "updates": 2})
 
 
-def test_the_table_says_where_weights_and_the_fit_disagree(
+def test_the_table_says_where_importance_sampling_and_fqe_disagree(
     judged: Estimates, capsys: pytest.CaptureFixture[str]
 ) -> None:
     apart = WeightedValue("PDWIS", 9.0, 0.1, (8.8, 9.2))
@@ -207,15 +206,13 @@ def test_the_table_says_where_weights_and_the_fit_disagree(
     both = (compared(found, fit.interval), refused)
     print_weighted(replace(judged, policies=(fit, judged["always"]), weighted=both))
     shown = capsys.readouterr().out
-    assert "ones: the two disagree beyond their intervals (9 by weights, 2 by the fit): rely on neither" in shown
+    assert "ones: the two disagree beyond their intervals (9 by importance sampling, 2 by FQE): rely" in shown
     assert "always: refused: too few" in shown
 
 
 def test_a_log_is_no_policy(tmp_path: Path) -> None:
     np.savez(tmp_path / "other.npz", **two_steps(4))
-    with pytest.raises(
-        ConfigError, match=r"other\.npz is a log, not a policy: it has the probabilities of the actions"
-    ):
+    with pytest.raises(ConfigError, match=r"other\.npz is a log, not a policy: it has the probabilities of the logged"):
         estimate({"other": str(tmp_path / "other.npz")}, two_steps(40))
 
 
@@ -228,22 +225,22 @@ def test_intervals_without_a_common_value_disagree() -> None:
 
 
 def test_the_growth_of_squared_weights_is_the_spectral_radius() -> None:
-    """One state that goes on with probability 0.9 whatever is done; pi = 0.8, b = 0.5: 0.9 * (0.64 + 0.04) / 0.5."""
+    """One state that continues with probability 0.9 whatever is done; pi = 0.8, b = 0.5: 0.9 * (0.64 + 0.04) / 0.5."""
     rng = np.random.default_rng(0)
     obs = np.zeros((20_000, 1), dtype=np.float32)
-    actions, goes_on = rng.integers(2, size=20_000), rng.uniform(size=20_000) < 0.9
+    actions, continues = rng.integers(2, size=20_000), rng.uniform(size=20_000) < 0.9
     states, after = number_states(obs, obs)
     chances = np.where(actions == 1, 0.8, 0.2)
-    found = second_moment_radius(states, actions, np.where(goes_on, after, -1), chances, np.full(20_000, 0.5))
+    found = second_moment_radius(states, actions, np.where(continues, after, -1), chances, np.full(20_000, 0.5))
     assert found == pytest.approx(0.9 * 1.36, rel=0.01)
     same = second_moment_radius(
-        states, actions, np.where(goes_on, after, -1), np.full(20_000, 0.5), np.full(20_000, 0.5)
+        states, actions, np.where(continues, after, -1), np.full(20_000, 0.5), np.full(20_000, 0.5)
     )
     assert same == pytest.approx(0.9, rel=0.01)
 
 
 def test_weights_whose_squares_grow_are_refused() -> None:
-    """Episodes go on with probability 0.9, so that the growth is 0.9 * 1.36 = 1.22 per step."""
+    """Episodes continue with probability 0.9, so the growth is 0.9 * 1.36 = 1.22 per step."""
     rng = np.random.default_rng(0)
     rows = [(rng.integers(2), rng.uniform() < 0.1) for _ in range(4000)]
     actions, ends = (np.array(column) for column in zip(*rows, strict=True))
@@ -268,13 +265,6 @@ def test_kernels_near_the_bounds_are_densities_inside_them() -> None:
     for chosen in (-1.0, -0.9, 0.0, 1.0):
         densities = kernel_densities(np.full_like(taken, chosen), taken, 0.3)
         assert np.trapezoid(densities, taken[:, 0]) == pytest.approx(1, abs=1e-3)
-
-
-def test_short_horizons_get_enough_updates_to_learn_rewards() -> None:
-    assert FitOptions(gamma=0.0).num_updates == 1000
-    assert FitOptions(gamma=0.0, updates=20).num_updates == 20
-    assert FitOptions(gamma=0.99).num_updates == 10_000
-    assert FitOptions(gamma=0.0).reached_kappa == 50
 
 
 ITEMS = 34

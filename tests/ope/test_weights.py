@@ -12,10 +12,10 @@ from scipy.stats import genpareto
 from rl_training.ope.weights import (
     WeightDiagnostics,
     WeightVerdict,
+    check_cuts,
+    check_weights,
     diagnose,
     effective_sample_size,
-    judge,
-    judge_cuts,
     largest_share,
     tail_index,
 )
@@ -28,20 +28,20 @@ def sound() -> WeightDiagnostics:
 
 
 def test_sound_weights_proceed_without_a_word(sound: WeightDiagnostics) -> None:
-    assert judge(sound) == WeightVerdict("proceed", ())
+    assert check_weights(sound) == WeightVerdict("proceed", ())
 
 
 def test_weights_of_the_logged_policy_itself_proceed() -> None:
     rounded = 1 + 1e-16 * np.random.default_rng(0).normal(size=(500, 2))
 
-    assert judge(diagnose(np.ones((500, 1)))) == WeightVerdict("proceed", ())
-    assert judge(diagnose(rounded)) == WeightVerdict("proceed", ())
+    assert check_weights(diagnose(np.ones((500, 1)))) == WeightVerdict("proceed", ())
+    assert check_weights(diagnose(rounded)) == WeightVerdict("proceed", ())
 
 
 @pytest.mark.parametrize(
     ("change", "level", "reason"),
     [
-        ({"effective_sample_sizes": np.array([1000, 99.0])}, "warn", "worth 99.0 of 1000 episodes"),
+        ({"effective_sample_sizes": np.array([1000, 99.0])}, "warn", "sample size is 99.0 of 1000 episodes"),
         ({"effective_sample_sizes": np.array([1000, 29.0])}, "refuse", "at least 30"),
         ({"effective_sample_sizes": np.array([200.0]), "episodes": 5000}, "warn", "10 % would be safe"),
         ({"effective_sample_sizes": np.array([200.0]), "episodes": 30_000}, "refuse", "1 % are needed"),
@@ -64,7 +64,7 @@ def test_weights_of_the_logged_policy_itself_proceed() -> None:
 def test_each_check_warns_and_refuses_at_its_bound(
     sound: WeightDiagnostics, change: dict[str, object], level: str, reason: str
 ) -> None:
-    verdict = judge(replace(sound, **change))  # type: ignore[arg-type]
+    verdict = check_weights(replace(sound, **change))  # type: ignore[arg-type]
 
     assert verdict.level == level
     assert len(verdict.reasons) == (level != "proceed")
@@ -72,7 +72,7 @@ def test_each_check_warns_and_refuses_at_its_bound(
 
 
 def test_the_worst_check_decides_and_all_reasons_are_given(sound: WeightDiagnostics) -> None:
-    verdict = judge(replace(sound, tail_index=0.6, largest_shares=np.array([0.5]), unsupported=0.3))
+    verdict = check_weights(replace(sound, tail_index=0.6, largest_shares=np.array([0.5]), unsupported=0.3))
 
     assert verdict.level == "refuse"
     assert len(verdict.reasons) == 3
@@ -80,10 +80,10 @@ def test_the_worst_check_decides_and_all_reasons_are_given(sound: WeightDiagnost
 
 def test_weights_without_any_support_are_refused() -> None:
     # The policy would never have done what the log has.
-    verdict = judge(diagnose(np.zeros(200)))
+    verdict = check_weights(diagnose(np.zeros(200)))
 
     assert verdict.level == "refuse"
-    assert any("worth 0.0 of 200" in reason for reason in verdict.reasons)
+    assert any("sample size is 0.0 of 200" in reason for reason in verdict.reasons)
     assert any("the mean weight is 0" in reason for reason in verdict.reasons)
 
 
@@ -139,12 +139,12 @@ def test_cuts_at_one_length_are_no_matter_and_cuts_that_depend_on_the_policy_are
     cut = np.ones(400, dtype=bool)
     independent = rng.uniform(0.5, 1.5, size=400)
 
-    assert judge_cuts([10, 10, 3], [True, True, False], [1.0, 2.0, 1.0]) is None
-    warned = judge_cuts(lengths, cut, independent)
-    refused = judge_cuts(lengths, cut, np.where(lengths > 10, 2.0, 0.5))
+    assert check_cuts([10, 10, 3], [True, True, False], [1.0, 2.0, 1.0]) is None
+    warned = check_cuts(lengths, cut, independent)
+    refused = check_cuts(lengths, cut, np.where(lengths > 10, 2.0, 0.5))
     assert warned is not None
     assert warned.level == "warn"
-    assert "up to the cut" in warned.reason
+    assert "up to the truncation" in warned.reason
     assert refused is not None
     assert refused.level == "refuse"
-    assert "400 episodes were cut, after 5 to 14 steps; cuts depend on the policy" in refused.reason
+    assert "400 episodes were truncated, after 5 to 14 steps; truncation depends on the policy" in refused.reason

@@ -1,4 +1,4 @@
-"""Several updates of algorithms for choices in float64, from equal weights and batches, beside those of two peers.
+"""Updates of algorithms for discrete actions in float64, from equal weights and batches, beside those of two peers.
 
 What differs between d3rlpy and us, and is made equal here:
 
@@ -165,7 +165,7 @@ def test_updates_of_discrete_bcq_equal_d3rlpys(
     _assert_critics_equal(ours, peer._modules)
     assert_layers_equal(actor_layers(ours.model.clone), peer_layers(peer._modules.imitator), RTOL)
     if threshold == 0.9:
-        # There are rows in which the best choice is not allowed, and others.
+        # There are rows in which the best action is not allowed, and others.
         assert 0 < sum(report["constraint_active"] for report in reports) < UPDATES
 
 

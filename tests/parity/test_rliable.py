@@ -12,12 +12,12 @@ import pytest
 from numpy.typing import NDArray
 
 from rl_training.core.statistics import (
+    bootstrap_band,
+    bootstrap_improvement,
+    bootstrap_interval,
     improvement_over_tasks,
     interquartile_mean,
     score_profile,
-    stratified_band,
-    stratified_improvement,
-    stratified_interval,
 )
 
 metrics = pytest.importorskip("rliable.metrics")
@@ -80,7 +80,7 @@ def test_a_performance_profile_is_rliables_and_equal_is_not_above(library: Any, 
     profiles, bands = library.create_performance_profile({"x": scores}, thresholds, reps=2000)
     rows = [score_profile(column, thresholds) for column in scores.T]
     np.testing.assert_allclose(np.concatenate(rows).mean(axis=0), profiles["x"], atol=1e-12)
-    np.testing.assert_allclose(stratified_band(rows), bands["x"], atol=0.04 if runs > 7 else 0.12)
+    np.testing.assert_allclose(bootstrap_band(rows), bands["x"], atol=0.04 if runs > 7 else 0.12)
 
 
 @pytest.mark.parametrize(("runs", "tasks"), [(10, 1), (10, 3), (25, 4)])
@@ -89,7 +89,7 @@ def test_the_interval_of_the_interquartile_mean_is_rliables(library: Any, runs: 
     _, expected = library.get_interval_estimates(
         {"x": scores}, lambda drawn: np.array([metrics.aggregate_iqm(drawn)]), reps=RESAMPLES
     )
-    found = stratified_interval(list(scores.T), resamples=RESAMPLES)
+    found = bootstrap_interval(list(scores.T), resamples=RESAMPLES)
     assert found == pytest.approx(expected["x"][:, 0], abs=0.03)
 
 
@@ -99,5 +99,5 @@ def test_the_interval_of_an_improvement_is_rliables(library: Any, runs: int, tas
     _, expected = library.get_interval_estimates(
         {"x": [first, second]}, lambda x, y: np.array([metrics.probability_of_improvement(x, y)]), reps=2000
     )
-    found = stratified_improvement(list(first.T), list(second.T), resamples=RESAMPLES)
+    found = bootstrap_improvement(list(first.T), list(second.T), resamples=RESAMPLES)
     assert found == pytest.approx(expected["x"][:, 0], abs=0.03)

@@ -1,4 +1,4 @@
-"""Which algorithms are tried on which data, and what is said about it."""
+"""Algorithms that suit a log, and the reasons for them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,15 @@ from steering import steering_log
 
 from rl_training.core.errors import ConfigError
 from rl_training.data import TransitionDataset
-from rl_training.pipeline.candidates import Candidate, Facts, choose_candidates, is_clone, named_candidates
+from rl_training.pipeline.candidates import (
+    AlgorithmCandidate,
+    DatasetFacts,
+    choose_candidates,
+    is_clone,
+    named_candidates,
+)
 
-BROAD = Facts(
+BROAD = DatasetFacts(
     rows=20_000,
     episodes=100,
     is_discrete=False,
@@ -25,7 +31,7 @@ BROAD = Facts(
 )
 
 
-def names(candidates: list[Candidate]) -> list[str]:
+def names(candidates: list[AlgorithmCandidate]) -> list[str]:
     return [each.name for each in candidates]
 
 
@@ -78,7 +84,7 @@ def test_without_telling_rewards_only_the_clone_is_left(change: dict[str, object
     assert any("nothing can be called better" in line for line in facts.describe())
 
 
-def test_choices_get_algorithms_that_stay_near_the_log() -> None:
+def test_discrete_actions_get_algorithms_that_stay_near_the_log() -> None:
     choices = replace(BROAD, is_discrete=True, returns=(0.0, 100.0, 400.0))
     found = choose_candidates(choices, gamma=0.9)
     assert names(found)[:4] == ["bc", "bc_best", "discrete_bcq", "discrete_iql"]
@@ -89,7 +95,7 @@ def test_choices_get_algorithms_that_stay_near_the_log() -> None:
     assert names(many)[-1] == "discrete_cql"
 
 
-def test_random_choices_get_dqn_that_learns_from_the_log() -> None:
+def test_random_actions_get_dqn_that_learns_from_the_log() -> None:
     learner = choose_candidates(replace(BROAD, is_discrete=True, action_spread=0.95))[-1]
     assert (learner.name, learner.options["mode"]) == ("dqn", "offline")
 
@@ -118,7 +124,7 @@ def test_only_the_clone_of_all_episodes_counts_as_the_clone() -> None:
 
 def test_facts_are_those_of_the_data() -> None:
     log = steering_log(100)
-    facts = Facts.of(TransitionDataset.from_dict(log))
+    facts = DatasetFacts.of(TransitionDataset.from_dict(log))
     returns = log["rewards"].reshape(100, 25).sum(1)
     assert (facts.rows, facts.episodes, facts.is_discrete, facts.is_single_step) == (2500, 100, False, False)
     assert facts.returns == pytest.approx((returns.min(), returns.mean(), returns.max()), rel=1e-5)
@@ -126,7 +132,7 @@ def test_facts_are_those_of_the_data() -> None:
     edge = returns.max() - 0.1 * (returns.max() - returns.min())
     assert facts.near_best == pytest.approx((returns >= edge).mean())
     del log["rewards"]
-    assert not Facts.of(TransitionDataset.from_dict(log)).can_improve
+    assert not DatasetFacts.of(TransitionDataset.from_dict(log)).can_improve
 
 
 def test_equal_rewards_still_tell_something_where_episodes_end_early_or_late() -> None:
@@ -138,6 +144,6 @@ def test_equal_rewards_still_tell_something_where_episodes_end_early_or_late() -
         "terminals": ends,
         "timeouts": np.zeros(60, dtype=bool),
     }
-    assert Facts.of(TransitionDataset.from_dict(log)).rewards_differ
+    assert DatasetFacts.of(TransitionDataset.from_dict(log)).rewards_differ
     cut = {**log, "terminals": np.zeros(60, dtype=bool), "timeouts": ends}
-    assert not Facts.of(TransitionDataset.from_dict(cut)).rewards_differ
+    assert not DatasetFacts.of(TransitionDataset.from_dict(cut)).rewards_differ

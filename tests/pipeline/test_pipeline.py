@@ -1,4 +1,4 @@
-"""The pipeline in this process: parts of the data, endings, refusals, and that it goes on after any stop."""
+"""The pipeline in this process: parts of the data, outcomes, refusals, and that it resumes after any stop."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from rl_training.core.errors import ConfigError, DatasetError
 from rl_training.data import load_transition_dataset
 from rl_training.experiment import ExperimentManager, SeedProgress
 from rl_training.experiment.pools import ProgressListener
-from rl_training.pipeline.candidates import Candidate
+from rl_training.pipeline.candidates import AlgorithmCandidate
 from rl_training.pipeline.config import PipelineConfig, Workspace, read_pipeline
 from rl_training.pipeline.outcome import conclude
 from rl_training.pipeline.run import STAGES
-from rl_training.pipeline.splits import Parts, prepare_data
-from rl_training.pipeline.time_budget import Plan, run_config
+from rl_training.pipeline.splits import DataSplits, prepare_data
+from rl_training.pipeline.time_budget import TimeBudget, run_config
 from rl_training.runtime import train
 from rl_training.runtime.callbacks import TimeBudgetCallback
 from rl_training.runtime.train import train_or_resume
@@ -56,7 +56,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     return write
 
 
-def parts_of(data: str, out: Path, **options: Any) -> Parts:
+def parts_of(data: str, out: Path, **options: Any) -> DataSplits:
     return prepare_data(Workspace(out, PipelineConfig(data=data, **options)))[1]
 
 
@@ -95,7 +95,7 @@ def test_a_claim_is_made_on_episodes_that_chose_nothing(log: Callable[..., str],
     assert result.beats_the_data, result.sentence
     assert (
         result.sentence
-        == f"{result.chosen} is better than the data, on 80 episodes that neither training nor the choice has seen."
+        == f"{result.chosen} is better than the data, on 80 episodes that neither training nor selection has seen."
     )
     assert result.claim_on == "claim episodes"
     assert result.claim is not None
@@ -116,7 +116,7 @@ def test_few_episodes_mark_the_claim_as_made_on_selection_data(log: Callable[...
     assert (result.claim["basis"], result.claim_on) == ("corrected", "selection data")
     assert result.claim["correction"] > 0
     assert result.beats_the_data
-    said = "on selection data (the same 39 episodes chose it, with its value lowered for that)"
+    said = "on selection data (the same 39 episodes selected it, with its value lowered for that)"
     assert f"is better than the data, {said}." in result.sentence
 
 
@@ -124,7 +124,7 @@ def test_where_nothing_can_be_judged_the_clone_is_exported_and_marked(log: Calla
     out = tmp_path / "out"
     result = run_pipeline({"data": log(60), **QUICK, "updates": 20, "fit_updates": 40}, out)
     assert (result.chosen, result.is_clone, result.beats_the_data) == ("bc_seed0", True, False)
-    assert result.sentence.startswith("No policy can be judged by this log: the fit was stopped too early")
+    assert result.sentence.startswith("No policy can be judged by this log: FQE was stopped too early")
     assert result.sentence.endswith("The clone of the logged behaviour is exported, marked as such.")
     policy = json.loads((out / "export" / "policy.json").read_text())
     assert policy["role"] == "clone of the logged behaviour"
@@ -170,9 +170,7 @@ def test_a_pipeline_that_is_stopped_before_any_stage_ends_as_if_it_had_not_been(
     assert {"selection.json", "plan.json", "split.json"} <= {path.name for path in kept}
 
 
-def test_a_run_on_a_table_that_was_stopped_in_the_middle_is_gone_on_with(
-    log: Callable[..., str], tmp_path: Path
-) -> None:
+def test_a_run_on_a_table_that_was_stopped_in_the_middle_is_resumed(log: Callable[..., str], tmp_path: Path) -> None:
     table = tmp_path / "log.csv"
     rows = steering_log(20)
     cells = zip(np.repeat(np.arange(20), 25), rows["observations"][:, 0], rows["actions"][:, 0], strict=True)
@@ -183,8 +181,8 @@ def test_a_run_on_a_table_that_was_stopped_in_the_middle_is_gone_on_with(
         run_pipeline(config, tmp_path / "out", watcher=Stop("training"))
     space = Workspace(tmp_path / "out", read_pipeline(config))
     parts = prepare_data(space)[1]
-    plan = Plan(("bc_seed0",), (), (), 0.8, members=4, fits=3, fit_updates=40, updates=40)
-    begun = run_config(space, parts, Candidate("bc", "bc", ""), 0, plan)
+    budget = TimeBudget(("bc_seed0",), (), (), 0.8, members=4, fits=3, fit_updates=40, updates=40)
+    begun = run_config(space, parts, AlgorithmCandidate("bc", "bc", ""), 0, budget)
     train(begun, callbacks=[TimeBudgetCallback(seconds=1e-9)])
     assert run_pipeline(config, tmp_path / "out").runs["bc_seed0"]["updates"] == 40
 
@@ -203,7 +201,7 @@ def test_a_folder_of_other_options_is_refused_by_name(log: Callable[..., str], t
     Workspace(out, PipelineConfig(data=data, seeds=(0, 1), accept_audit=True, minutes=10))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").touch()
-    with pytest.raises(ConfigError, match="holds something else than a pipeline"):
+    with pytest.raises(ConfigError, match="holds something other than a pipeline"):
         Workspace(tmp_path / "mine", PipelineConfig(data=data))
 
 
@@ -247,7 +245,7 @@ def test_data_that_fails_the_audit_is_refused_unless_it_is_accepted(log: Callabl
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"minutes": 1, "updates": 10}, "minutes and updates both say how long"),
+        ({"minutes": 1, "updates": 10}, "minutes and updates both set the length"),
         ({"selection_fraction": 0.5, "claim_fraction": 0.5}, "leave no episodes to train on"),
         ({"algorithms": ["td3bc"]}, "did you mean 'td3_bc'"),
         ({"action_low": [-1]}, "action_low and action_high go together"),
@@ -261,7 +259,7 @@ def test_mistakes_in_options_are_named(options: dict[str, Any], message: str, tm
 
 
 def test_one_episode_is_too_few(log: Callable[..., str], tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="has 1 episode: choosing a policy needs at least 2"):
+    with pytest.raises(DatasetError, match="has 1 episode: selecting a policy needs at least 2"):
         run_pipeline({"data": log(1), **QUICK}, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -275,14 +273,14 @@ def claimed(verdict: str, reasons: Sequence[str] = ()) -> dict[str, Any]:
     [
         ("not distinguishable", "it is not distinguishable from the data"),
         ("worse than the data", "it is worse than the data"),
-        ("cannot be judged", "it cannot be judged: weights and the fit disagree"),
+        ("cannot be judged", "it cannot be judged: importance sampling and FQE disagree"),
     ],
 )
-def test_a_choice_that_the_claim_does_not_confirm_is_not_exported(
+def test_a_selected_policy_that_the_claim_does_not_confirm_is_not_exported(
     log: Callable[..., str], tmp_path: Path, verdict: str, words: str
 ) -> None:
     parts = parts_of(log(100), tmp_path / "out")
-    reasons = ["weights and the fit disagree"] if verdict == "cannot be judged" else []
-    ending = conclude(parts, {"chosen": "iql_seed0"}, claimed(verdict, reasons), clone="bc_seed0")
-    assert (ending.chosen, ending.is_clone, ending.beats_the_data) == ("bc_seed0", True, False)
-    assert f"on 20 episodes that neither training nor the choice has seen, {words}" in ending.sentence
+    reasons = ["importance sampling and FQE disagree"] if verdict == "cannot be judged" else []
+    outcome = conclude(parts, {"chosen": "iql_seed0"}, claimed(verdict, reasons), clone="bc_seed0")
+    assert (outcome.chosen, outcome.is_clone, outcome.beats_the_data) == ("bc_seed0", True, False)
+    assert f"on 20 episodes that neither training nor selection has seen, {words}" in outcome.sentence

@@ -17,21 +17,20 @@ from rl_training.core.errors import ConfigError
 from rl_training.core.text import duration_text
 from rl_training.experiment import manager, pools
 from rl_training.pipeline import time_budget
-from rl_training.pipeline import time_budget as pipeline_plan
-from rl_training.pipeline.candidates import Candidate
+from rl_training.pipeline.candidates import AlgorithmCandidate
 from rl_training.pipeline.config import PipelineConfig, Workspace
 from rl_training.pipeline.outcome import Judge
-from rl_training.pipeline.splits import Parts, prepare_data
-from rl_training.pipeline.time_budget import Clock, Plan, describe_times, make_plan, run_config
+from rl_training.pipeline.splits import DataSplits, prepare_data
+from rl_training.pipeline.time_budget import Clock, TimeBudget, describe_times, make_budget, run_config
 from rl_training.runtime import train
 from rl_training.storage.find import is_finished
 from rl_training.storage.run_directory import read_json
 
-CANDIDATES = [Candidate(name, "bc", "") for name in ("bc", "iql", "td3_bc")]
+CANDIDATES = [AlgorithmCandidate(name, "bc", "") for name in ("bc", "iql", "td3_bc")]
 
 
 @pytest.fixture
-def parts(tmp_path: Path) -> Parts:
+def parts(tmp_path: Path) -> DataSplits:
     """A log of 120 episodes in its three parts; its estimates look 25 steps ahead."""
     np.savez(tmp_path / "log.npz", **steering_log(120))
     return prepare_data(space(tmp_path))[1]
@@ -41,18 +40,20 @@ def space(tmp_path: Path, name: str = "out", **options: Any) -> Workspace:
     return Workspace(tmp_path / name, PipelineConfig(data=str(tmp_path / "log.npz"), minutes=10.0, **options))
 
 
-def planned(tmp_path: Path, parts: Parts, monkeypatch: pytest.MonkeyPatch, speed: float, **options: Any) -> Plan:
+def planned(
+    tmp_path: Path, parts: DataSplits, monkeypatch: pytest.MonkeyPatch, speed: float, **options: Any
+) -> TimeBudget:
     """The plan for ten minutes on a machine that makes so many updates of a fit with ten members per second."""
-    monkeypatch.setattr(pipeline_plan, "fit_speed", lambda path, gamma, members: speed * 10 / members)
+    monkeypatch.setattr(time_budget, "fit_speed", lambda path, gamma, members: speed * 10 / members)
     (tmp_path / "other").mkdir()
-    return make_plan(space(tmp_path, "other", **options), parts, CANDIDATES, 2, Clock(tmp_path, 10.0))
+    return make_budget(space(tmp_path, "other", **options), parts, CANDIDATES, 2, Clock(tmp_path, 10.0))
 
 
 ALL = ("bc_seed0", "iql_seed0", "td3_bc_seed0", "bc_seed1", "iql_seed1", "td3_bc_seed1")
 
 
 def test_with_enough_time_everything_is_trained_and_judged(
-    tmp_path: Path, parts: Parts, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, parts: DataSplits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = planned(tmp_path, parts, monkeypatch, speed=500)
     assert plan.runs == plan.judged == ALL
@@ -63,7 +64,7 @@ def test_with_enough_time_everything_is_trained_and_judged(
 
 
 def test_where_time_is_short_there_are_fewer_members_then_fewer_seeds(
-    tmp_path: Path, parts: Parts, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, parts: DataSplits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = planned(tmp_path, parts, monkeypatch, speed=14)
     assert plan.members == 5
@@ -73,15 +74,15 @@ def test_where_time_is_short_there_are_fewer_members_then_fewer_seeds(
 
 
 def test_where_time_is_very_short_values_look_less_far_ahead_unless_gamma_was_asked_for(
-    tmp_path: Path, parts: Parts, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, parts: DataSplits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = planned(tmp_path, replace(parts, gamma=0.98), monkeypatch, speed=15)
     assert (plan.gamma, plan.shortened_from) == (0.96, 0.98)
-    assert "values look 25 steps ahead (discount 0.96): the time is too short to look 50 steps ahead" in plan.describe()
+    assert "horizon 25 steps (discount 0.96): the time is too short for 50 steps" in plan.describe()
 
 
 def test_values_never_look_less_than_twenty_steps_ahead_because_time_is_short(
-    tmp_path: Path, parts: Parts, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, parts: DataSplits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = planned(tmp_path, parts, monkeypatch, speed=10)
     assert (plan.gamma, plan.shortened_from) == (parts.gamma, None)
@@ -89,7 +90,7 @@ def test_values_never_look_less_than_twenty_steps_ahead_because_time_is_short(
 
 
 def test_a_discount_that_was_asked_for_stays_and_one_run_is_always_judged(
-    tmp_path: Path, parts: Parts, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, parts: DataSplits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = planned(tmp_path, parts, monkeypatch, speed=1, gamma=0.96, members=4)
     assert (plan.gamma, plan.members) == (0.96, 4)
@@ -97,15 +98,19 @@ def test_a_discount_that_was_asked_for_stays_and_one_run_is_always_judged(
     assert plan.run_seconds >= 0.15 * 600
 
 
-def test_a_clone_ends_when_it_has_learned_all_and_short_runs_are_not_compiled(tmp_path: Path, parts: Parts) -> None:
-    plan = Plan(ALL, ALL, (), parts.gamma, members=10, fits=9, fit_updates=2500, run_seconds=60.0)
+def test_a_clone_ends_when_it_has_learned_all_and_short_runs_are_not_compiled(
+    tmp_path: Path, parts: DataSplits
+) -> None:
+    plan = TimeBudget(ALL, ALL, (), parts.gamma, members=10, fits=9, fit_updates=2500, run_seconds=60.0)
     clone, learner = (run_config(space(tmp_path), parts, each, 0, plan) for each in CANDIDATES[:2])
     assert (clone.total_timesteps, learner.total_timesteps) == (5000, 1_000_000)
     assert clone.algo_kwargs["compile"] == "never"
 
 
-def test_a_run_whose_time_is_over_ends_after_a_hundred_updates_with_an_evaluation(tmp_path: Path, parts: Parts) -> None:
-    plan = Plan(ALL, ALL, (), parts.gamma, members=10, fits=9, fit_updates=2500, run_seconds=60.0)
+def test_a_run_whose_time_is_over_ends_after_a_hundred_updates_with_an_evaluation(
+    tmp_path: Path, parts: DataSplits
+) -> None:
+    plan = TimeBudget(ALL, ALL, (), parts.gamma, members=10, fits=9, fit_updates=2500, run_seconds=60.0)
     config = run_config(
         space(tmp_path, "other", algo_kwargs={"hidden_sizes": [8], "validation_fraction": 0.2}),
         parts,
@@ -145,7 +150,7 @@ def test_seconds_of_all_calls_count_and_the_time_between_them_does_not(
     assert [duration_text(each) for each in (0.2, 100, 3600)] == ["1 second", "1.7 minutes", "60 minutes"]
 
 
-def test_where_the_time_is_over_before_the_choice_the_clone_is_exported(
+def test_if_the_time_is_over_before_selection_the_clone_is_exported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     np.savez(tmp_path / "log.npz", **steering_log(60))
@@ -172,6 +177,6 @@ def test_where_the_time_is_over_before_the_choice_the_clone_is_exported(
 
 def test_a_schedule_needs_a_number_of_updates() -> None:
     options: dict[str, Any] = {"data": "log.npz", "algo_kwargs": {"learning_rate_schedule": "cosine"}}
-    with pytest.raises(ConfigError, match="learning_rate_schedule needs to know the length of a run: give updates"):
+    with pytest.raises(ConfigError, match="learning_rate_schedule needs the length of a run: give updates"):
         PipelineConfig(**options)
     assert PipelineConfig(**options, updates=10).updates == 10

@@ -129,7 +129,7 @@ def test_the_plain_policy_needs_numpy_only(bundle: Path) -> None:
 @pytest.mark.parametrize("activation", ["leaky_relu", "elu", "selu", "gelu", "silu", "mish", "tanh"])
 def test_the_plain_policy_knows_every_activation(activation: str, tmp_path: Path) -> None:
     saved = make_saved("td3_bc", activation=activation)
-    arrays: Any = graph.plain_arrays(saved.policy, None)
+    arrays, _ = graph.plain_arrays(saved.policy, None)
     np.savez(tmp_path / "policy.npz", **arrays)
     policy = runpy.run_path(str(export.SCRIPTS / "policy_numpy.py"))["Policy"](tmp_path / "policy.npz")
     obs = observations(50) * 3

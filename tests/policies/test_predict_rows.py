@@ -90,7 +90,7 @@ def test_a_score_that_is_none_is_one_sentence(run: Path, tmp_path: Path, command
     answer = command("predict", run, "--obs", observations(tmp_path / "obs.npy", NEAR))
 
     assert (answer.code, answer.err.count("\n")) == (2, 1)
-    assert "holds no support score of this policy" in answer.err
+    assert "holds no novelty score of this policy" in answer.err
 
 
 @pytest.mark.parametrize("content", [b"", b"\x93NUMPY", b"PK\x03\x04", b"\x93NUMPY\x01\x00\x10\x00{'descr': '<f4'"])

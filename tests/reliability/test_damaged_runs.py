@@ -98,12 +98,12 @@ def test_a_damaged_newest_checkpoint_is_skipped_and_named(
     if newest.exists():
         shutil.copy(latest, newest) if latest.exists() else newest.unlink()
 
-    with pytest.warns(UserWarning, match="going on from") as caught:
+    with pytest.warns(UserWarning, match="resuming from") as caught:
         resume(run)
 
     (message,) = [str(each.message) for each in caught]
     assert message.startswith(str(latest) if damage is not Path.unlink else f"{latest} is missing")
-    assert message.endswith(f"going on from {run / 'checkpoints' / 'update_000000030.pt'}, timestep 30")
+    assert message.endswith(f"resuming from {run / 'checkpoints' / 'update_000000030.pt'}, timestep 30")
     assert differences(state_of(run), state_of(trained())) == []
     assert rows_of(run) == rows_of(trained())
 
@@ -112,7 +112,7 @@ def test_a_missing_latest_checkpoint_costs_nothing_where_its_number_is_there(run
     (run / "checkpoints" / "latest.pt").unlink()
     rows = (run / "metrics.jsonl").read_bytes()
 
-    with pytest.warns(UserWarning, match=r"latest.pt is missing: going on from .*update_000000040.pt, timestep 40"):
+    with pytest.warns(UserWarning, match=r"latest.pt is missing: resuming from .*update_000000040.pt, timestep 40"):
         resume(run)
 
     assert (run / "metrics.jsonl").read_bytes() == rows

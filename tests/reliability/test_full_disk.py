@@ -90,7 +90,7 @@ def test_a_run_on_a_full_disk_ends_with_a_sentence_and_goes_on_once_there_is_roo
     run = disk / "a"
     check_sentence(answer, run)
     assert "cannot be written, the disk is full" in answer.err
-    assert f"make room; then go on with: rl-training resume {run}" in answer.err
+    assert f"make room; then resume with: rl-training resume {run}" in answer.err
     assert temporary_files(disk) == []
     reached = load_checkpoint(run / "checkpoints" / "latest.pt")["trainer"]["state"]["global_step"]
     assert 0 < reached < 40
@@ -157,8 +157,8 @@ def replaced(run: Path) -> None:
     ("act", "words"),
     [
         (shutil.rmtree, "was deleted while the run was under way: nothing more can be saved there"),
-        (moved, "was moved to {elsewhere} while the run was under way; go on with: rl-training resume {elsewhere}"),
-        (replaced, "was moved to {elsewhere} while the run was under way; go on with: rl-training resume {elsewhere}"),
+        (moved, "was moved to {elsewhere} while the run was under way; resume with: rl-training resume {elsewhere}"),
+        (replaced, "was moved to {elsewhere} while the run was under way; resume with: rl-training resume {elsewhere}"),
     ],
     ids=["deleted", "moved", "replaced"],
 )

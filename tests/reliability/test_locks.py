@@ -109,7 +109,7 @@ def test_a_file_system_without_locks_is_named(run: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(fcntl, "lockf", refuse)
 
-    with pytest.warns(UserWarning, match="No locks available: nothing keeps a second process off this run"):
+    with pytest.warns(UserWarning, match="No locks available: nothing keeps another process off this run"):
         RunLock(run)
 
 

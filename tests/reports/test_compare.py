@@ -11,11 +11,11 @@ import pytest
 from run_directories import make_run
 
 from rl_training.core.errors import CheckpointError, ConfigError
-from rl_training.core.statistics import stratified_interval
+from rl_training.core.statistics import bootstrap_interval
 from rl_training.reports.compare import compare_named, compare_two, score_rows, sweep_findings
 from rl_training.reports.page.render import render
 from rl_training.reports.page.write import report_content
-from rl_training.reports.profile_plot import plot_profiles
+from rl_training.reports.plots import plot_profiles
 from rl_training.reports.runs import column_names, one_line, read_runs, read_sweep_folder
 from rl_training.reports.table import summarize
 
@@ -90,7 +90,7 @@ def test_runs_that_are_not_done_are_named_with_their_error(tmp_path: Path) -> No
     records = read_runs(folder)
     found = sweep_findings([folder], records)
     assert found is not None
-    counted = "(the evaluations that it made are counted)"
+    counted = "(its evaluations so far are counted)"
     assert found.undone_lines == [
         f"3 of 5 runs of the sweep in {folder} are not done, 1 failed",
         f"{missing}: missing",
@@ -125,7 +125,7 @@ def test_runs_that_are_not_of_the_sweep_are_left_out_unless_they_are_named(tmp_p
 def test_a_damaged_sweep_is_refused_in_one_sentence(tmp_path: Path, text: str) -> None:
     make_run(tmp_path, 0, [{"return_mean": 5.0}])
     (tmp_path / "sweep.json").write_text(text)
-    with pytest.raises(ConfigError, match=r"sweep.json' is damaged: the same sweep again writes it anew"):
+    with pytest.raises(ConfigError, match=r"sweep.json' is damaged: run the same sweep again to rewrite it"):
         read_runs(tmp_path)
 
 
@@ -227,7 +227,7 @@ def test_normalised_scores_of_several_tasks_are_put_together(tmp_path: Path) -> 
     assert found is not None
     first, second = found.over_tasks
     assert (first["name"], first["tasks"], first["runs"], first["iqm"]) == ("bc", 2, 6, (2 + 3 + 10 + 20) / 4)
-    assert first["interval"] == list(stratified_interval([SCORES["bc", "A-v0"], SCORES["bc", "B-v0"]]))
+    assert first["interval"] == list(bootstrap_interval([SCORES["bc", "A-v0"], SCORES["bc", "B-v0"]]))
     assert second["name"] == "td3_bc"
     (improvement,) = found.improvements
     assert improvement.tasks == ("A-v0", "B-v0")
@@ -242,9 +242,7 @@ def test_scores_that_are_not_normalised_stay_apart_and_it_is_said(tmp_path: Path
     found = sweep_findings([folder], read_runs(folder))
     assert found is not None
     assert not found.over_tasks
-    assert found.note.startswith(
-        "the 2 tasks stand each for itself: return_mean of different tasks cannot be put together"
-    )
+    assert found.note.startswith("the 2 tasks are not pooled: return_mean differs in scale between tasks")
     # Within a task, runs can be compared all the same.
     assert len(found.improvements[0].tasks) == 2
     with pytest.raises(

@@ -122,8 +122,8 @@ def test_the_return_of_the_data_belongs_to_a_panel_of_returns_whose_runs_share_i
 def test_a_band_is_the_interval_of_the_mean_at_every_timestep() -> None:
     values = np.random.default_rng(0).normal(size=(12, 4))
 
-    low, high = bootstrap_band(values)
+    low, high = bootstrap_band([values])
 
     for column in range(4):
-        expected = bootstrap_interval(values[:, column].tolist(), statistic=lambda drawn: float(drawn.mean()))
+        expected = bootstrap_interval([values[:, column].tolist()], statistic=lambda drawn: float(drawn.mean()))
         assert (low[column], high[column]) == pytest.approx(expected)

@@ -25,7 +25,7 @@ def test_a_row_says_what_the_seeds_of_one_task_come_to(tmp_path: Path) -> None:
 
     (row,) = summarize(read_runs([tmp_path]))
 
-    low, high = bootstrap_interval([4.0, 6.0, 8.0, 100.0])
+    low, high = bootstrap_interval([[4.0, 6.0, 8.0, 100.0]])
     assert row == {
         "algo": "bc",
         "task": "Task-v0",

@@ -92,9 +92,9 @@ def test_a_policy_from_a_log_keeps_to_masks_wherever_it_answers(log: Path, tmp_p
     assert len(saved.evaluate(env="Gates-v0", episodes=2).returns) == 2
     found = estimate(result.run_dir, gamma=0.9, updates=20)
     assert found is not None
-    with pytest.raises(ConfigError, match="which actions are possible, as valid_actions"):
+    with pytest.raises(ConfigError, match="which actions are valid, as valid_actions"):
         saved.predict(obs)
-    with pytest.raises(ConfigError, match="valid_actions leave no choice in 1 rows; the first is row 0"):
+    with pytest.raises(ConfigError, match=r"valid_actions marks no action as valid in 1 rows \(first: row 0\)"):
         saved.predict(obs[:1], valid_actions=[[0, 0, 0, 0]])
     with pytest.raises(ConfigError, match=r"valid_actions must be 0 or 1, got \[1.0, 0.5"):
         saved.predict(obs[:1], valid_actions=[[1, 0.5, 0, 0]])
@@ -131,7 +131,7 @@ def test_logged_actions_that_were_not_possible_are_refused_or_dropped(log: Path,
     assert not list(tmp_path.glob("bc*"))
     kept = load_transition_dataset(path, invalid_actions="drop")
     assert (len(kept), kept.num_dropped) == (598, 2)
-    assert any("dropped 2 rows whose action was not possible" in note for note in kept.notes)
+    assert any("dropped 2 rows whose action was not valid" in note for note in kept.notes)
     # The row before a dropped one is the last of its episode, unless it was so before.
     assert bool(kept.episode_ends[4])
     assert len(kept.episode_bounds()) >= len(TransitionDataset.from_dict(_arrays(log)).episode_bounds())
@@ -143,7 +143,7 @@ def test_data_and_environment_must_agree_on_masks(log: Path, tmp_path: Path) -> 
     arrays["next_observations"] = np.hstack([arrays["next_observations"]] * 2)
     arrays["actions"] = arrays["actions"] % 2
     arrays["valid_actions"] = arrays["next_valid_actions"] = np.ones((600, 2))
-    with pytest.raises(DatasetError, match="the data says which actions were possible, and CartPole-v1 does not"):
+    with pytest.raises(DatasetError, match="the data has valid_actions, and CartPole-v1 gives no action masks"):
         BC(env="CartPole-v1", dataset=arrays, total_timesteps=2, output_dir=tmp_path).learn()
     plain = {name: value for name, value in _arrays(log).items() if "valid" not in name}
     result = BC(env="Gates-v0", dataset=plain, total_timesteps=2, output_dir=tmp_path, **SMALL).learn()
@@ -168,7 +168,7 @@ def test_a_mask_that_is_wrong_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setattr(gates.SilentGates, "action_masks", lambda self: [1, 1])
     assert "action_masks() gives [1.0, 1.0], expected 4 numbers" in command("env", "check", "SilentGates-v0").out
     monkeypatch.setattr(gates.SilentGates, "action_masks", lambda self: [0, 0, 0, 0])
-    with pytest.raises((UserCodeError, ConfigError), match="leaves no choice"):
+    with pytest.raises((UserCodeError, ConfigError), match="marks no action as valid"):
         DQN(env="SilentGates-v0", total_timesteps=5, output_dir=tmp_path).learn()
 
 
@@ -198,7 +198,7 @@ def test_a_table_with_masks_is_answered_by_names(tmp_path: Path, command: Comman
     masks = ["--valid-action-columns", "ok_*", "--out", tmp_path, "--run-name", "mine"]
     answer = command("train", "discrete_cql", "--data", path, *flags, *masks, "total_timesteps=5")
     assert answer.code == 0, answer.err
-    assert "valid_actions say which are possible" in answer.out
+    assert "valid_actions mask the invalid ones" in answer.out
     found = command("predict", tmp_path / "mine", "--obs", path)
     assert found.code == 0, found.err
     lines = found.out.split()
@@ -219,7 +219,7 @@ def test_a_table_with_masks_is_answered_by_names(tmp_path: Path, command: Comman
 
 def test_several_choices_at_once_are_one_choice_from_data_to_export(command: Command, tmp_path: Path) -> None:
     status, printed, _ = command("env", "check", "gates:PairedGates-v0")
-    assert (status, "6 choices (2 x 3)" in printed) == (0, True)
+    assert (status, "6 discrete actions (2 x 3)" in printed) == (0, True)
     path = tmp_path / "log.npz"
     collect(str(path), env_id="PairedGates-v0", steps=300)
     arrays = _arrays(path)

@@ -35,7 +35,7 @@ def test_a_run_has_the_name_it_is_given_and_no_other_run_gets_it(command: Comman
     assert first.code == 0
     assert [path.name for path in tmp_path.iterdir()] == ["nightly"]
     assert (second.code, second.out) == (2, "")
-    assert f"there is a run 'nightly' in {str(tmp_path)!r} already: --resume auto goes on with it" in second.err
+    assert f"there is a run 'nightly' in {str(tmp_path)!r} already: --resume auto continues it" in second.err
 
 
 def test_the_same_command_starts_a_run_and_goes_on_with_it(command: Command, tmp_path: Path) -> None:

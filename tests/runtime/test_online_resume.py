@@ -373,7 +373,7 @@ def test_an_environment_that_cannot_be_saved_begins_new_episodes_and_the_user_is
     assert resume(run, callbacks=[Stop(46, kill=False)]).interrupted
     result = resume(run, callbacks=[notes])
 
-    assert notes.notes == ("the state of Probe-v0 cannot be saved: the run goes on with new episodes",)
+    assert notes.notes == ("the state of Probe-v0 cannot be saved: the run continues with new episodes",)
     assert result.metrics["env_steps"] == 80
     assert set(reaches) == {1.0, 2.0, 3.0}
     rows = _everything(run)["replay"]

@@ -172,7 +172,7 @@ def test_what_is_stored_is_what_was_done(run: Run) -> None:
     diary = run("td3", *PROBE, *quiet)
     rows, policy = diary.collector.buffer.rows_from(0), diary.collector.policy
 
-    by_policy = policy.explore(rows["obs"]).drawn
+    by_policy = policy.explore(rows["obs"]).raw_actions
     assert torch.allclose(rows["actions"][12:], by_policy[12:])
     assert not torch.isclose(rows["actions"][:12], by_policy[:12]).any()
     (done,) = diary.collector.stepper.envs.get_attr("calls")
@@ -185,7 +185,7 @@ def test_exploration_noise_is_the_deviation_of_what_is_added(run: Run) -> None:
     diary = run("td3", *PROBE, *settings, *rarely, "algo_kwargs.exploration_noise=0.05")
     rows, policy = diary.collector.buffer.rows_from(0), diary.collector.policy
 
-    noise = (rows["actions"] - policy.explore(rows["obs"]).drawn).flatten()[rows["actions"].flatten().abs() < 1]
+    noise = (rows["actions"] - policy.explore(rows["obs"]).raw_actions).flatten()[rows["actions"].flatten().abs() < 1]
     # Hardly any action is at a bound, where noise is cut off; the deviation of 400 samples is known to 4 %.
     assert len(noise) > 300
     assert noise.std() == pytest.approx(0.05, rel=0.15)

@@ -104,7 +104,7 @@ PLACES: dict[str, tuple[Any, str]] = {
 def _train_until_killed(config: TrainConfig, place: str) -> Path:
     """The directory of a run whose process ended, so to speak, at some place while it went back."""
     owner, name = PLACES[place]
-    before, go_back = set(Path(config.output_dir).iterdir()), saving._go_back
+    before, go_back = set(Path(config.output_dir).iterdir()), saving._roll_back
 
     def end(*_: Any, **__: Any) -> None:
         raise KilledError
@@ -114,7 +114,7 @@ def _train_until_killed(config: TrainConfig, place: str) -> Path:
         go_back(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(saving, "_go_back", go_back_and_die)
+        patch.setattr(saving, "_roll_back", go_back_and_die)
         with pytest.raises(KilledError):
             train(config)
     (killed,) = set(Path(config.output_dir).iterdir()) - before

@@ -1,4 +1,4 @@
-"""Environments and callbacks of the user's own that misbehave: named and logged, and the run goes on later."""
+"""Environments and callbacks of the user's own that misbehave: named and logged, and resumed later."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_an_online_run_names_the_fault_saves_itself_and_goes_on(
         assert f'File "{__file__}"' in log.read_text()
     saved = load_checkpoint(run / "checkpoints" / "latest.pt")
     steps = 19 if name == "reset" else 24
-    assert f"the run is saved at timestep {steps}; go on with: rl-training resume {run}\n" in answer.err
+    assert f"the run is saved at timestep {steps}; resume with: rl-training resume {run}\n" in answer.err
     assert saved["trainer"]["state"]["env_steps"] == steps
     # Nothing of the bad step is in the buffer.
     assert saved["trainer"]["state"]["stored"] == steps

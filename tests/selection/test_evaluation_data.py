@@ -1,4 +1,4 @@
-"""What policies are judged on, by the rules of training: bounds of actions, and which datasets fit which spaces."""
+"""Evaluation data follows the rules of training: bounds of actions, and which datasets fit which spaces."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ ONE_HOT = np.eye(2, dtype=np.float32)[np.arange(ROWS) % 2]
         (np.arange(ROWS) % 2, DiscreteActions(2), None),
         ((np.arange(ROWS) % 2).astype(np.float32)[:, None], DiscreteActions(2), None),
         (ONE_HOT, DiscreteActions(2), None),
-        (RAMP, DiscreteActions(2), "continuous actions, the policy has 2 choices"),
+        (RAMP, DiscreteActions(2), "continuous actions, the policy has 2 discrete actions"),
         (RAMP, BoxActions((0.0,), (1.0,)), None),
         (np.arange(ROWS) % 2, BoxActions((0.0,), (1.0,)), None),
         (ONE_HOT, BoxActions((0.0,), (1.0,)), "action_dim 2, the policy has 1"),

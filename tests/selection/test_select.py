@@ -1,4 +1,4 @@
-"""Choosing among policies by a log whose answers are known, and spending real episodes on the choice."""
+"""Selection of policies by a log whose answers are known, and by real episodes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from rl_training.core.errors import ConfigError, DatasetError
 from rl_training.core.spaces import BoxActions, SpaceSpec
 from rl_training.core.statistics import winners_curse
 from rl_training.data import TransitionDataset
-from rl_training.ope.fqe import EvaluationLog, FitOptions, OutOfTimeError
+from rl_training.ope.fqe import EvaluationLog, FitOptions, FitSettings, OutOfTimeError
 from rl_training.ope.verdicts import Verdict
 from rl_training.selection import claim as claiming
 from rl_training.selection.evaluation_data import data_given
 from rl_training.selection.ranking import _limit, regret_at_k, shuffle_control, spearman
-from rl_training.selection.real_episodes import Prior, Pull, prior_from_values, spend_episodes
-from rl_training.selection.select import NO_TIME, Selection, preferred, select
+from rl_training.selection.real_episodes import Prior, Pull, RealEpisodes, prior_from_values
+from rl_training.selection.results import Selection
+from rl_training.selection.select import NO_TIME, preferred, select
 
 selecting = import_module("rl_training.selection.select")
 """The module; in its district, its name is that of the function."""
@@ -66,7 +67,7 @@ def test_policies_are_ranked_and_the_best_is_chosen() -> None:
     assert [each.is_among_the_best for each in found.candidates] == [True, False, False]
 
 
-def test_on_few_episodes_the_value_of_the_choice_is_lowered_by_the_expected_maximum() -> None:
+def test_on_few_episodes_the_value_of_the_selected_policy_is_lowered_by_the_expected_maximum() -> None:
     found = few_episodes()
     claim, estimate = found.claim, found.estimates["towards"]
     assert claim is not None
@@ -81,14 +82,14 @@ def test_on_few_episodes_the_value_of_the_choice_is_lowered_by_the_expected_maxi
     assert claim.verdict == "better than the data"
 
 
-def test_the_error_of_the_fits_counts_in_what_is_said_about_the_choice() -> None:
+def test_the_error_of_the_estimates_counts_in_the_claim() -> None:
     estimates = few_episodes().estimates
     doubtful = claiming._corrected(replace(estimates["towards"], fit_error=100.0), estimates, among=3)
     assert doubtful.verdict == "not distinguishable"
     assert doubtful.probability_better == pytest.approx(0.5, abs=0.05)
 
 
-def test_with_many_episodes_others_than_those_that_chose_say_what_the_choice_is_worth() -> None:
+def test_with_many_episodes_the_claim_is_made_on_others_than_those_that_selected() -> None:
     found = many_policies()
     assert found.claim is not None
     assert found.claim.basis == "held-out episodes"
@@ -122,7 +123,7 @@ def test_policies_that_there_is_no_time_for_are_named_and_the_others_are_ranked(
 
 
 def decisions(*, is_honest: bool) -> dict[str, Any]:
-    """Drawn choices of two, of which 1 is better, with their probabilities, or with others that depend on rewards."""
+    """Random actions, of which 1 is better, with their probabilities, or with others that depend on rewards."""
     rng = np.random.default_rng(0)
     choices = rng.integers(0, 2, 600)
     rewards = (rng.random(600) < np.where(choices == 1, 0.7, 0.2)).astype(np.float32)
@@ -138,7 +139,7 @@ def second(obs: Array) -> Array:
 
 
 @pytest.mark.parametrize("is_honest", [True, False])
-def test_a_policy_is_not_called_better_where_weights_contradict_the_fit(is_honest: bool) -> None:
+def test_a_policy_is_not_called_better_if_importance_sampling_contradicts_fqe(is_honest: bool) -> None:
     options: dict[str, Any] = {**QUICK, "gamma": 0.0, "updates": 200, "members": 4}
     claim = select({"second": second}, decisions(is_honest=is_honest), **options).claim
     assert claim is not None
@@ -148,7 +149,7 @@ def test_a_policy_is_not_called_better_where_weights_contradict_the_fit(is_hones
         assert (claim.verdict, claim.reasons) == ("better than the data", ())
     else:
         assert claim.verdict == "cannot be judged"
-        assert claim.reasons[0].startswith("weights and the fit disagree beyond their intervals (0.4")
+        assert claim.reasons[0].startswith("importance sampling and FQE disagree beyond their intervals (0.4")
 
 
 def test_the_two_halves_share_no_episode() -> None:
@@ -237,13 +238,13 @@ def test_real_episodes_overrule_a_wrong_log() -> None:
     arms: dict[str, Any] = {"liked": _Arm(-50.0), "good": _Arm(-10.0), "bad": _Arm(-90.0)}
     prior = Prior({"liked": -20.0, "good": -40.0, "bad": -60.0}, spread=10.0)
     told: list[Pull] = []
-    rule, pulls = spend_episodes(arms, prior, 40, tell=told.append)
+    rule, pulls = RealEpisodes(40, arms, tell=told.append).spend(prior)
     assert pulls == told
     assert pulls[0].policy == "liked"
     assert pulls[-1].best == "good"
     # Between what the log said and what the episodes say.
     assert -40 < pulls[-1].best_believed < -10
-    # It ends where the choice is clear, not where the budget ends.
+    # It ends when the selection is clear, not when the budget is spent.
     assert len(pulls) < 40
     assert pulls[-1].doubt < 0.05 <= pulls[-2].doubt
     assert rule.counts.sum() == len(pulls)
@@ -251,7 +252,7 @@ def test_real_episodes_overrule_a_wrong_log() -> None:
 
 def test_all_policies_meet_the_same_episodes() -> None:
     arms: dict[str, Any] = {"a": _Arm(0.0), "b": _Arm(0.0)}
-    spend_episodes(arms, Prior({"a": 0.0, "b": 0.0}, spread=10.0), 8)
+    RealEpisodes(8, arms).spend(Prior({"a": 0.0, "b": 0.0}, spread=10.0))
     for arm in arms.values():
         assert arm.seeds == list(range(10_000, 10_000 + len(arm.seeds)))
         assert arm.seeds
@@ -287,7 +288,7 @@ def test_values_become_returns_on_a_line_through_the_means_of_the_log() -> None:
 
 
 def test_where_rewards_have_both_signs_a_constant_reward_gives_the_slope() -> None:
-    # Two steps of terminated episodes are worth 1 + 0.5 discounted; of cut ones, which go on, 2.
+    # Two steps of terminated episodes are worth 1 + 0.5 discounted; of truncated ones, which continue, 2.
     for cut, discounted in ((False, 1.5), (True, 2.0)):
         prior = prior_from_values({"a": 3.0}, _log([-1, 1, 1, 1], cut=cut), gamma=0.5, logged_value=0.001)
         assert prior.means["a"] == pytest.approx(1 + 2 / discounted * (3.0 - 0.001))
@@ -309,9 +310,9 @@ def test_a_ranking_by_the_length_of_episodes_is_left_and_told() -> None:
     log["rewards"] = np.ones_like(log["rewards"])
     data = data_given(log, [], None, is_held_out=True).log
     scaled = {f"{share:+.1f}": partial(_scaled, share) for share in np.linspace(-0.3, 0.9, 7)}
-    ranked = shuffle_control(scaled, dict.fromkeys(scaled, 0.0), data, FitOptions(**QUICK))
+    ranked = shuffle_control(scaled, dict.fromkeys(scaled, 0.0), data, FitSettings(FitOptions(**QUICK)))
     assert ranked is not None
-    control = shuffle_control(scaled, ranked.values, data, FitOptions(**QUICK))
+    control = shuffle_control(scaled, ranked.values, data, FitSettings(FitOptions(**QUICK)))
     assert control is not None
     assert control.correlation == pytest.approx(1)
     assert not control.passes

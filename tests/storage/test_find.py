@@ -58,7 +58,7 @@ def test_a_pattern_stands_for_what_fits_it_and_nothing_is_found_twice(tmp_path: 
     ("name", "words"),
     [
         ("run_3", "did you mean '{folder}/run_1'?"),
-        ("nothing*", "expected a run directory, a checkpoint, a folder of runs, or a pattern that fits some"),
+        ("nothing*", "expected a run directory, a checkpoint, a folder of runs, or a pattern that matches some"),
         ("empty", "holds no run: no folder in it has a config.yaml and checkpoints"),
     ],
 )
@@ -95,5 +95,5 @@ def test_a_folder_of_ended_runs_has_nothing_to_resume(tmp_path: Path) -> None:
     _run(tmp_path / "a", ended=True)
     _run(tmp_path / "b", ended=True)
 
-    with pytest.raises(CheckpointError, match="all 2 runs there have ended; name one of them to go on with it"):
+    with pytest.raises(CheckpointError, match="all 2 runs there have ended; name one of them to resume it"):
         find_unfinished([tmp_path])

@@ -70,7 +70,7 @@ ACTIONS = {
 }
 """What the versions that wrote them predicted."""
 
-GO_ON = "predict and eval can use its policy, but no run can go on from it"
+NO_RESUME = "predict and eval can use its policy, but no run can be resumed from it"
 
 
 def test_there_is_a_fixture_of_every_format() -> None:
@@ -122,7 +122,7 @@ def test_a_run_of_an_older_format_does_not_go_on(tmp_path: Path) -> None:
         with pytest.raises(CheckpointError) as caught:
             go_on(run)
         path = run / "checkpoints" / "latest.pt"
-        assert str(caught.value) == f"{path} was written by an older version (checkpoint format 1): {GO_ON}"
+        assert str(caught.value) == f"{path} was written by an older version (checkpoint format 1): {NO_RESUME}"
 
 
 def _altered(path: Path, to: Path, **changes: Any) -> Path:

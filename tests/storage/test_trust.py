@@ -79,7 +79,7 @@ def canary(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     shutil.copytree(trained, tmp_path / "run")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(importing, "DOUBTED", {})
+    monkeypatch.setattr(importing, "DISTRUSTED", {})
     monkeypatch.setattr(importing, "IMPORTED", [])
     for name in [*importing.FILES]:
         monkeypatch.delitem(importing.FILES, name)

@@ -171,11 +171,11 @@ def test_runs_keep_the_layout_at_the_url_that_they_were_uploaded_with(url: str, 
         assert remote.files.cat_file(f"{remote.root}/objects/{entry['sha256']}") == FIRST[name]
 
 
-def test_another_process_that_goes_on_with_the_run_is_left_alone(url: str, tmp_path: Path) -> None:
+def test_another_process_that_continues_the_run_is_left_alone(url: str, tmp_path: Path) -> None:
     ours = push(url, FIRST, tmp_path / "files")
     push(url, SECOND, tmp_path / "files")
 
-    with pytest.raises(UserError, match="another process goes on with this run"):
+    with pytest.raises(UserError, match="another process continues this run"):
         push(url, FIRST, tmp_path / "files", pusher=ours)
     with pytest.raises(UserError, match="holds another run of this name"):
         push(url, FIRST, tmp_path / "files", pusher=Pusher("other"))
@@ -314,7 +314,7 @@ class Stop(Callback):
         state.interrupt("interrupted")
 
 
-def test_an_interrupted_run_waits_for_its_last_upload_and_goes_on_elsewhere(
+def test_an_interrupted_run_waits_for_its_last_upload_and_continues_elsewhere(
     url: str, tiny_config: Callable[..., TrainConfig], tmp_path: Path
 ) -> None:
     straight = train(tiny_config("sac", "run_name=straight"))

@@ -181,7 +181,7 @@ def test_a_run_killed_in_the_middle_of_an_upload_goes_on_elsewhere_to_the_same_b
     started_at = _learned(run)["trainer"]["state"]["global_step"]
     resumed = command("resume", "--quiet", run)
 
-    assert (fetched.code, fetched.out) == (0, f"{run}\ngo on with: rl-training resume {run}\n")
+    assert (fetched.code, fetched.out) == (0, f"{run}\nresume with: rl-training resume {run}\n")
     assert (started_at, resumed.code) == (before["step"], 0)
     assert 0 < started_at < 300
     assert not differences(_learned(run), _learned(tmp_path / "straight" / "swing"))
@@ -231,7 +231,7 @@ def test_mistakes_in_fetching_are_answered_in_a_sentence(bucket: Bucket, command
     (tmp_path / "taken").mkdir()
     for url, words in {
         "s3://bucket/none": "s3://bucket/none holds no uploaded run: there is no latest.json",
-        "s3://bucket/taken": f"there is {tmp_path / 'taken'} already: go on with it",
+        "s3://bucket/taken": f"there is {tmp_path / 'taken'} already: resume it",
         "s4://bucket/a": "no library knows the protocol 's4'",
         "bucket/a": "expected a URL such as s3://bucket/folder, got 'bucket/a'",
         "s3://bucket/..": "does not end with the name of a run",
@@ -252,5 +252,5 @@ def test_a_name_that_is_taken_at_the_url_is_refused(bucket: Bucket, command: Com
     resumed = command("resume", tmp_path / "two" / "a", "upload_url=s3://bucket/x")
 
     assert (first.code, second.code, other.code, resumed.code) == (0, 2, 0, 2)
-    assert "there is a run 'a' at s3://bucket/x already: --resume auto fetches it and goes on with it" in second.err
+    assert "there is a run 'a' at s3://bucket/x already: --resume auto fetches and continues it" in second.err
     assert "s3://bucket/x/a holds another run of this name: choose another upload_url" in resumed.err

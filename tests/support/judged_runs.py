@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.ope.verdicts import CANNOT, SAME
-from rl_training.selection.estimate import Estimate, Estimates
+from rl_training.selection.results import Estimate, Estimates
 
 MEMBERS = (-11.0, -10.0, -9.0)
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rl_training.ope.importance import Trajectories
-from rl_training.ope.weights import WeightVerdict, diagnose, judge
+from rl_training.ope.weights import WeightVerdict, check_weights, diagnose
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -126,7 +126,7 @@ class Sepsis:
 
     def judge(self, log: Log, policy: Floats) -> WeightVerdict:
         never = np.where(self.clinicians > 0, 0.0, policy)[log.states].sum(axis=1)
-        return judge(diagnose(self.weighted(log, policy).weights, unsupported=float(never.mean())))
+        return check_weights(diagnose(self.weighted(log, policy).weights, unsupported=float(never.mean())))
 
     def arrays(self, log: Log) -> dict[str, Any]:
         """A log as a dataset. A state is observed as the 47 numbers of the centre of its cluster of patients."""

@@ -1,4 +1,4 @@
-"""Collecting: how a run acts in its environments and where the transitions go."""
+"""Collecting: a policy acts in the environments of a run, and the transitions go to a buffer."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class StepResult:
     truncations: NDArray[np.bool_]
     valid: NDArray[np.bool_]
     successes: NDArray[Any]
-    """Whether the episodes that ended were successful; None where the task does not say."""
+    """Whether the episodes that ended were successful; None if the task does not report it."""
 
     @property
     def ends(self) -> NDArray[np.bool_]:
@@ -56,7 +56,7 @@ class Stepper:
         self.envs = envs
         self.mode = AutoresetMode(envs.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
         self.is_broken = False
-        """Whether an environment has failed: it is asked for nothing more, and a resumed run begins new episodes."""
+        """Whether an environment has failed: it is not used any more, and a resumed run begins new episodes."""
         self.restart(seed)
 
     def restart(self, seed: int) -> None:
@@ -87,16 +87,8 @@ class Stepper:
         elif self.mode == AutoresetMode.DISABLED and over.any():
             obs, _ = self.envs.reset(options={"reset_mask": over.copy()})
         self.obs = np.array(obs)
-        return StepResult(
-            obs=before,
-            actions=actions,
-            next_obs=next_obs,
-            rewards=rewards.copy(),
-            terminations=terminations.copy(),
-            truncations=truncations.copy(),
-            valid=valid,
-            successes=read_successes(ended, len(over)),
-        )
+        outcome, successes = (rewards.copy(), terminations.copy(), truncations.copy()), read_successes(ended, len(over))
+        return StepResult(before, actions, next_obs, *outcome, valid=valid, successes=successes)
 
     def state_dict(self) -> dict[str, Any]:
         """The state of every environment, or none where one of them has a state that cannot be saved."""
@@ -110,7 +102,7 @@ class Stepper:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> bool:
-        """Go on where `state_dict` found the environments; false, with new episodes, where it did not know how."""
+        """Restore the environments; false, with new episodes, if their state could not be saved."""
         if state["snapshots"] is None:
             # Not from the seeds of before, or the run would see its first episodes again.
             self.restart(state["seed"] + self.envs.num_envs)
@@ -130,7 +122,7 @@ def _like(saved: torch.Tensor, own: NDArray[Any]) -> NDArray[Any]:
 
 
 def _refuse_broken(name: str, values: NDArray[Any], lengths: NDArray[Any]) -> None:
-    """Refuse what environments gave if it is not all finite numbers; `lengths` are those of the running episodes."""
+    """Refuse values of environments that are not finite; `lengths` are those of the running episodes."""
     # What is stored are 32 bits, which hold less. Comparisons with what is no number are false.
     if values.min() >= -LARGEST and values.max() <= LARGEST:
         return
@@ -151,7 +143,7 @@ class RunningStatistics:
         self.count, self.mean, self.squares = 0, np.zeros(width), np.zeros(width)
 
     def add(self, rows: NDArray[Any]) -> None:
-        """Take in some rows."""
+        """Add some rows."""
         if not len(rows):
             return
         total, shift = self.count + len(rows), rows.mean(0) - self.mean
@@ -166,11 +158,10 @@ class RunningStatistics:
 
     def state_dict(self) -> dict[str, Any]:
         """Count and sums."""
-        arrays = {"mean": self.mean, "squares": self.squares}
-        return {"count": self.count} | {name: torch.from_numpy(value.copy()) for name, value in arrays.items()}
+        return {"count": self.count, "mean": torch.tensor(self.mean), "squares": torch.tensor(self.squares)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         self.count, self.mean, self.squares = state["count"], state["mean"].numpy(), state["squares"].numpy()
 
 
@@ -191,10 +182,10 @@ class RewardScaler:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns of the running episodes, and their statistics."""
-        return {"returns": torch.from_numpy(self.returns.copy()), "statistics": self.statistics.state_dict()}
+        return {"returns": torch.tensor(self.returns), "statistics": self.statistics.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         self.returns = state["returns"].numpy().copy()
         self.statistics.load_state_dict(state["statistics"])
 
@@ -210,26 +201,26 @@ class Collector(Protocol):
         """Act, by uniform actions or by the policy with noise; the number of steps of the task that were taken."""
 
     def metrics(self) -> dict[str, float]:
-        """How the episodes went that ended since the last call; empty if none did."""
+        """Means over the episodes that ended since the last call; empty if none did."""
 
     def state_dict(self) -> dict[str, Any]:
         """All that `load_state_dict` needs, in tensors and plain values."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> bool:
-        """Go on where `state_dict` was called; false where new episodes had to begin."""
+        """Restore what `state_dict` returned; false if new episodes had to begin."""
 
     def close(self) -> None:
         """Release the environments."""
 
 
 class LocalCollector:
-    """Steps a vector environment in this process, fills the buffer, and remembers how episodes went."""
+    """Steps a vector environment in this process, fills the buffer, and records episodes."""
 
     def __init__(self, policy: Policy, stepper: Stepper, buffer: ReplayBuffer, *, normalize: bool = False) -> None:
         self.policy, self.stepper, self.buffer = policy, stepper, buffer
         self.last_step: StepResult | None = None
-        self.obs_dim, self.num_envs = policy.spaces.obs_dim, stepper.envs.num_envs
-        self.statistics = RunningStatistics(self.obs_dim) if normalize else None
+        self.num_envs = stepper.envs.num_envs
+        self.statistics = RunningStatistics(policy.spaces.obs_dim) if normalize else None
         scales = SCALED_REWARDS in buffer.fields
         self.scaler = RewardScaler(self.num_envs, gamma=buffer.gamma) if scales else None
         self.returns, self.lengths = np.zeros(self.num_envs), np.zeros(self.num_envs, dtype=int)
@@ -243,7 +234,8 @@ class LocalCollector:
             # Later ones were looked at after the step that led to them.
             _refuse_broken("an observation", obs, self.lengths)
         # In a task with goals, an observation ends with the goal achieved, which the policy does not see.
-        seen = torch.as_tensor(obs[:, : self.obs_dim], dtype=torch.float32, device=self.policy.obs_mean.device)
+        device, obs_dim = self.policy.obs_mean.device, self.policy.spaces.obs_dim
+        seen = torch.as_tensor(obs[:, :obs_dim], dtype=torch.float32, device=device)
         acted = self.policy.sample(seen) if random else self._explore(seen, noise)
         actions = acted.actions.numpy(force=True)
         if not np.isfinite(actions).all():
@@ -257,7 +249,7 @@ class LocalCollector:
             extras[SCALED_REWARDS] = self.scaler.scale(rewards, result.ends, result.valid)
         self.buffer.add(
             obs=obs,
-            actions=acted.drawn,
+            actions=acted.raw_actions,
             rewards=result.rewards,
             next_obs=result.next_obs,
             terminations=result.terminations,
@@ -268,15 +260,12 @@ class LocalCollector:
         self._account(result)
         if self.statistics is not None:
             self.statistics.add(self._networks_see(result.next_obs[result.valid]))
-            self.policy.set_obs_statistics(*self._moments(self.statistics))
+            mean, std = self.statistics.moments()
+            # A mask at the beginning of observations stays as it is.
+            masked = slice(self.policy.spaces.mask_dim)
+            mean[masked], std[masked] = 0, 1
+            self.policy.set_obs_statistics(mean, std)
         return int(result.valid.sum())
-
-    def _moments(self, statistics: RunningStatistics) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation of observations so far; a mask at their beginning stays as it is."""
-        mean, std = statistics.moments()
-        masked = self.obs_dim - self.policy.spaces.feature_dim
-        mean[:masked], std[:masked] = 0, 1
-        return mean, std
 
     def _explore(self, obs: Tensor, noise: float) -> Acted:
         try:
@@ -289,20 +278,19 @@ class LocalCollector:
 
     def _networks_see(self, rows: NDArray[Any]) -> NDArray[Any]:
         """Observations as updates show them: with goals, each a second time with the achieved goal as the desired."""
-        goal_dim = rows.shape[1] - self.obs_dim
-        seen = rows[:, : self.obs_dim]
+        seen, achieved = np.split(rows, [self.policy.spaces.obs_dim], axis=1)
+        goal_dim = achieved.shape[1]
         if not goal_dim:
             return seen
-        return np.concatenate([seen, np.hstack([seen[:, :-goal_dim], rows[:, self.obs_dim :]])])
+        return np.concatenate([seen, np.hstack([seen[:, :-goal_dim], achieved])])
 
     def _account(self, result: StepResult) -> None:
         self.returns += np.where(result.valid, result.rewards, 0)
         self.lengths += result.valid
         for slot in np.flatnonzero(result.ends & result.valid):
             success = result.successes[slot]
-            self.episodes.append(
-                (float(self.returns[slot]), int(self.lengths[slot]), None if success is None else bool(success))
-            )
+            ended = float(self.returns[slot]), int(self.lengths[slot]), None if success is None else bool(success)
+            self.episodes.append(ended)
             self.returns[slot], self.lengths[slot] = 0, 0
 
     def metrics(self) -> dict[str, float]:
@@ -311,26 +299,23 @@ class LocalCollector:
             return {}
         returns, lengths, successes = zip(*self.episodes, strict=True)
         self.episodes = []
-        report = {
-            "episodes": len(returns),
-            "return_mean": float(np.mean(returns)),
-            "length_mean": float(np.mean(lengths)),
-        }
-        return report if None in successes else report | {"success_rate": float(np.mean(successes))}
+        means = {"return_mean": returns, "length_mean": lengths}
+        means |= {} if None in successes else {"success_rate": successes}
+        return {"episodes": len(returns), **{name: float(np.mean(values)) for name, values in means.items()}}
 
     def state_dict(self) -> dict[str, Any]:
         """Environments and running episodes, in tensors and plain values."""
         return {
             "stepper": self.stepper.state_dict(),
-            "returns": torch.from_numpy(self.returns.copy()),
-            "lengths": torch.from_numpy(self.lengths.copy()),
+            "returns": torch.tensor(self.returns),
+            "lengths": torch.tensor(self.lengths),
             "episodes": [list(episode) for episode in self.episodes],
             "statistics": None if self.statistics is None else self.statistics.state_dict(),
             "scaler": None if self.scaler is None else self.scaler.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> bool:
-        """Go on where `state_dict` found the collector; false where new episodes had to begin."""
+        """Restore what `state_dict` returned; false if new episodes had to begin."""
         self.last_step = None
         self.episodes = [(value, length, success) for value, length, success in state["episodes"]]
         if self.statistics is not None:

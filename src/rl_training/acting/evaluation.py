@@ -19,25 +19,25 @@ from rl_training.data import LONGEST_EPISODE, endless_episode
 from rl_training.envs import make_vector_env, space_spec
 
 EVAL_SEED = 10_000
-"""Episode k of an evaluation starts from seed EVAL_SEED + k, so every policy is judged on the same episodes."""
+"""Episode k of an evaluation starts from seed EVAL_SEED + k, so every policy is evaluated on the same episodes."""
 
 
 class Acting(TypedDict, total=False):
-    """How a policy acts in episodes: from which seed on, and whether it takes its best action."""
+    """Options of acting in episodes: the first seed, and whether actions are deterministic."""
 
     seed: int
     deterministic: bool
 
 
 class EpisodeOptions(Acting, total=False):
-    """Episodes of a policy: besides how it acts, another environment than the run's own, and its arguments."""
+    """Options of episodes of a saved policy: also an environment instead of the run's own, and its arguments."""
 
     env: Any
     env_kwargs: Mapping[str, Any] | None
 
 
 class Episodes(Acting, total=False):
-    """Episodes in a given environment: besides how the policy acts, how many, and how long they may be."""
+    """Options of episodes in a given environment: also their number and longest length."""
 
     episodes: Required[int]
     max_steps: int | None
@@ -51,9 +51,9 @@ class EvaluationResult:
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
     successes: tuple[bool, ...] | None = None
-    """Whether each episode ended in success, where the task says so."""
+    """Whether each episode was successful, if the task reports it."""
     notes: tuple[str, ...] = ()
-    """What one should know about these numbers."""
+    """Remarks about these numbers."""
 
     def metrics(self) -> dict[str, float]:
         """Mean and standard deviation of returns, the share of successes and the D4RL score where the task has them."""
@@ -94,8 +94,9 @@ def evaluate_policy(
 ) -> EvaluationResult:
     """Run episodes with fixed seeds in a vector environment, on raw reward; draws nothing from training's generator.
 
-    A function in place of a policy gives actions as networks do: in [-1, 1], or choices from 0 on. It gets observations
-    on `device`, while a policy has a device of its own. A policy that is not to be `deterministic` samples its actions.
+    A function in place of a policy gives actions as networks do: in [-1, 1], or discrete actions from 0. It gets
+    observations on `device`, while a policy has a device of its own. If not `deterministic`, a policy samples its
+    actions.
     `watch` is called with the vector environment before every step, and when an episode has ended.
     An episode of more than `max_steps` is an error.
     """
@@ -127,7 +128,10 @@ def evaluate_policy(
                     watch(envs)
                     successes[running[active & over]] = read_successes(infos, count)[active & over]
                     # Idle environments are reset too, so that stepping them stays allowed.
-                    running, started = _next_episodes(running, over & active, started, episodes)
+                    # Each environment that ended its episode gets the next one, or -1 if there is none left.
+                    for slot in np.flatnonzero(over & active):
+                        running[slot] = started if started < episodes else -1
+                        started += int(running[slot] >= 0)
                     seeds: list[int | None] = [seed + max(int(k), 0) for k in running]
                     obs, _ = envs.reset(seed=seeds, options={"reset_mask": over})
     finally:
@@ -139,7 +143,7 @@ def evaluate_policy(
 def _fitted(
     policy: Policy, envs: Any, env_id: str, *, deterministic: bool
 ) -> tuple[Callable[[Tensor], Tensor], tuple[str, ...]]:
-    """A policy's actions as these environments take them, and what there is to say about them."""
+    """A policy's actions as these environments take them, and notes about differences."""
     spaces = space_spec(envs.envs[0])
     differ = policy.spaces.check_env(spaces, env_id)
     act = partial(policy.act, deterministic=deterministic)
@@ -149,20 +153,11 @@ def _fitted(
 
 
 def read_successes(infos: Mapping[str, Any], count: int) -> Any:
-    """Whether each environment reports success, by either of the names in use; None where it says nothing."""
+    """Success as each environment reports it, by either of the names in use; None if it does not."""
     for name in ("is_success", "success"):
         if name in infos:
             return np.where(infos[f"_{name}"], infos[name], None)
     return np.full(count, None)
-
-
-def _next_episodes(running: Any, ended: Any, started: int, episodes: int) -> tuple[Any, int]:
-    """Give each environment that finished its episode the next one, or -1 when there is none left."""
-    running = running.copy()
-    for slot in np.flatnonzero(ended):
-        running[slot] = started if started < episodes else -1
-        started += running[slot] >= 0
-    return running, started
 
 
 # Random and expert returns, from the reference scores that D4RL publishes with its tasks.
@@ -191,17 +186,14 @@ REFERENCE_RETURNS: dict[str, tuple[float, float]] = {
 def reference_returns(task: str) -> tuple[float, float] | None:
     """Random and expert returns of a D4RL task, or of its Gymnasium environment; None if there are none."""
     name = task.lower()
-    if name in REFERENCE_RETURNS:
-        return REFERENCE_RETURNS[name]
-    # Hopper-v4, hopper-medium-v2, AdroitHandDoor-v1: the family is what the score depends on.
+    # Hopper-v4, hopper-medium-v2, AdroitHandDoor-v1: the score depends on the family.
     family = re.split(r"[-_]", name.removeprefix("adroithand"))[0]
-    return REFERENCE_RETURNS.get(family)
+    return REFERENCE_RETURNS.get(name, REFERENCE_RETURNS.get(family))
 
 
 def normalized_score(task: str, value: float) -> float | None:
     """The score of a return on a task, or None where the task has no reference returns."""
-    reference = reference_returns(task)
-    if reference is None:
+    if (reference := reference_returns(task)) is None:
         return None
     random, expert = reference
     return 100 * (value - random) / (expert - random)

@@ -1,7 +1,8 @@
-"""Showing what a policy does: a video of its episodes, or a window."""
+"""Videos of a policy's episodes, or a window that shows them."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -42,13 +43,11 @@ def record_policy(
     kwargs, fps = rendering_kwargs(env_id, env_kwargs, "rgb_array")
     every = math.ceil(fps / MOST_FPS)
     with _video(path, fps / every) as add:
-        count = 0
+        steps = itertools.count()
 
         def watch(envs: Any) -> None:
-            nonlocal count
-            if count % every == 0:
+            if next(steps) % every == 0:
                 add(_picture(envs.render()[0], env_id))
-            count += 1
 
         return evaluate_policy(policy, env_id, kwargs, num_envs=1, watch=watch, **options)
 

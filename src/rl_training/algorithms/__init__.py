@@ -9,8 +9,7 @@ from importlib.metadata import entry_points
 from pkgutil import iter_modules
 from typing import Any
 
-from rl_training.algorithms.base.algorithm import Algorithm, Step, UpdateResult
-from rl_training.algorithms.base.registration import ALGORITHMS, register
+from rl_training.algorithms.base import ALGORITHMS, Algorithm, Step, UpdateResult, register
 from rl_training.core.errors import nearest
 
 __all__ = ["ALGORITHMS", "Algorithm", "Step", "UpdateResult", "register"]

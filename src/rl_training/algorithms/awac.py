@@ -19,10 +19,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import losses
-from rl_training.algorithms.base.algorithm import Algorithm, Step
-from rl_training.algorithms.base.hyper import ValueHyper
-from rl_training.algorithms.base.registration import register
+from rl_training.algorithms.base import Algorithm, Step, ValueHyper, losses, register
 from rl_training.core.batches import Batch, Metrics
 from rl_training.core.options import option, options, refuse_unused
 from rl_training.models import MLPAWACModel, gaussian_log_prob

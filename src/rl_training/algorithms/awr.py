@@ -18,10 +18,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional
 
-from rl_training.algorithms.base import losses
-from rl_training.algorithms.base.algorithm import Algorithm, Step
-from rl_training.algorithms.base.hyper import LambdaReturnHyper
-from rl_training.algorithms.base.registration import register
+from rl_training.algorithms.base import Algorithm, LambdaReturnHyper, Step, losses, register
 from rl_training.core.batches import Batch, Metrics, Transitions
 from rl_training.core.options import option, options
 from rl_training.models import MLPAWRModel, gaussian_log_prob
@@ -76,11 +73,8 @@ class AWR(Algorithm[AWRHyper, MLPAWRModel]):
     annotates = ("lambda_returns", "advantages")
     standardizes = ("advantages",)
     annotate_every = "recompute_interval"
+    annotate = losses.annotate_returns
     defaults = {"normalize_obs": True}
-
-    def annotate(self, rows: Batch, ends: Tensor) -> Batch:
-        """Returns by the target network of the value, which moves every `recompute_interval` updates."""
-        return losses.annotate_returns(self, rows, ends)
 
     def value_loss(self, batch: Batch) -> Metrics:
         """The value of a state as the mean of its returns."""

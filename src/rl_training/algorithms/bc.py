@@ -1,8 +1,8 @@
-"""BC: learn to do what the data did.
+"""BC: imitate the logged actions.
 
     deterministic   minimises   mean (pi(s) - a)^2            over the batch and the action's dimensions
     stochastic      minimises   - mean log pi(a | s)
-    choices         minimises   - mean log pi(a | s)          of a categorical policy, for discrete actions
+    discrete        minimises   - mean log pi(a | s)          of a categorical policy, for discrete actions
 
 Keep only the best trajectories with the data option `best_fraction` (X % BC of Chen et al., "Decision Transformer",
 NeurIPS 2021).
@@ -16,10 +16,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from rl_training.algorithms.base.algorithm import Algorithm, Step
-from rl_training.algorithms.base.hyper import Hyper
-from rl_training.algorithms.base.losses import normalized_entropy, share
-from rl_training.algorithms.base.registration import register
+from rl_training.algorithms.base import Algorithm, Hyper, Step, losses, register
 from rl_training.core.batches import Batch, Metrics, Transitions
 from rl_training.core.options import option, options
 from rl_training.models import MLPBCModel, gaussian_log_prob, pick
@@ -45,13 +42,13 @@ def stochastic_bc_loss(*, log_probs: Tensor, log_stds: Tensor) -> Metrics:
 
 
 def discrete_bc_loss(*, log_probs: Tensor, actions: Tensor) -> Metrics:
-    """The objective of the categorical policy: log-probabilities (B, choices) of all choices, choices (B,)."""
+    """The objective of the categorical policy: log-probabilities (B, actions) of all actions, actions (B,)."""
     nll = -pick(log_probs, actions).mean()
     return {
         "actor_loss": nll,
         "nll": nll,
-        "accuracy": share(log_probs.argmax(-1) == actions, log_probs.dtype),
-        "entropy_normalized": normalized_entropy(log_probs),
+        "accuracy": losses.share(log_probs.argmax(-1) == actions, log_probs.dtype),
+        "entropy_normalized": losses.normalized_entropy(log_probs),
     }
 
 

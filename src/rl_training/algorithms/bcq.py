@@ -18,10 +18,7 @@ from __future__ import annotations
 
 import torch
 
-from rl_training.algorithms.base import losses
-from rl_training.algorithms.base.algorithm import Algorithm, Step
-from rl_training.algorithms.base.hyper import VAEHyper
-from rl_training.algorithms.base.registration import register
+from rl_training.algorithms.base import Algorithm, Step, VAEHyper, losses, register
 from rl_training.core.batches import Batch, Metrics
 from rl_training.core.options import option, options
 from rl_training.models import MLPBCQModel
@@ -43,10 +40,7 @@ class BCQ(Algorithm[BCQHyper, MLPBCQModel]):
 
     steps = (Step("vae"), Step("critic"), Step("actor", tracks=("actor", "critic")))
     defaults = {"batch_size": 100}
-
-    def vae_loss(self, batch: Batch) -> Metrics:
-        """The model of the behaviour."""
-        return losses.behavior_loss(self, batch)
+    vae_loss = losses.behavior_loss
 
     def critic_loss(self, batch: Batch) -> Metrics:
         """Twin critics against the best of several perturbed samples of the behaviour."""

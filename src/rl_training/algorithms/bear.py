@@ -24,10 +24,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import losses
-from rl_training.algorithms.base.algorithm import Algorithm, Step
-from rl_training.algorithms.base.hyper import VAEHyper
-from rl_training.algorithms.base.registration import register
+from rl_training.algorithms.base import Algorithm, Step, VAEHyper, losses, register
 from rl_training.core.batches import Batch, Metrics
 from rl_training.core.options import option, options
 from rl_training.models import MLPBEARModel
@@ -87,6 +84,7 @@ class BEAR(Algorithm[BEARHyper, MLPBEARModel]):
     """Bootstrapping error accumulation reduction."""
 
     steps = (Step("vae"), Step("critic"), Step("actor", trains=("actor", "lagrange"), tracks=("critic",)))
+    vae_loss = losses.behavior_loss
 
     @classmethod
     def make_steps(cls, hyper: Any) -> tuple[Step, ...]:
@@ -94,10 +92,6 @@ class BEAR(Algorithm[BEARHyper, MLPBEARModel]):
         if hyper.target_policy == "current":
             return cls.steps
         return (*cls.steps[:2], Step("actor", trains=("actor", "lagrange"), tracks=("actor", "critic")))
-
-    def vae_loss(self, batch: Batch) -> Metrics:
-        """The model of the behaviour."""
-        return losses.behavior_loss(self, batch)
 
     def critic_loss(self, batch: Batch) -> Metrics:
         """Twin critics against the best of several actions of the policy."""

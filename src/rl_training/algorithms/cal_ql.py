@@ -18,7 +18,7 @@ import math
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base.registration import register
+from rl_training.algorithms.base import register
 from rl_training.algorithms.cql import CQL, CQLHyper, cql_loss
 from rl_training.core.batches import TRANSITION, Metrics, Transitions
 from rl_training.core.options import options

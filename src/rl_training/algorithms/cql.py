@@ -24,10 +24,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import losses
-from rl_training.algorithms.base.algorithm import Algorithm, Step
-from rl_training.algorithms.base.hyper import CalibrationHyper, EntropyHyper, ValueHyper
-from rl_training.algorithms.base.registration import register
+from rl_training.algorithms.base import Algorithm, CalibrationHyper, EntropyHyper, Step, ValueHyper, losses, register
 from rl_training.core.batches import TRANSITION, Batch, Metrics, Transitions
 from rl_training.core.options import option, options, refuse_unused
 from rl_training.models import MLPCQLModel

@@ -22,10 +22,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import losses
-from rl_training.algorithms.base.algorithm import Algorithm, Step
-from rl_training.algorithms.base.hyper import ActorCriticHyper, EntropyHyper, network_option
-from rl_training.algorithms.base.registration import register
+from rl_training.algorithms.base import (
+    ActorCriticHyper,
+    Algorithm,
+    EntropyHyper,
+    Step,
+    losses,
+    network_option,
+    register,
+)
 from rl_training.algorithms.sac import actor_objective, half_squared_error
 from rl_training.core.batches import Batch, Metrics
 from rl_training.core.errors import ConfigError
@@ -39,7 +44,7 @@ class CrossQHyper(ActorCriticHyper, EntropyHyper, learning_rate=1e-3, critic_hid
 
     actor_beta1: float = option(0.5, "decay of Adam's first moment, for the actor", ge=0, lt=1)
     critic_beta1: float = option(0.5, "decay of Adam's first moment, for the critics", ge=0, lt=1)
-    num_critics: int = option(2, "critics; the smallest of them counts", ge=1, le=1000)
+    num_critics: int = option(2, "number of critics; the minimum is used", ge=1, le=1000)
     policy_delay: int = option(3, "critic updates per actor update", ge=1)
     norm_momentum: float = option(0.01, "rate at which running statistics follow", gt=0, le=1)
     norm_warmup: int = option(100_000, "training passes before a batch is corrected by running statistics", ge=0)

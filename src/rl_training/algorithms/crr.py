@@ -20,10 +20,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import losses
-from rl_training.algorithms.base.algorithm import Algorithm, Step
-from rl_training.algorithms.base.hyper import ValueHyper
-from rl_training.algorithms.base.registration import register
+from rl_training.algorithms.base import Algorithm, Step, ValueHyper, losses, register
 from rl_training.core.batches import Batch, Metrics
 from rl_training.core.options import option, options, refuse_unused
 from rl_training.models import MLPCRRModel, gaussian_log_prob
@@ -32,21 +29,27 @@ Weights = Literal["exp", "binary", "constant"]
 
 
 @options
-class CRRHyper(ValueHyper):
-    """Hyper-parameters of CRR."""
+class FilterHyper(ValueHyper):
+    """Hyper-parameters that CRR has for continuous and discrete actions."""
 
     weights: Weights = option("exp", "clipped exponential, 1 where the advantage is positive, or 1")
     beta: float = option(1.0, "temperature of the advantage in exponential weights", gt=0)
     max_weight: float = option(20.0, "bound on exponential weights", gt=0)
-    advantage: Literal["mean", "max"] = option("mean", "how the policy's values are reduced")
-    num_action_samples: int = option(4, "actions of the policy in the advantage", ge=1)
-    num_critics: int = option(2, "critics, of which the smallest is used", ge=1, le=1000)
-    critic_layer_norm: bool = option(False, "layer normalisation in the critics")
-    target_update_interval: int = option(1, "updates between moves of the target networks", ge=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         refuse_unused(self, "beta", "max_weight", unless="weights: exp", holds=self.weights == "exp")
+
+
+@options
+class CRRHyper(FilterHyper):
+    """Hyper-parameters of CRR."""
+
+    advantage: Literal["mean", "max"] = option("mean", "how the policy's values are reduced")
+    num_action_samples: int = option(4, "actions of the policy in the advantage", ge=1)
+    num_critics: int = option(2, "number of critics; the minimum is used", ge=1, le=1000)
+    critic_layer_norm: bool = option(False, "layer normalisation in the critics")
+    target_update_interval: int = option(1, "updates between moves of the target networks", ge=1)
 
 
 def actor_objective(

@@ -1,10 +1,10 @@
-"""Discrete CQL: DQN whose values are pushed down over all choices and up at the logged ones.
+"""Discrete CQL: DQN whose values are pushed down over all actions and up at the logged ones.
 
     critic minimises  TD + conservative_weight * D,    D = mean (log sum_a exp Q(s, a) - Q(s, a_logged))
 
-TD is the loss of double DQN or, with `num_quantiles`, that of QR-DQN. D is the cross-entropy of the logged choices with
+TD is the loss of double DQN or, with `num_quantiles`, that of QR-DQN. D is the cross-entropy of the logged actions with
 the values as logits. If its weight is large, the algorithm clones the data. The weight is relative to the rewards. At
-every step it adds up to its own size to the value of a frequent choice, so that it should be smaller where episodes are
+every step it adds up to its own size to the value of a frequent action, so that it should be smaller where episodes are
 longer: about 0.1 for single decisions with returns between 0 and 1, and 0.01 to 0.02 for ten steps. It is relative to
 `huber_delta` too, the largest slope of TD: with a small one, the penalty outweighs all rewards. The values are no
 returns any more; judge the policy by `rl-training estimate`.
@@ -19,9 +19,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from rl_training.algorithms.base import losses
-from rl_training.algorithms.base.losses import conservative_gap
-from rl_training.algorithms.base.registration import register
+from rl_training.algorithms.base import losses, register
 from rl_training.algorithms.dqn import DQN, DQNHyper, dqn_loss
 from rl_training.core.batches import Batch, Metrics
 from rl_training.core.options import option, options
@@ -38,8 +36,8 @@ class DiscreteCQLHyper(DQNHyper, learning_rate=3e-4, max_grad_norm=None, tau=0.0
 def with_penalty(
     metrics: Metrics, *, q_values: Tensor, actions: Tensor, conservative_weight: float | Tensor
 ) -> Metrics:
-    """A loss of the critic and the penalty on values (B, choices) that exceed those of the logged choices (B,)."""
-    gap = conservative_gap(q_values, actions)
+    """A loss of the critic and the penalty on values (B, actions) that exceed those of the logged actions (B,)."""
+    gap = losses.conservative_gap(q_values, actions)
     return metrics | {
         "critic_loss": metrics["critic_loss"] + conservative_weight * gap,
         "td_loss": metrics["critic_loss"],
@@ -56,14 +54,14 @@ def discrete_cql_loss(
     conservative_weight: float,
     huber_delta: float | None = 1.0,
 ) -> Metrics:
-    """The whole objective, from tensors alone: values (B, choices), choices (B,), and targets (B,)."""
+    """The whole objective, from tensors alone: values (B, actions), actions (B,), and targets (B,)."""
     metrics = dqn_loss(q_values=q_values, actions=actions, target_q_values=target_q_values, huber_delta=huber_delta)
     return with_penalty(metrics, q_values=q_values, actions=actions, conservative_weight=conservative_weight)
 
 
 @register("discrete_cql", mode="offline")
 class DiscreteCQL(DQN):
-    """Conservative Q-learning of choices."""
+    """Conservative Q-learning for discrete actions."""
 
     hyper: DiscreteCQLHyper
     defaults = {"exploration_noise": 0.05}

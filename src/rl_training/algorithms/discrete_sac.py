@@ -1,12 +1,12 @@
-"""Discrete SAC: SAC whose policy is categorical, so that all expectations over choices are exact.
+"""Discrete SAC: SAC whose policy is categorical, so that all expectations over actions are exact.
 
     critic minimises       sum_i mean (Q_i(s, a) - y)^2 + conservative_weight * D_i
                            y = r + gamma * (1 - done) * sum_b pi(b | s') (min_i Q'_i(s', b) - alpha log pi(b | s'))
     actor minimises        mean sum_b pi(b | s) (alpha log pi(b | s) - min_i Q_i(s, b)) - bc_weight * mean log pi(a | s)
-    temperature minimises  log(alpha) mean (H(pi(s)) - target_entropy_ratio * log(number of possible choices))
+    temperature minimises  log(alpha) mean (H(pi(s)) - target_entropy_ratio * log(number of valid actions))
 
 in this order; actor and temperature move together. D_i is the penalty of discrete CQL. It and the cloning term keep a
-policy near the data offline, where the expectations ask for choices that were never logged. Both are off online, and
+policy near the data offline, where the expectations ask for actions that were never logged. Both are off online, and
 in an online phase the penalty may have another weight.
 
 Christodoulou, "Soft Actor-Critic for Discrete Action Settings", 2019.
@@ -21,16 +21,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import losses
-from rl_training.algorithms.base.algorithm import Algorithm, Step
-from rl_training.algorithms.base.hyper import Alpha, ValueHyper
-from rl_training.algorithms.base.losses import (
-    discrete_critic_objective,
-    entropies,
-    largest_entropies,
-    normalized_entropy,
-)
-from rl_training.algorithms.base.registration import register
+from rl_training.algorithms.base import Algorithm, Alpha, Step, ValueHyper, losses, register
 from rl_training.core.batches import Batch, Metrics
 from rl_training.core.options import option, options, refuse_unused
 from rl_training.models import MLPDiscreteSACModel, expectation, pick
@@ -41,13 +32,13 @@ class DiscreteSACHyper(ValueHyper):
     """Hyper-parameters of discrete SAC."""
 
     alpha: Alpha = option("auto", "entropy temperature: a number, or auto to learn it")
-    target_entropy_ratio: float = option(0.5, "entropy to reach, relative to that of uniform choices", ge=0, le=1)
+    target_entropy_ratio: float = option(0.5, "entropy to reach, relative to that of uniform actions", ge=0, le=1)
     temperature_learning_rate: float | None = option(None, "learning rate of temperature; null: learning_rate", gt=0)
     conservative_weight: float = option(0.0, "weight of the penalty of discrete CQL", ge=0)
     online_conservative_weight: float | None = option(None, "penalty's weight online; null: conservative_weight", ge=0)
-    bc_weight: float = option(0.0, "weight of the logged choices' likelihood in the actor's loss", ge=0)
+    bc_weight: float = option(0.0, "weight of the logged actions' likelihood in the actor's loss", ge=0)
     huber_delta: float | None = option(None, "error from which the critics' loss is linear; null: always squared", gt=0)
-    num_critics: int = option(2, "critics; the smallest of them counts", ge=1, le=1000)
+    num_critics: int = option(2, "number of critics; the minimum is used", ge=1, le=1000)
     target_update_interval: int = option(1, "updates between moves of the target networks", ge=1)
 
     def __post_init__(self) -> None:
@@ -57,16 +48,16 @@ class DiscreteSACHyper(ValueHyper):
 
 
 def soft_values(*, log_probs: Tensor, q_values: Tensor, temperature: Tensor | float) -> Tensor:
-    """Values (B,) of states: the expectation of the smallest critic, choice by choice, plus the entropy."""
-    return expectation(log_probs.exp(), q_values.amin(0)) + temperature * entropies(log_probs)
+    """Values (B,) of states: the expectation of the smallest critic, action by action, plus the entropy."""
+    return expectation(log_probs.exp(), q_values.amin(0)) + temperature * losses.entropies(log_probs)
 
 
 def actor_objective(
     *, q_values: Tensor, log_probs: Tensor, actions: Tensor, log_temperature: Tensor, bc_weight: float = 0.0
 ) -> Metrics:
-    """Value and entropy of the policy by critics (E, B, choices), and the likelihood of the logged choices (B,).
+    """Value and entropy of the policy by critics (E, B, actions), and the likelihood of the logged actions (B,).
 
-    Only the log-probabilities (B, choices) are trained by it.
+    Only the log-probabilities (B, actions) are trained by it.
     """
     values = soft_values(log_probs=log_probs, q_values=q_values.detach(), temperature=log_temperature.detach().exp())
     loss = -values.mean()
@@ -74,26 +65,30 @@ def actor_objective(
         loss = loss - bc_weight * pick(log_probs, actions).mean()
     return {
         "actor_loss": loss,
-        "entropy": entropies(log_probs).mean(),
-        "entropy_normalized": normalized_entropy(log_probs.detach()),
+        "entropy": losses.entropies(log_probs).mean(),
+        "entropy_normalized": losses.normalized_entropy(log_probs.detach()),
     }
 
 
 def temperature_objective(*, log_temperature: Tensor, log_probs: Tensor, target_entropy_ratio: float) -> Metrics:
-    """The temperature, by log-probabilities (B, choices): it rises while the policy's entropy is too low."""
+    """The temperature, by log-probabilities (B, actions): it rises while the policy's entropy is too low."""
     log_probs = log_probs.detach()
-    excess = entropies(log_probs) - target_entropy_ratio * largest_entropies(log_probs)
+    excess = losses.entropies(log_probs) - target_entropy_ratio * losses.largest_entropies(log_probs)
     return {"temperature_loss": (log_temperature * excess).mean(), "temperature": log_temperature.exp()}
 
 
 discrete_sac_loss = losses.combine(
-    "discrete_sac_loss", discrete_critic_objective, actor_objective, temperature_objective, target_entropy_ratio=0.5
+    "discrete_sac_loss",
+    losses.discrete_critic_objective,
+    actor_objective,
+    temperature_objective,
+    target_entropy_ratio=0.5,
 )
 
 
 @register("discrete_sac", mode="online")
 class DiscreteSAC(Algorithm[DiscreteSACHyper, MLPDiscreteSACModel]):
-    """Soft actor-critic of choices."""
+    """Soft actor-critic for discrete actions."""
 
     action_kinds = ("discrete",)
     steps = (
@@ -109,8 +104,8 @@ class DiscreteSAC(Algorithm[DiscreteSACHyper, MLPDiscreteSACModel]):
     def critic_loss(self, batch: Batch) -> Metrics:
         """All critics against the expectation of the smallest target critic, entropy included."""
         hyper = self.hyper
-        return discrete_critic_objective(
-            q_values=self.model.critic.choices(batch["obs"]),
+        return losses.discrete_critic_objective(
+            q_values=self.model.critic.all_values(batch["obs"]),
             actions=batch["actions"],
             target_q_values=self.targets(batch),
             conservative_weight=losses.online_value(self, hyper.conservative_weight, hyper.online_conservative_weight),
@@ -119,11 +114,11 @@ class DiscreteSAC(Algorithm[DiscreteSACHyper, MLPDiscreteSACModel]):
 
     @torch.no_grad()
     def targets(self, batch: Batch) -> Tensor:
-        """Targets (B,) of the critics, by the expectation over choices at s' and the entropy there."""
+        """Targets (B,) of the critics, by the expectation over actions at s' and the entropy there."""
         next_obs, model = batch["next_obs"], self.model
         next_values = soft_values(
             log_probs=model.actor(next_obs),
-            q_values=self.target.critic.choices(next_obs),
+            q_values=self.target.critic.all_values(next_obs),
             temperature=model.temperature(),
         )
         return losses.bellman(batch, next_values, self.hyper.gamma)
@@ -133,7 +128,7 @@ class DiscreteSAC(Algorithm[DiscreteSACHyper, MLPDiscreteSACModel]):
         model, obs, log_temperature = self.model, batch["obs"], self.model.temperature.log_value
         log_probs = model.actor(obs)
         with torch.no_grad():
-            q = model.critic.choices(obs)
+            q = model.critic.all_values(obs)
         metrics = actor_objective(
             q_values=q,
             log_probs=log_probs,

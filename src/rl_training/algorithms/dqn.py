@@ -1,11 +1,11 @@
-"""DQN: learn the value of every choice, and take the best.
+"""DQN: learn the value of every action, and take the best.
 
     critic minimises  mean huber(Q(s, a) - y),    y = r + gamma * (1 - done) * Q'(s', a'),  a' = argmax_a Q(s', a)
 
-With `double: false`, a' is the best choice by the target network Q' itself. With `dueling`, the network splits Q into
-a value of the state and advantages of the choices, whose mean is taken out. The target network is a copy of the critic
+With `double: false`, a' is the best action by the target network Q' itself. With `dueling`, the network splits Q into
+a value of the state and advantages of the actions, whose mean is taken out. The target network is a copy of the critic
 that is made anew every `target_update_interval` updates. With `num_quantiles: N`, the critic knows N quantiles theta_i
-of the return of every choice, Q is their mean, and
+of the return of every action, Q is their mean, and
 
     critic minimises  mean sum_i mean_j |tau_i - 1{y_j < theta_i(s, a)}| * huber(y_j - theta_i(s, a)),
                       tau_i = (i - 1/2) / N,      y_j = r + gamma * (1 - done) * theta'_j(s', a')
@@ -29,11 +29,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import losses
-from rl_training.algorithms.base.algorithm import Algorithm, Step
-from rl_training.algorithms.base.hyper import Hyper
-from rl_training.algorithms.base.losses import bellman_atoms, quantile_huber_loss, share
-from rl_training.algorithms.base.registration import register
+from rl_training.algorithms.base import Algorithm, Hyper, Step, losses, register
 from rl_training.core.batches import Batch, Metrics
 from rl_training.core.options import option, options
 from rl_training.models import MLPDQNModel, pick
@@ -45,7 +41,7 @@ class DQNHyper(Hyper, learning_rate=1e-3, max_grad_norm=10.0):
 
     gamma: float = option(0.99, "discount per step", ge=0, le=1)
     double: bool = option(True, "the critic chooses the action whose target value counts")
-    dueling: bool = option(False, "separate the state's value from its choices' advantages")
+    dueling: bool = option(False, "separate the state's value from its actions' advantages")
     num_quantiles: int | None = option(None, "quantiles of the return that are learned; null: its mean", ge=1, le=1000)
     huber_delta: float | None = option(1.0, "error from which the loss is linear; null: squared error", gt=0)
     tau: float = option(1.0, "rate at which the target network follows; 1: a copy", gt=0, le=1)
@@ -53,9 +49,9 @@ class DQNHyper(Hyper, learning_rate=1e-3, max_grad_norm=10.0):
 
 
 def dqn_loss(*, q_values: Tensor, actions: Tensor, target_q_values: Tensor, huber_delta: float | None = 1.0) -> Metrics:
-    """The whole objective, from tensors alone: values (B, choices), choices (B,), and targets (B,).
+    """The whole objective, from tensors alone: values (B, actions), actions (B,), and targets (B,).
 
-    `q_gap` is how much higher the best choice is valued than the logged one. If it keeps growing, critics extrapolate.
+    `q_gap` is how much higher the best action is valued than the logged one. If it keeps growing, critics extrapolate.
     """
     taken, greedy = pick(q_values, actions), q_values.amax(-1)
     errors = taken - target_q_values
@@ -66,7 +62,7 @@ def dqn_loss(*, q_values: Tensor, actions: Tensor, target_q_values: Tensor, hube
         "q_mean": taken.mean(),
         "q_greedy_mean": greedy.mean(),
         "q_gap": (greedy - taken).mean(),
-        "agreement": share(q_values.argmax(-1) == actions, taken.dtype),
+        "agreement": losses.share(q_values.argmax(-1) == actions, taken.dtype),
         "target_q_mean": target_q_values.mean(),
     }
 
@@ -74,22 +70,22 @@ def dqn_loss(*, q_values: Tensor, actions: Tensor, target_q_values: Tensor, hube
 def quantile_dqn_loss(
     *, quantiles: Tensor, actions: Tensor, target_atoms: Tensor, huber_delta: float | None = 1.0
 ) -> Metrics:
-    """The same with quantiles: (B, choices, N), choices (B,), and atoms of the target (B, N).
+    """The same with quantiles: (B, actions, N), actions (B,), and atoms of the target (B, N).
 
     The loss is the sum over quantiles of a mean over atoms, as QR-DQN has it. `crossing_rate` is the share of
     neighbouring quantiles in the wrong order.
     """
     metrics = dqn_loss(q_values=quantiles.mean(-1), actions=actions, target_q_values=target_atoms.mean(-1))
     taken = pick_quantiles(quantiles, actions)
-    loss = quantile_huber_loss(quantiles=taken, target_atoms=target_atoms, delta=huber_delta)
+    loss = losses.quantile_huber_loss(quantiles=taken, target_atoms=target_atoms, delta=huber_delta)
     steps = taken.diff(dim=-1)
-    crossings = {"crossing_rate": share(steps < 0, taken.dtype)} if taken.shape[-1] > 1 else {}
+    crossings = {"crossing_rate": losses.share(steps < 0, taken.dtype)} if taken.shape[-1] > 1 else {}
     spread = {"quantile_spread": (taken[:, -1] - taken[:, 0]).mean()}
     return metrics | {"critic_loss": taken.shape[-1] * loss} | spread | crossings
 
 
 def pick_quantiles(quantiles: Tensor, actions: Tensor) -> Tensor:
-    """The quantiles (B, N) of the given choices (B,), out of those (B, choices, N) of all choices."""
+    """The quantiles (B, N) of the given actions (B,), out of those (B, actions, N) of all actions."""
     return pick(quantiles.movedim(-1, 0), actions).movedim(0, -1)
 
 
@@ -114,28 +110,28 @@ class DQN(Algorithm[DQNHyper, MLPDQNModel]):
     }
 
     def critic_loss(self, batch: Batch) -> Metrics:
-        """The logged choice's value against the best choice's at s'."""
+        """The logged action's value against the best action's at s'."""
         return self.td_loss(self.model.critic.quantiles(batch["obs"]), batch)
 
     def td_loss(self, quantiles: Tensor, batch: Batch) -> Metrics:
-        """The loss of quantiles (B, choices, N) against those of the best choice at s'."""
+        """The loss of quantiles (B, actions, N) against those of the best action at s'."""
         atoms, actions, delta = self.target_atoms(batch), batch["actions"], self.hyper.huber_delta
         if self.hyper.num_quantiles is not None:
             return quantile_dqn_loss(quantiles=quantiles, actions=actions, target_atoms=atoms, huber_delta=delta)
-        # There is one number per choice, its value.
+        # There is one number per action, its value.
         return dqn_loss(q_values=quantiles[..., 0], actions=actions, target_q_values=atoms[:, 0], huber_delta=delta)
 
     @torch.no_grad()
     def target_atoms(self, batch: Batch) -> Tensor:
-        """Targets (B, N) of the quantiles, by those of the target network at the best choice at s'."""
+        """Targets (B, N) of the quantiles, by those of the target network at the best action at s'."""
         next_obs = batch["next_obs"]
         quantiles = self.target.critic.quantiles(next_obs)
         values = self.model.critic(next_obs) if self.hyper.double else quantiles.mean(-1)
-        best = self.best_choices(values, next_obs)
-        return bellman_atoms(batch, pick_quantiles(quantiles, best), self.hyper.gamma)
+        best = self.best_actions(values, next_obs)
+        return losses.bellman_atoms(batch, pick_quantiles(quantiles, best), self.hyper.gamma)
 
-    def best_choices(self, values: Tensor, obs: Tensor) -> Tensor:
-        """The best choices (B,) by their values (B, choices)."""
+    def best_actions(self, values: Tensor, obs: Tensor) -> Tensor:
+        """The best actions (B,) by their values (B, actions)."""
         return values.argmax(-1)
 
 

@@ -13,8 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import losses
-from rl_training.algorithms.base.registration import register
+from rl_training.algorithms.base import losses, register
 from rl_training.algorithms.sac_n import SACN, SACNHyper, actor_objective
 from rl_training.core.batches import Batch, Metrics
 from rl_training.core.options import option, options
@@ -24,12 +23,12 @@ from rl_training.core.options import option, options
 class EDACHyper(SACNHyper):
     """Hyper-parameters of EDAC."""
 
-    num_critics: int = option(10, "critics; narrow data needs more", ge=2, le=1000)
+    num_critics: int = option(10, "number of critics; narrow data needs more", ge=2, le=1000)
     diversity_weight: float = option(1.0, "weight of the agreement between critics: eta", ge=0)
 
 
 def diversity_objective(action_gradients: Tensor) -> Metrics:
-    """How much the directions of N gradients (N, B, dim) agree: N where they are equal, 0 where they are orthogonal."""
+    """Agreement of the directions of N gradients (N, B, dim): N where they are equal, 0 where they are orthogonal."""
     count = len(action_gradients)
     directions = action_gradients / (action_gradients.norm(dim=-1, keepdim=True) + 1e-10)
     # The sum over all pairs is the square of the sum; pairs of a critic with itself are taken out.

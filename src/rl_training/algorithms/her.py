@@ -1,6 +1,6 @@
-"""HER: SAC that also learns from goals it reached instead of the ones it was given.
+"""HER: SAC that also learns from relabelled goals, those that it reached instead of those it was given.
 
-    replay: hindsight      a share of each batch has its goal exchanged for one that its episode achieved later
+    replay: hindsight      a share of each batch has its goals relabelled with ones that its episode achieved later
 
 The losses are SAC's; what is new is how batches are drawn, `rl_training.data.Hindsight`, which every off-policy
 algorithm takes with `replay: hindsight`.
@@ -13,7 +13,7 @@ instead of standing beside four relabelled copies.
 
 from __future__ import annotations
 
-from rl_training.algorithms.base.registration import register
+from rl_training.algorithms.base import register
 from rl_training.algorithms.sac import SAC, SACHyper, sac_loss
 from rl_training.core.options import options
 

@@ -19,10 +19,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import losses
-from rl_training.algorithms.base.algorithm import Algorithm, Step
-from rl_training.algorithms.base.hyper import ValueHyper
-from rl_training.algorithms.base.registration import register
+from rl_training.algorithms.base import Algorithm, Step, ValueHyper, losses, register
 from rl_training.core.batches import Batch, Metrics
 from rl_training.core.options import option, options, refuse_unused
 from rl_training.models import MLPIQLModel, gaussian_log_prob
@@ -82,6 +79,13 @@ def bootstrap_objective(*, q_values: Tensor, bellman_targets: Tensor, huber_delt
 iql_loss = losses.combine("iql_loss", value_objective, actor_objective, bootstrap_objective)
 
 
+def expectile_loss(algorithm: Algorithm, batch: Batch) -> Metrics:
+    """The value of a state as an expectile over its logged actions."""
+    target_q = algorithm.target.critic(batch["obs"], batch["actions"]).amin(0)
+    values = algorithm.model.value(batch["obs"])
+    return value_objective(values=values, target_q_values=target_q, expectile=algorithm.hyper.expectile)
+
+
 class ImplicitAlgorithm(Algorithm[ImplicitHyper, MLPIQLModel]):
     """Actor and critics of IQL and its variants, which differ in the value of a state."""
 
@@ -120,12 +124,7 @@ class IQL(ImplicitAlgorithm):
 
     hyper: IQLHyper
     steps = (Step("value"), Step("actor"), Step("critic", tracks=("critic",)))
-
-    def value_loss(self, batch: Batch) -> Metrics:
-        """The value of a state as an expectile over its logged actions."""
-        target_q = self.target.critic(batch["obs"], batch["actions"]).amin(0)
-        values = self.model.value(batch["obs"])
-        return value_objective(values=values, target_q_values=target_q, expectile=self.hyper.expectile)
+    value_loss = expectile_loss
 
 
 IQLAlgorithm = IQL

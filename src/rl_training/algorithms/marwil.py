@@ -21,10 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import losses
-from rl_training.algorithms.base.algorithm import Algorithm, Step
-from rl_training.algorithms.base.hyper import LambdaReturnHyper
-from rl_training.algorithms.base.registration import register
+from rl_training.algorithms.base import Algorithm, LambdaReturnHyper, Step, losses, register
 from rl_training.core.batches import Batch, Metrics, Transitions
 from rl_training.core.options import option, options
 from rl_training.models import MLPMARWILModel, gaussian_log_prob
@@ -86,16 +83,13 @@ class MARWIL(Algorithm[MARWILHyper, MLPMARWILModel]):
     reads = Transitions(("obs", "actions", "lambda_returns"))
     annotates = ("lambda_returns",)
     annotate_every = "recompute_interval"
+    annotate = losses.annotate_returns
     defaults = {"batch_size": 2000}
     advantage_scale: Tensor
 
     def __init__(self, *parts: Any, **values: Any) -> None:
         super().__init__(*parts, **values)
         self.register_buffer("advantage_scale", torch.tensor(self.hyper.scale_start or 0.0))
-
-    def annotate(self, rows: Batch, ends: Tensor) -> Batch:
-        """Returns by the target network of the value, which moves every `recompute_interval` updates."""
-        return losses.annotate_returns(self, rows, ends)
 
     def joint_loss(self, batch: Batch) -> Metrics:
         """Actor and value, each by its own loss at the same point."""

@@ -7,7 +7,7 @@
                R = A + V(s)
 
 pi_old is the policy that acted, and V in A and R are its values. The sum over A ends where an episode does; a cut
-episode, by its time limit or by the end of the rollout, goes on with the value of its last observation. A is brought
+episode, by its time limit or by the end of the rollout, continues with the value of its last observation. A is brought
 to mean 0 and standard deviation 1 in each minibatch. With a `value_clip`, the value's error is the larger of two: its
 own, and that of a value that may move from the old one by `value_clip` only.
 
@@ -26,14 +26,10 @@ import math
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base.algorithm import Algorithm, Step
-from rl_training.algorithms.base.hyper import Hyper
-from rl_training.algorithms.base.losses import entropies
-from rl_training.algorithms.base.registration import register
-from rl_training.core.batches import Batch, Metrics, Rollout
+from rl_training.algorithms.base import Algorithm, Hyper, Step, losses, register
+from rl_training.core.batches import Batch, Column, Metrics, Rollout
 from rl_training.core.options import option, options
 from rl_training.core.rewards import generalized_advantages
-from rl_training.core.spaces import Column
 from rl_training.models import MLPPPOModel, gaussian_log_prob, pick
 
 
@@ -123,8 +119,8 @@ class PPO(Algorithm[PPOHyper, MLPPPOModel]):
     defaults = {"batch_size": 64, "learning_starts": 0, "learning_rate_schedule": "linear"}
 
     def extra_columns(self) -> dict[str, Column]:
-        """What the networks saw, and what they said when they acted; scaled rewards if they are asked for."""
-        columns = {"inputs": Column((self.model.obs_dim,)), "log_probs": Column(), "values": Column()}
+        """Inputs, log-probabilities and values at acting time; scaled rewards if they are asked for."""
+        columns = {"inputs": Column((self.spaces.obs_dim,)), "log_probs": Column(), "values": Column()}
         return columns | {"scaled_rewards": Column()} if self.hyper.normalize_rewards else columns
 
     @torch.no_grad()
@@ -155,7 +151,7 @@ class PPO(Algorithm[PPOHyper, MLPPPOModel]):
         """Log-probabilities of actions and the policy's entropy, (B,) each, and metrics."""
         if self.action_space.kind == "discrete":
             log_probs: Tensor = self.model.actor(inputs)
-            return pick(log_probs, actions), entropies(log_probs), {}
+            return pick(log_probs, actions), losses.entropies(log_probs), {}
         mean, log_std = self.model.actor(inputs)
         entropy = (log_std + 0.5 * math.log(2 * math.pi * math.e)).sum(-1).expand(len(inputs))
         return gaussian_log_prob(actions, mean, log_std), entropy, {"std": log_std.exp().mean()}

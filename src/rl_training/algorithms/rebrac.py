@@ -21,10 +21,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import losses
-from rl_training.algorithms.base.algorithm import Algorithm, Step
-from rl_training.algorithms.base.hyper import SmoothingHyper
-from rl_training.algorithms.base.registration import register
+from rl_training.algorithms.base import Algorithm, SmoothingHyper, Step, losses, register
 from rl_training.core.batches import TRANSITION, Batch, Metrics, Transitions
 from rl_training.core.options import option, options
 from rl_training.models import MLPReBRACModel

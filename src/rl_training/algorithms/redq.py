@@ -28,9 +28,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import losses
-from rl_training.algorithms.base.algorithm import Algorithm, Step
-from rl_training.algorithms.base.registration import register
+from rl_training.algorithms.base import Algorithm, Step, losses, register
 from rl_training.algorithms.sac import SACHyper
 from rl_training.core.batches import Batch, Metrics
 from rl_training.core.options import option, options
@@ -41,7 +39,7 @@ from rl_training.models import MLPREDQModel
 class REDQHyper(SACHyper):
     """Hyper-parameters of REDQ."""
 
-    num_critics: int = option(10, "critics; the actor follows the mean of them", ge=1, le=1000)
+    num_critics: int = option(10, "number of critics; the actor follows their mean", ge=1, le=1000)
     num_target_critics: float = option(2.0, "random target critics whose smallest counts; 1.5: one or two", ge=1)
     policy_delay: int = option(20, "critic updates per update of actor and temperature", ge=1)
     target_entropy: float | None = option(None, "entropy to reach; null: minus half the action's dimension")

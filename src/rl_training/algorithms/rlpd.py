@@ -16,7 +16,7 @@ log-densities, which are infinite on the bounds, while here logged actions only 
 
 from __future__ import annotations
 
-from rl_training.algorithms.base.registration import register
+from rl_training.algorithms.base import register
 from rl_training.algorithms.redq import REDQ, REDQHyper, redq_loss
 from rl_training.core.options import options
 

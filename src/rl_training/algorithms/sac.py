@@ -16,10 +16,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from rl_training.algorithms.base import losses
-from rl_training.algorithms.base.algorithm import Algorithm, Step
-from rl_training.algorithms.base.hyper import EntropyHyper, ValueHyper
-from rl_training.algorithms.base.registration import register
+from rl_training.algorithms.base import Algorithm, EntropyHyper, Step, ValueHyper, losses, register
 from rl_training.core.batches import Batch, Metrics
 from rl_training.core.options import option, options
 from rl_training.models import MLPSACModel
@@ -29,7 +26,7 @@ from rl_training.models import MLPSACModel
 class SACHyper(ValueHyper, EntropyHyper):
     """Hyper-parameters of SAC."""
 
-    num_critics: int = option(2, "critics; the smallest of them counts", ge=1, le=1000)
+    num_critics: int = option(2, "number of critics; the minimum is used", ge=1, le=1000)
 
 
 def half_squared_error(*, q_values: Tensor, target_q_values: Tensor) -> Metrics:
@@ -52,15 +49,12 @@ class SAC(Algorithm[SACHyper, MLPSACModel]):
 
     steps = (Step("critic", tracks=("critic",)), Step("actor", trains=("actor", "temperature")))
     defaults = {"learning_starts": 5_000}
+    targets = losses.soft_targets
 
     def critic_loss(self, batch: Batch) -> Metrics:
         """All critics against the smallest of the target critics, entropy included."""
         q = self.model.critic(batch["obs"], batch["actions"])
         return half_squared_error(q_values=q, target_q_values=self.targets(batch))
-
-    def targets(self, batch: Batch) -> Tensor:
-        """Targets of the critics, by the smallest of the target critics and the entropy at s'."""
-        return losses.soft_targets(self, batch)
 
     def actor_loss(self, batch: Batch) -> Metrics:
         """Value and entropy of the policy's own actions, and the temperature by the same sample."""

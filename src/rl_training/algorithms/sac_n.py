@@ -18,9 +18,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import losses
-from rl_training.algorithms.base.algorithm import Algorithm, Step
-from rl_training.algorithms.base.registration import register
+from rl_training.algorithms.base import Algorithm, Step, losses, register
 from rl_training.algorithms.sac import SACHyper
 from rl_training.core.batches import Batch, Metrics
 from rl_training.core.options import option, options
@@ -31,7 +29,7 @@ from rl_training.models import MLPSACNModel
 class SACNHyper(SACHyper, hidden_sizes=(256, 256, 256)):
     """Hyper-parameters of SAC-N."""
 
-    num_critics: int = option(10, "critics; narrow data needs more", ge=1, le=1000)
+    num_critics: int = option(10, "number of critics; narrow data needs more", ge=1, le=1000)
 
 
 def actor_objective(*, policy_q_values: Tensor, policy_log_probs: Tensor, log_temperature: Tensor) -> Metrics:
@@ -48,6 +46,7 @@ class SACN(Algorithm[SACNHyper, MLPSACNModel]):
     """SAC with an ensemble of critics."""
 
     steps = (Step("temperature"), Step("actor"), Step("critic", tracks=("critic",)))
+    targets = losses.soft_targets
 
     def temperature_loss(self, batch: Batch) -> Metrics:
         """The temperature, by the entropy of the policy."""
@@ -68,10 +67,6 @@ class SACN(Algorithm[SACNHyper, MLPSACNModel]):
         """All critics against the smallest of the target critics, entropy included."""
         q = self.model.critic(batch["obs"], batch["actions"])
         return losses.critic_objective(q_values=q, target_q_values=self.targets(batch))
-
-    def targets(self, batch: Batch) -> Tensor:
-        """Targets of the critics, by the smallest of the target critics and the entropy at s'."""
-        return losses.soft_targets(self, batch)
 
 
 SACNAlgorithm = SACN

@@ -11,10 +11,7 @@ as is the warm-up of 25 000 steps.
 
 from __future__ import annotations
 
-from rl_training.algorithms.base import losses
-from rl_training.algorithms.base.algorithm import Algorithm, Step
-from rl_training.algorithms.base.hyper import SmoothingHyper
-from rl_training.algorithms.base.registration import register
+from rl_training.algorithms.base import Algorithm, SmoothingHyper, Step, losses, register
 from rl_training.core.batches import Batch, Metrics
 from rl_training.core.options import option, options
 from rl_training.models import MLPTD3Model
@@ -24,7 +21,7 @@ from rl_training.models import MLPTD3Model
 class TD3Hyper(SmoothingHyper):
     """Hyper-parameters of TD3."""
 
-    num_critics: int = option(2, "critics; the smallest of the target critics counts", ge=1, le=1000)
+    num_critics: int = option(2, "number of critics; targets use the minimum", ge=1, le=1000)
 
 
 td3_loss = losses.combine("td3_loss", losses.critic_objective, losses.value_actor_objective)
@@ -35,6 +32,7 @@ class TD3(Algorithm[TD3Hyper, MLPTD3Model]):
     """Twin delayed deterministic policy gradient."""
 
     steps = (Step("critic"), Step("actor", every="policy_delay", tracks=("actor", "critic")))
+    actor_loss = losses.value_actor_loss
     defaults = {"exploration_noise": 0.1, "learning_starts": 25_000}
 
     def critic_loss(self, batch: Batch) -> Metrics:
@@ -42,12 +40,6 @@ class TD3(Algorithm[TD3Hyper, MLPTD3Model]):
         hyper = self.hyper
         next_actions = losses.smooth(self.target.actor(batch["next_obs"]), hyper.policy_noise, hyper.noise_clip)
         return losses.evaluation_loss(self, batch, next_actions)
-
-    def actor_loss(self, batch: Batch) -> Metrics:
-        """Value of the policy's own action, by the first critic."""
-        actions = self.model.actor(batch["obs"])
-        (q,) = self.model.critic(batch["obs"], actions, first=1)
-        return losses.value_actor_objective(policy_q_values=q) | {"action_saturation": losses.saturation(actions)}
 
 
 TD3Algorithm = TD3

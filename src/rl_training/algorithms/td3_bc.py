@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from rl_training.algorithms.base import losses
-from rl_training.algorithms.base.registration import register
+from rl_training.algorithms.base import losses, register
 from rl_training.algorithms.td3 import TD3, TD3Hyper
 from rl_training.core.batches import Batch, Metrics
 from rl_training.core.options import option, options

@@ -21,9 +21,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import losses
-from rl_training.algorithms.base.losses import bellman_atoms, quantile_huber_loss
-from rl_training.algorithms.base.registration import register
+from rl_training.algorithms.base import losses, register
 from rl_training.algorithms.sac import SAC, SACHyper
 from rl_training.core.batches import Batch, Metrics
 from rl_training.core.options import option, options
@@ -34,7 +32,7 @@ from rl_training.models import MLPTQCModel
 class TQCHyper(SACHyper):
     """Hyper-parameters of TQC."""
 
-    num_critics: int = option(2, "critics, whose atoms are pooled", ge=1, le=1000)
+    num_critics: int = option(2, "number of critics, whose atoms are pooled", ge=1, le=1000)
     num_quantiles: int = option(25, "quantiles of the return that each critic knows", ge=1, le=10_000)
     dropped_quantiles: int = option(2, "largest atoms left out of the target, per critic", ge=0)
 
@@ -47,7 +45,7 @@ def quantile_objective(*, quantiles: Tensor, target_atoms: Tensor) -> Metrics:
     """Quantile regression of critics (E, B, M) on atoms (B, K)."""
     values = quantiles.mean(-1)
     return {
-        "critic_loss": quantile_huber_loss(quantiles=quantiles, target_atoms=target_atoms),
+        "critic_loss": losses.quantile_huber_loss(quantiles=quantiles, target_atoms=target_atoms),
         "q_mean": values.mean(),
         "q_std": values.std(correction=0),
         "q_std_ensemble": values.std(0, correction=0).mean(),
@@ -102,7 +100,7 @@ class TQC(SAC):
         quantiles = self.target.critic.quantiles(batch["next_obs"], next_actions)
         atoms = truncated_atoms(quantiles, self.hyper.dropped_quantiles)
         atoms = atoms - (self.model.temperature() * log_probs)[:, None]
-        return bellman_atoms(batch, atoms, self.hyper.gamma)
+        return losses.bellman_atoms(batch, atoms, self.hyper.gamma)
 
     def actor_loss(self, batch: Batch) -> Metrics:
         """Value and entropy of the policy's own actions, and the temperature by the same sample."""

@@ -18,9 +18,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import losses
-from rl_training.algorithms.base.algorithm import Step
-from rl_training.algorithms.base.registration import register
+from rl_training.algorithms.base import Step, losses, register
 from rl_training.algorithms.iql import ImplicitAlgorithm, ImplicitHyper, actor_objective, bootstrap_objective
 from rl_training.core.batches import Batch, Metrics
 from rl_training.core.options import option, options

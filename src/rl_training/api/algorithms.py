@@ -57,8 +57,8 @@ class ManagedAlgorithm:
         check_algorithm(self.config, self.algo)
         self.result: TrainResult | None = None
         self._saved: SavedPolicy | None = None
-        self._goes_on_from: Path | None = None
-        """The run directory or checkpoint from which `learn` goes on; None where there is none."""
+        self._resumes_from: Path | None = None
+        """The run directory or checkpoint that `learn` resumes; None where there is none."""
 
     @property
     def config(self) -> TrainConfig:
@@ -75,9 +75,9 @@ class ManagedAlgorithm:
     ) -> TrainResult:
         """Train for this many timesteps, by default as many as the configuration says.
 
-        The first call makes a run directory. Further calls, and the first after `load`, go on with that run, with
-        schedules that stretch over the new total; a `new_run` starts afresh. Progress is shown on a terminal unless
-        told otherwise.
+        The first call makes a run directory. Further calls, and the first after `load`, continue that run, with
+        schedules that stretch over the new total; a `new_run` starts afresh. Progress is shown on a terminal by
+        default.
         """
         if total_timesteps is not None:
             self._bound = replace(self.config, total_timesteps=total_timesteps), self._bound[1]
@@ -86,8 +86,8 @@ class ManagedAlgorithm:
         if self._saved is None or new_run:
             self.result = train(self._bound, dataset=self._dataset, callbacks=callbacks)
         else:
-            self.result = self._go_on(self._saved, self.config.total_timesteps, callbacks)
-        self._goes_on_from = self.result.run_dir
+            self.result = self._continue(self._saved, self.config.total_timesteps, callbacks)
+        self._resumes_from = self.result.run_dir
         self._saved = load_policy(self.result.checkpoint_path)
         return self.result
 
@@ -117,8 +117,8 @@ class ManagedAlgorithm:
     ) -> NDArray[Any]:
         """Actions in native units for one observation or a batch, from memory.
 
-        A policy that was trained with masks of choices needs `valid_actions`, 1 for each choice that is possible. Rows
-        with NaN or infinity are refused, unless `allow_nan`.
+        A policy that was trained with action masks needs `valid_actions`, 1 for each valid action. Rows with NaN or
+        infinity are refused, unless `allow_nan`.
         """
         trained = self._trained()
         return trained.predict(obs, valid_actions=valid_actions, deterministic=deterministic, allow_nan=allow_nan)
@@ -138,8 +138,9 @@ class ManagedAlgorithm:
     def export(self, path: str | Path, *, novelty: bool = True, report: bool = True) -> Export:
         """Write the policy to a new folder for use without this package, and check it there.
 
-        The folder has an ONNX file with `action` and `novelty`, the support score, its description, test vectors, a
-        script that checks them, and a `report` on the run. Without `novelty`, the data of the run is not needed.
+        The folder has an ONNX file with `action` and `novelty`, the distance from the log, its description, test
+        vectors, a script that checks them, and a `report` on the run. Without `novelty`, the data of the run is not
+        needed.
         """
         write = export_with_report if report else export_policy
         return write(self._trained(), path, dataset=self._dataset, novelty=novelty)
@@ -152,7 +153,7 @@ class ManagedAlgorithm:
     def load(cls, path: str | Path, *, dataset: Any = None, env: Any = None) -> Self:
         """The trained algorithm from a file or run directory; one of another algorithm is refused.
 
-        A run that was given its `dataset` or its `env` as an object needs it again if it is to learn on.
+        A run that was given its `dataset` or its `env` as an object needs it again to continue learning.
         """
         checkpoint = find_checkpoint(path)
         saved = load_policy(checkpoint, algo=cls.algo)
@@ -160,22 +161,22 @@ class ManagedAlgorithm:
             env_id_for(env, known_as=str(saved.config.env_id))
         managed = cls(saved.config, dataset=dataset)
         managed._saved = saved
-        managed._goes_on_from = checkpoint if saved.run_dir is not None else None
+        managed._resumes_from = checkpoint if saved.run_dir is not None else None
         return managed
 
-    def _go_on(self, saved: SavedPolicy, timesteps: int, callbacks: Sequence[Callback]) -> TrainResult:
+    def _continue(self, saved: SavedPolicy, timesteps: int, callbacks: Sequence[Callback]) -> TrainResult:
         """Make the run longer by this many timesteps."""
-        if self._goes_on_from is None:
+        if self._resumes_from is None:
             name = type(self).__name__
             raise UserError(
-                f"this {name} was loaded from a file that is not in a run directory, so there is no run to go on with: "
+                f"this {name} was loaded from a file that is not in a run directory, so there is no run to continue: "
                 f"use {name}.load(run directory), or learn(new_run=True)"
             )
         done = saved.tree["trainer"]["state"]["global_step"]
         # Updates before the first step of the environment do not count in total_timesteps.
         done -= min(done, saved.config.algo_kwargs.get("offline_pretrain_updates") or 0)
         total = {"total_timesteps": done + timesteps}
-        return resume(self._goes_on_from, dataset=self._dataset, callbacks=callbacks, reschedule=True, **total)
+        return resume(self._resumes_from, dataset=self._dataset, callbacks=callbacks, reschedule=True, **total)
 
     def _trained(self) -> SavedPolicy:
         if self._saved is None:

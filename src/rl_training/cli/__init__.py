@@ -39,6 +39,8 @@ as many as before where all cores are free."""
 ArgumentError: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 """What Typer raises for a mistake in the arguments. It is Click's class, which newer versions of Typer have inside."""
 
+__all__ = ["app", "main"]
+
 app = typer.Typer(
     name="rl-training",
     help="Train policies on logged data, and know how good they are.",
@@ -84,7 +86,7 @@ def options(version: VersionOption = False) -> None:
 
 
 def main() -> None:
-    """Run the command; mistakes that the user can mend end with a message and status 2, without a traceback."""
+    """Run the command. Mistakes of the user end with a message and status 2, without a traceback."""
     # The line of code that raised a warning does not help the user of a command.
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     threading.excepthook = _pass_over_storage
@@ -96,14 +98,14 @@ def main() -> None:
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
     with _quiet_without_reader(), raised() as received:
         try:
-            _answer(as_json="--json" in sys.argv)
+            _run(as_json="--json" in sys.argv)
         except (SystemExit, KeyboardInterrupt):
             if received:
                 sys.exit(exit_status(received[0]))
             raise
 
 
-def _answer(*, as_json: bool) -> NoReturn:
+def _run(*, as_json: bool) -> NoReturn:
     if sys.stdin.isatty() and sys.stderr.isatty() and not as_json:
         ASK[:] = [_ask]
     try:
@@ -121,27 +123,27 @@ def _answer(*, as_json: bool) -> NoReturn:
 
 
 def _pass_over_storage(found: threading.ExceptHookArgs) -> None:
-    """Print no traceback of a thread that could not write a file: TensorBoard tells the run, which says so itself."""
+    """Print no traceback of a thread that cannot write a file: the run itself reports the failure of TensorBoard."""
     if not issubclass(found.exc_type, OSError):
         threading.__excepthook__(found)
 
 
 def _ask(question: str) -> bool:
-    """Ask whoever sits at the terminal; only a clear yes is one."""
+    """Ask the user at the terminal; only y or yes counts as consent."""
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 @contextmanager
 def _quiet_without_reader() -> Iterator[None]:
-    """End without a word where nobody reads the output to its end, as in `rl-training list | head -1`."""
+    """End without a message when the reader of the output has ended, as in `rl-training list | head -1`."""
     try:
         try:
             yield
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        # What is still in Python's buffer goes nowhere, instead of into a complaint when the process ends.
+        # Python would complain at its end about what is still in its buffer.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
 

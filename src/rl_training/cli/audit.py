@@ -1,4 +1,4 @@
-"""The command `data audit`, and its report as a page."""
+"""The command `data audit`, and its report as an HTML page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rl_training.cli.display.console import print_json, print_table
 from rl_training.cli.display.options import ImportOption, JsonOption
 from rl_training.core.errors import ConfigError
 from rl_training.core.files import write_text
-from rl_training.core.templates import fill_template
+from rl_training.core.text import fill_template
 
 if TYPE_CHECKING:
     from rl_training.data import Audit
@@ -34,7 +34,7 @@ def audit(
     *,
     columns: dict[str, Any] | None,
 ) -> None:
-    """Look for mistakes in logged data before training on it; the status is 1 if a check fails."""
+    """Check logged data for mistakes before training on it; the status is 1 if a check fails."""
     from rl_training.data import audit_data
 
     if html is not None and Path(html).suffix.lower() not in (".html", ".htm"):
@@ -52,7 +52,7 @@ def audit(
 
 
 def _print(report: Audit) -> None:
-    """All checks as a table, then what is wrong, why it matters and what to do."""
+    """Print all checks as a table, then every alarm: why it matters and what to do."""
     print_table(["check", "verdict", "finding"], [[each.check, each.verdict, each.message] for each in report.findings])
     for each in report.findings:
         if each.is_alarm:
@@ -65,7 +65,7 @@ def _print(report: Audit) -> None:
 
 
 def _details(finding: Finding) -> dict[str, str]:
-    """What a finding says, by name."""
+    """The parts of a finding, by heading."""
     lines = {"what": finding.message, "why": finding.why, "what to do": finding.advice}
     if finding.rows:
         more = f", ... ({finding.count:,} in all)" if finding.count > len(finding.rows) else ""
@@ -74,7 +74,7 @@ def _details(finding: Finding) -> dict[str, str]:
 
 
 def summary(report: Audit) -> str:
-    """The whole report in a sentence."""
+    """The verdict of a report in a sentence."""
     from rl_training.data.audit import count_verdicts
 
     counts = count_verdicts([each.verdict for each in report.findings])
@@ -83,7 +83,7 @@ def summary(report: Audit) -> str:
 
 
 def meaning(report: Audit) -> str:
-    """What the words and the row numbers of a report mean."""
+    """The meaning of the verdicts and the row numbers of a report."""
     rows = "Rows are counted from 1, without the header." if report.first_row else "Rows are counted from 0."
     return f"{MEANING} {rows}"
 

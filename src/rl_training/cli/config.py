@@ -18,7 +18,7 @@ config_app = typer.Typer(help="Look at configurations.", no_args_is_help=True)
 
 
 def list_(import_: ImportOption = None, as_json: JsonOption = False) -> None:
-    """Algorithms, what they do, and the configurations shipped for them."""
+    """List the algorithms, their ideas and the configurations shipped for them."""
     rows = list_rows()
     if as_json:
         print_json(rows)
@@ -34,7 +34,7 @@ def config_show(
     import_: ImportOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """The configuration with every option written out."""
+    """Print a configuration with every option written out."""
     from rl_training.runtime import read_options
 
     record, options = read_options(config, overrides=[*(set_ or []), *(more or [])])
@@ -53,7 +53,7 @@ def config_explain(
     import_: ImportOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Every option: type, bound, default, meaning."""
+    """Print every option: type, bound, default, meaning."""
     groups = option_rows(algorithm)
     if as_json:
         print_json(groups)
@@ -88,12 +88,12 @@ def config_validate(
     if as_json:
         print_json(problems)
         raise typer.Exit(2 if any(problems.values()) else 0)
+    wrong = [str(ConfigError(*found, where=config)) for config, found in problems.items() if found]
     for config in configs:
         if not problems[config]:
             print(f"{config}: ok")
-    wrong = [ConfigError(*found, where=config) for config, found in problems.items() if found]
     if wrong:
-        raise UserError("\n".join(map(str, wrong)))
+        raise UserError("\n".join(wrong))
 
 
 Rows = list[dict[str, Any]]
@@ -102,9 +102,8 @@ Rows = list[dict[str, Any]]
 @cache
 def read_index() -> dict[str, Any]:
     """The index: `algorithms`, `rows` of options, and for each algorithm the numbers of its rows by group."""
-    index: dict[str, Any] = json.loads(
-        Path(__file__).parents[1].joinpath("assets", "index.json").read_text(encoding="utf-8")
-    )
+    path = Path(__file__).parents[1] / "assets" / "index.json"
+    index: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return index
 
 
@@ -142,7 +141,7 @@ def option_rows(algorithm: str | None) -> dict[str, Rows]:
 
 
 def names_beginning(start: str) -> list[str]:
-    """Algorithms and packaged configurations for the completion of a word in the shell."""
+    """Algorithms and packaged configurations that begin so, for completion in the shell."""
     rows = read_index()["algorithms"]
     names = [name for row in rows for name in (row["name"], *row["configs"])]
     return [name for name in names if name.startswith(start)]

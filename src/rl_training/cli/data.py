@@ -25,11 +25,6 @@ MOST_NUMBERS = 4
 data_app = typer.Typer(help="Make datasets, look at them, check and convert them.", no_args_is_help=True)
 
 
-@data_app.callback()
-def data() -> None:
-    """Make datasets, look at them, check and convert them."""
-
-
 data_app.command("audit")(audit)
 
 
@@ -42,7 +37,7 @@ def inspect(
     *,
     columns: dict[str, Any] | None,
 ) -> None:
-    """Say what is in a dataset: fields, episodes and how they end, returns, bounds, memory."""
+    """Describe a dataset: fields, episodes and how they end, returns, bounds, memory."""
     from rl_training.data import inspect_dataset, load_any
     from rl_training.reports import check_picture, plot_dataset
 
@@ -118,7 +113,10 @@ def mix(
     """Write several datasets as one: all their episodes, or rows in given proportions."""
     from rl_training.data import mix as mix_datasets
 
-    shares = None if ratio is None else _ratios(ratio)
+    try:
+        shares = None if ratio is None else [float(part) for part in ratio.split(",")]
+    except ValueError:
+        raise ConfigError(f"--ratio {ratio!r}: expected numbers with commas between them, such as 1,3") from None
     dataset = mix_datasets(sources, out, ratios=shares, seed=seed, columns=columns)
     _report([(out, dataset)], as_json=as_json)
 
@@ -129,12 +127,12 @@ def split(
     source: SourceArgument,
     fraction: Annotated[float, typer.Option(help="Share of the episodes in the second dataset, between 0 and 1.")],
     out: Annotated[tuple[str, str], typer.Option(help="The two datasets to write; their names say in which form.")],
-    seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="Seed of the choice of episodes.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="Seed of the random split.")] = 0,
     as_json: JsonOption = False,
     *,
     columns: dict[str, Any] | None,
 ) -> None:
-    """Write two datasets of whole episodes, chosen at random, such as one to train on and one to hold out."""
+    """Split the episodes of a dataset at random into two datasets, such as one for training and one held out."""
     from rl_training.data import split as split_dataset
 
     parts = split_dataset(source, out, fraction=fraction, seed=seed, columns=columns)
@@ -157,7 +155,7 @@ def collect(
     import_: ImportOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let a policy act, and write what happens as a dataset with raw rewards."""
+    """Run a policy, and write the transitions as a dataset with raw rewards."""
     from rl_training.core.machine import set_threads
     from rl_training.policies import collect as collect_run
     from rl_training.storage import find_checkpoint
@@ -176,13 +174,7 @@ def collect(
         checkpoint = str(find_checkpoint(checkpoint, name="best.pt"))
     set_threads()
     dataset = collect_run(
-        out,
-        checkpoint=checkpoint,
-        env_id=env,
-        steps=steps,
-        episodes=episodes,
-        stochastic=not deterministic,
-        seed=seed,
+        out, checkpoint=checkpoint, env_id=env, steps=steps, episodes=episodes, stochastic=not deterministic, seed=seed
     )
     returns = dataset.episode_returns()
     report = {"out": out, "rows": len(dataset), "episodes": len(returns), "return_mean": float(returns.mean())}
@@ -206,7 +198,10 @@ def _print_facts(about: dict[str, Any]) -> None:
         print(f"{'note':<12} {note}")
     print()
     fields = about["fields"].items()
-    rows = [[name, _shape(each), each["dtype"], _cell(each["low"]), _cell(each["high"])] for name, each in fields]
+    rows = [
+        [name, " x ".join(map(str, each["shape"])), each["dtype"], _cell(each["low"]), _cell(each["high"])]
+        for name, each in fields
+    ]
     print_table(["field", "shape", "type", "smallest", "largest"], rows)
     for name in ("lengths", "returns"):
         if name in about:
@@ -215,25 +210,20 @@ def _print_facts(about: dict[str, Any]) -> None:
 
 
 def _print_histogram(title: str, spread: dict[str, Any]) -> None:
-    """A distribution as bars, with its mean and range above them."""
+    """Print a distribution as bars, below its mean and range."""
     mean, std, low, high = (number_text(spread[name]) for name in ("mean", "std", "min", "max"))
     print(f"{title}: mean {mean}, standard deviation {std}, from {low} to {high}")
     if spread["min"] == spread["max"]:
         return
-    edges, counts = spread["histogram"]["edges"], spread["histogram"]["counts"]
-    starts = [number_text(edge) for edge in edges]
+    starts, counts = [number_text(edge) for edge in spread["histogram"]["edges"]], spread["histogram"]["counts"]
     width = max(map(len, starts))
-    for number, count in enumerate(counts):
+    for low, high, count in zip(starts, starts[1:], counts, strict=False):
         bar = "█" * max(round(BAR * count / max(counts)), 1 if count else 0)
-        print(f"  {starts[number]:>{width}} to {starts[number + 1]:>{width}}  {bar} {count}")
-
-
-def _shape(field: dict[str, Any]) -> str:
-    return " x ".join(map(str, field["shape"]))
+        print(f"  {low:>{width}} to {high:>{width}}  {bar} {count}")
 
 
 def _cell(value: Any) -> str:
-    """A number, or a vector of which only the first numbers are shown."""
+    """A number, or the first numbers of a vector, as text."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Sequence) and not isinstance(value, str):
@@ -242,15 +232,8 @@ def _cell(value: Any) -> str:
     return number_text(value) if isinstance(value, float) else str(value)
 
 
-def _ratios(text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise ConfigError(f"--ratio {text!r}: expected numbers with commas between them, such as 1,3") from None
-
-
 def _report(written: list[tuple[str, Any]], *, as_json: bool) -> None:
-    """Say what is in the datasets that were written."""
+    """Print the size of the datasets that were written."""
     found: list[dict[str, Any]] = []
     for out, dataset in written:
         episodes = len(dataset.episode_bounds()) if dataset.is_ordered else None

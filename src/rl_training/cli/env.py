@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,16 +11,12 @@ import typer
 from rl_training.cli.display.console import print_json
 from rl_training.cli.display.options import ImportOption, JsonOption
 from rl_training.core.errors import UserError
+from rl_training.core.text import plural
 
 if TYPE_CHECKING:
     from rl_training.envs import EnvReport
 
 env_app = typer.Typer(help="Look at environments.", no_args_is_help=True)
-
-
-@env_app.callback()
-def env() -> None:
-    """Look at environments."""
 
 
 @env_app.command("check")
@@ -30,7 +27,7 @@ def check(
     import_: ImportOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Look for mistakes in an environment, and say how it looks to the algorithms."""
+    """Check an environment for mistakes, and show how algorithms see it."""
     from rl_training.config import parse_overrides
     from rl_training.envs import check_env
 
@@ -46,12 +43,11 @@ def check(
     for name, text in _view(report).items():
         print(f"{name:<14}{text}")
     if report.mistakes:
-        count = len(report.mistakes)
-        raise UserError(f"{env_id} has {'1 mistake' if count == 1 else f'{count} mistakes'}")
+        raise UserError(f"{env_id} has {plural(len(report.mistakes), 'mistake')}")
 
 
 def _view(report: EnvReport) -> dict[str, str]:
-    """The environment as algorithms see it, by name."""
+    """The spaces, time limit and episodes of an environment, and the algorithms that fit it, by heading."""
     from rl_training.experiment import list_algorithms
     from rl_training.runtime import mode_defaults
 
@@ -60,24 +56,17 @@ def _view(report: EnvReport) -> dict[str, str]:
         has_goals = report.spaces is not None and "desired_goal" in report.spaces.obs
         return kind in algorithm.action_kinds and (has_goals or not needs_goals)
 
-    lines: dict[str, str] = {}
-    if report.spaces is not None:
-        kind = report.spaces.action.kind
-        lines["observations"] = report.spaces.describe_obs().removeprefix("observations of ")
-        lines["actions"] = report.spaces.action.describe()
-        lines["time limit"] = "none registered" if report.time_limit is None else f"{report.time_limit} steps"
-        lines["episodes"] = _episodes(report)
-        lines["algorithms"] = ", ".join(spec.name for spec in list_algorithms() if fits(spec.algorithm))
-    return lines
-
-
-def _episodes(report: EnvReport) -> str:
-    def mean(values: Any) -> float:
-        return float(sum(values) / len(values))
-
-    if not report.lengths:
-        return f"none ended in {report.steps} steps of random actions"
-    return (
-        f"{len(report.lengths)} of random actions, on average {mean(report.lengths):.0f} steps long, "
-        f"with return {mean(report.returns):.1f}"
-    )
+    if report.spaces is None:
+        return {}
+    kind, lengths = report.spaces.action.kind, report.lengths
+    random = f"none ended in {report.steps} steps of random actions"
+    if lengths:
+        mean = f"on average {fmean(lengths):.0f} steps long, with return {fmean(report.returns):.1f}"
+        random = f"{len(lengths)} of random actions, {mean}"
+    return {
+        "observations": report.spaces.describe_obs().removeprefix("observations of "),
+        "actions": report.spaces.action.describe(),
+        "time limit": "none registered" if report.time_limit is None else f"{report.time_limit} steps",
+        "episodes": random,
+        "algorithms": ", ".join(spec.name for spec in list_algorithms() if fits(spec.algorithm)),
+    }

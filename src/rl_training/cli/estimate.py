@@ -1,10 +1,10 @@
-"""The command `estimate`, and what it prints about estimates by weights."""
+"""The command `estimate`, and texts of estimates that other commands print too."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -19,20 +19,21 @@ from rl_training.core.files import write_text
 from rl_training.core.text import clock_text, number_text
 
 if TYPE_CHECKING:
-    from rl_training.ope import WeightedEstimate, WeightedValue
+    from rl_training.ope import Progress, WeightedEstimate
     from rl_training.runtime import Split
-    from rl_training.selection import Estimate, Estimates, Progress
+    from rl_training.selection import Estimate, Estimates
 
 RUNS_HELP = "Run directories, checkpoints, folders of runs, or patterns."
-DATA_HELP = "Judge by this log instead of the runs' own data."
+DATA_HELP = "Evaluate on this log instead of the runs' own data."
 GAMMA_HELP = "Discount per step; default by the length of episodes, at most 0.995."
-MEMBERS_HELP = "Fits to resampled episodes, which the interval comes from."
-UPDATES_HELP = "Updates of each fit; default as many as its convergence needs."
-SPLIT_HELP = "Judge by held-out episodes or by all; auto: by held-out ones if there are at least ten."
-SIZES_HELP = "Widths of the hidden layers of the fit, such as 256,256."
-WEIGHTS_HELP = "Judge by weights too, where the log says how probable its actions were."
+MEMBERS_HELP = "Ensemble members for resampled episodes, from which the interval comes."
+UPDATES_HELP = "Updates of each FQE estimate; default as many as convergence needs."
+SPLIT_HELP = "Evaluate on held-out episodes or on all; auto: on held-out ones if there are at least ten."
+SIZES_HELP = "Widths of the hidden layers of FQE, such as 256,256."
+IMPORTANCE_HELP = "Also estimate by importance sampling, if the log has action probabilities."
+IMPORTANCE_NAMES = ("--importance/--no-importance", "--weights/--no-weights")
 SPLITS = ("auto", "held-out", "all")
-CAVEAT = "Intervals cover chance in the log and the known errors of the fit. None of this says a policy is safe."
+CAVEAT = "Intervals cover chance in the log and the known errors of FQE. No verdict means that a policy is safe."
 
 
 @takes_columns
@@ -45,20 +46,20 @@ def estimate(
     updates: Annotated[int | None, typer.Option(min=1, help=UPDATES_HELP)] = None,
     split: Annotated[str, typer.Option(metavar="auto|held-out|all", help=SPLIT_HELP)] = "auto",
     hidden_sizes: Annotated[str | None, typer.Option(metavar="WIDTH,...", help=SIZES_HELP)] = None,
-    seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="Seed of fits and resampled episodes.")] = 0,
-    weights: Annotated[bool, typer.Option("--weights/--no-weights", help=WEIGHTS_HELP)] = True,
+    seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="Seed of FQE and of resampled episodes.")] = 0,
+    importance: Annotated[bool, typer.Option(*IMPORTANCE_NAMES, help=IMPORTANCE_HELP)] = True,
     best: BestOption = False,
     out: Annotated[Path | None, typer.Option(help="Write the whole result to this .json file too.")] = None,
     quiet: QuietOption = False,
     import_: ImportOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Estimate how good policies are from logged data alone, without running them; several are compared."""
+    """Estimate the values of policies from logged data alone, without running them, and compare them."""
     from rl_training.selection import estimate as estimate_policies
 
     check_options(split, data, out)
     if columns and data is None:
-        raise ConfigError("what the columns of a table are goes with --data; runs know the columns of their own data")
+        raise ConfigError("options for columns go with --data; runs know the columns of their own data")
     more: dict[str, Any] = {} if hidden_sizes is None else {"hidden_sizes": parse_sizes(hidden_sizes)}
     with show_progress(quiet=quiet or as_json) as progress:
         result = estimate_policies(
@@ -71,7 +72,7 @@ def estimate(
             checkpoint="best.pt" if best else "latest.pt",
             seed=seed,
             columns=columns,
-            weights=weights,
+            weights=importance,
             progress=progress,
             **more,
         )
@@ -87,11 +88,11 @@ def estimate(
 
 
 def check_options(split: str, data: str | None, out: Path | None) -> None:
-    """Refuse options of `estimate` and `select` that do not fit, before anything is read."""
+    """Refuse invalid options of `estimate` and `select` before anything is read."""
     if split not in SPLITS:
         raise ConfigError(f"--split must be auto, held-out or all, got {split!r}")
     if data is not None and split == "held-out":
-        raise ConfigError("--split held-out goes with the runs' own data; a log named by --data is taken as a whole")
+        raise ConfigError("--split held-out goes with the runs' own data; a log named by --data is used as a whole")
     if out is not None and out.suffix != ".json":
         raise ConfigError(f"--out expects a file that ends with .json, got {str(out)!r}")
 
@@ -106,27 +107,27 @@ def parse_sizes(text: str) -> tuple[int, ...]:
 
 @contextmanager
 def show_progress(*, quiet: bool) -> Iterator[Progress]:
-    """Show which policy is fitted, how far it is, and how long it will take; nothing stays behind."""
+    """Show the policy that is evaluated, the progress and the time left; the line is removed at the end."""
     started: dict[str, float] = {}
     with working(quiet=quiet) as show:
         if not quiet:
             show("reading the data")
 
         def report(name: str, done: int, total: int) -> None:
-            begin = started.setdefault(name, time.monotonic())
-            left = "" if done == total or begin == time.monotonic() else _left(begin, done, total)
+            spent = time.monotonic() - started.setdefault(name, time.monotonic())
+            left = f", {clock_text(spent * (total - done) / done)} left" if spent and done < total else ""
             show(f"{name}: {done} of {total} updates{left}")
 
         yield report
 
 
-def _left(begin: float, done: int, total: int) -> str:
-    seconds = (time.monotonic() - begin) * (total - done) / done
-    return f", {clock_text(seconds)} left"
+def interval_text(interval: Sequence[float] | None) -> str:
+    """An interval, or a dash where there is none."""
+    return "-" if interval is None else " to ".join(map(number_text, interval))
 
 
 def print_basis(result: Estimates) -> None:
-    """The data, the discount, the fit and its control."""
+    """Print the data, the discount, the options of FQE and its control."""
     print(f"{'data':<12}{result.source}: {result.episodes} episodes, {result.rows:,} rows; {result.relation}")
     logged = f"mean return {number_text(result.logged_return)}, discounted {number_text(result.logged_value)}"
     print(f"{'':<12}{logged} (standard deviation {number_text(result.logged_std)})")
@@ -135,15 +136,15 @@ def print_basis(result: Estimates) -> None:
         f"{'discount':<12}{result.gamma:g}: {ahead if result.gamma else 'a value is the mean reward of one decision'}"
     )
     sizes, others = " x ".join(map(str, result.fit["hidden_sizes"])), result.fit["members"]
-    fit = f"{result.updates} updates, kappa {result.kappa:.1f}, networks of {sizes}, 1 + {others} members"
-    print(f"{'fit':<12}{fit}")
+    fit = f"{result.updates} updates, kappa {result.kappa:.1f}, networks of {sizes}, 1 + {others} ensemble members"
+    print(f"{'FQE':<12}{fit}")
     verdict = "reproduces the log" if result.control_passes else "does not reproduce the log"
     said = f"estimated {number_text(result.behavior_value)}, logged {number_text(result.logged_value)}"
     print(f"{'control':<12}{verdict}: the behaviour's value is {said}\n")
 
 
 def print_estimates(result: Estimates) -> None:
-    """What was found, for readers who are no statisticians."""
+    """Print the estimates with their verdicts."""
     print_basis(result)
     print_table(
         ["policy", "value", "95 % interval", "better than the data", "verdict"], list(map(_row, result.policies))
@@ -162,53 +163,49 @@ def _row(each: Estimate) -> list[str]:
 
     if each.value is None or each.interval is None or each.probability_better is None:
         return [each.name, "-", "-", "-", each.verdict]
-    interval = " to ".join(map(number_text, each.interval))
     probability = f"probability {probability_text(each.probability_better)}"
-    return [each.name, number_text(each.value), interval, probability, verdict_text(each.verdict)]
+    return [each.name, number_text(each.value), interval_text(each.interval), probability, verdict_text(each.verdict)]
 
 
 def summary(result: Estimates) -> str:
     """The best policies in a sentence."""
+    from rl_training.ope import verdict_text
+
     if not result.best:
         return "No policy can be judged by this log."
     best, *others = result.best
+    verdict = verdict_text(result[best].verdict)
     if len(result.policies) == 1:
-        return f"{best} is {_words(result[best])}."
-    if not others:
-        return f"The best is {best}, which is {_words(result[best])}."
-    return f"The best is {best}, which is {_words(result[best])}; not distinguishable from it: {', '.join(others)}."
-
-
-def _words(each: Estimate) -> str:
-    from rl_training.ope import verdict_text
-
-    return verdict_text(each.verdict)
+        return f"{best} is {verdict}."
+    alike = f"; not distinguishable from it: {', '.join(others)}" if others else ""
+    return f"The best is {best}, which is {verdict}{alike}."
 
 
 BESIDE = {"PDWIS": "WDR", "SNIPS": "DR", "WDR": "PDWIS"}
-"""Which further estimator is shown beside the recommended one."""
+"""The estimator that is shown beside the recommended one."""
 MEANINGS = {
     "PDWIS": "rewards weighted by the actions before them",
-    "WDR": "a model of other episodes, corrected by weights",
+    "WDR": "a model of other episodes, corrected by importance weights",
     "SNIPS": "rewards weighted by their actions",
-    "DR": "a model of other rows, corrected by weights",
+    "DR": "a model of other rows, corrected by importance weights",
 }
-WORDS = {"proceed": "can be trusted", "warn": "with care", "refuse": "refused"}
+LEVELS = {"proceed": "can be trusted", "warn": "with care", "refuse": "refused"}
 
 
 def print_weighted(result: Estimates) -> None:
-    """A table of estimates by weights, what they mean, and why others were refused."""
+    """Print the estimates by importance sampling, their meaning, and why others were refused."""
     if not result.weighted:
-        print(f"No estimates by weights: {result.not_weighted}.\n")
+        print(f"No importance sampling: {result.not_weighted}.\n")
         return
-    print("By weights: episodes count more if the policy would have acted as the log did. Beside the fit, not instead.")
+    print("Importance sampling, a second estimate beside FQE:")
     rows = [row for each in result.weighted for row in _rows(each)]
     print_table(["policy", "estimator", "value", "95 % interval", "episodes that count", "weights"], rows)
     shown = [name for name in MEANINGS if any(row[1] == name for row in rows)]
     for name in shown:
         print(f"{name}: {MEANINGS[name]}")
     if shown:
-        print(f"The model took {result.updates} more updates per policy; no episode is valued by what learned from it.")
+        who = "no episode is valued by an ensemble member that learned from it"
+        print(f"The model took {result.updates} more updates per policy; {who}.")
     for each in result.weighted:
         for sentence in _sentences(each, result):
             print(f"{each.name}: {sentence}")
@@ -216,48 +213,44 @@ def print_weighted(result: Estimates) -> None:
 
 
 def weights_text(weighted: Mapping[str, Any]) -> str:
-    """What weights say of one policy beside the fit, in a sentence; of plain values, as JSON has them."""
+    """The estimate of one policy by importance sampling in a sentence, from plain values, as JSON has them."""
     if weighted["recommended"] is None:
-        return f"By weights: refused, {'; '.join(weighted['reasons'])}."
+        return f"Importance sampling: refused, {'; '.join(weighted['reasons'])}."
     own = next(each for each in weighted["estimates"] if each["estimator"] == weighted["recommended"])
-    interval = "" if own["interval"] is None else f", {' to '.join(map(number_text, own['interval']))}"
+    interval = "" if own["interval"] is None else f", {interval_text(own['interval'])}"
     counted = f"{weighted['weights']['effective_sample_size']:.0f} of {weighted['weights']['episodes']} episodes count"
-    agrees = {True: "; it agrees with the fit", False: "; it disagrees with the fit"}.get(weighted["agrees"], "")
+    agrees = {True: "; it agrees with FQE", False: "; it disagrees with FQE"}.get(weighted["agrees"], "")
     if weighted["is_drawn"]:
-        agrees = "; weights judge the policy as it draws its actions, the fit judges its most likely action"
-    trust = WORDS[weighted["level"]]
-    return f"By weights ({own['estimator']}, {counted}, {trust}): {number_text(own['value'])}{interval}{agrees}."
+        agrees = "; it evaluates the stochastic policy, FQE evaluates its most likely action"
+    basis = f"{own['estimator']}, {counted}, {LEVELS[weighted['level']]}"
+    return f"Importance sampling ({basis}): {number_text(own['value'])}{interval}{agrees}."
 
 
 def _rows(each: WeightedEstimate) -> list[list[str]]:
     effective, episodes = (each.weights.get(name) for name in ("effective_sample_size", "episodes"))
     counted = "-" if effective is None else f"{effective:.0f} of {episodes}"
     if each.recommended is None:
-        return [[each.name, "-", "-", "-", counted, WORDS[each.level]]]
-    first, second = each[each.recommended], each[BESIDE[each.recommended]]
-    return [[each.name, *_numbers(first), counted, WORDS[each.level]], ["", *_numbers(second), "", ""]]
-
-
-def _numbers(found: WeightedValue) -> list[str]:
-    interval = "-" if found.interval is None else " to ".join(map(number_text, found.interval))
-    return [found.estimator, number_text(found.value), interval]
+        return [[each.name, "-", "-", "-", counted, LEVELS[each.level]]]
+    shown = (each[each.recommended], each[BESIDE[each.recommended]])
+    first, second = ([one.estimator, number_text(one.value), interval_text(one.interval)] for one in shown)
+    return [[each.name, *first, counted, LEVELS[each.level]], ["", *second, "", ""]]
 
 
 def _sentences(each: WeightedEstimate, result: Estimates) -> list[str]:
-    """What to know about one policy's weights."""
+    """Remarks on the importance sampling of one policy."""
     said = [f"{'refused' if each.level == 'refuse' else 'careful'}: {reason}" for reason in each.reasons]
     if each.headline is None:
         return said
     if each.bandwidth is not None:
-        said.append(f"it is deterministic; judged with noise of up to {each.bandwidth:g} in actions from -1 to 1")
+        said.append(f"it is deterministic, and evaluated with noise up to {each.bandwidth:g} in actions from -1 to 1")
     if each.is_drawn:
         said.append("importance weights evaluate the stochastic policy; FQE evaluates its most likely action")
     if each.recommended == "WDR":
         said.append(
-            "episodes were cut: PDWIS counts rewards up to the cut; WDR goes on with the model, as the fit does"
+            "episodes were truncated: PDWIS counts rewards up to there; WDR continues with the model, as FQE does"
         )
     fit = result[each.name].value
     if each.agrees is False and fit is not None:
-        numbers = f"{number_text(each.headline.value)} by weights, {number_text(fit)} by the fit"
+        numbers = f"{number_text(each.headline.value)} by importance sampling, {number_text(fit)} by FQE"
         said.append(f"the two disagree beyond their intervals ({numbers}): rely on neither before you know why")
     return said

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rl_training.policies.export import Export
 
 NO_REPORT = "Leave out the report on the run, report.html."
-NO_NOVELTY = "Leave out novelty, the support score, which needs the data of the run."
+NO_NOVELTY = "Leave out the novelty score, which needs the data of the run."
 
 
 def export(
@@ -47,19 +47,19 @@ def export(
 
 
 def _print_result(result: Export) -> None:
-    """The files, how far they are from the package, how fast they are, and what to do next."""
+    """Print the files, their differences from the package, their speed, and what to do next."""
     policy, novelty, latency = (result.about[name] for name in ("policy", "novelty", "latency_us"))
     print(f"{result.path}: the policy of {policy['algorithm']} after {policy['step']} timesteps")
     print_table(["file", "kB"], [[name, f"{size / 1000:.1f}"] for name, size in result.sizes.items()])
     gaps = ", ".join(f"{name} {gap:.1e}" for name, gap in result.differences.items())
     print(f"largest differences from the package on the test vectors: {gaps}")
     if result.differing_rows:
-        print(f"note: {result.differing_rows} vectors took another of two candidate actions of the same value")
+        print(f"note: on {result.differing_rows} test vectors the exported policy broke a tie differently")
     times = f"{latency['onnxruntime']:.0f} µs in onnxruntime, {latency['torch']:.0f} µs in torch"
     print(f"one observation takes {times}")
     if novelty["available"]:
         episodes = plural(novelty["held_out_episodes"], "held-out episode")
-        print(f"novelty was calibrated on {episodes}: above 1 is unlike the data")
+        print(f"novelty was calibrated on {episodes}: above 1, an observation is unfamiliar")
     else:
         print(f"note: without novelty: {novelty['why_not']}")
     why_no_report = result.about.get("report", {}).get("why_not")

@@ -19,7 +19,7 @@ from rl_training.cli.display.options import (
     WorkersOption,
     worker_count,
 )
-from rl_training.cli.estimate import weights_text
+from rl_training.cli.estimate import interval_text, weights_text
 from rl_training.core.errors import ConfigError
 from rl_training.core.seeds import parse_seeds
 from rl_training.core.text import number_text
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from rl_training.pipeline import PipelineResult
 
 DATA_HELP = "A table, a file of transitions, or the id of a Minari dataset."
-OUT_HELP = "Folder for everything; the same command goes on with what is there."
+OUT_HELP = "Folder for all results; the same command continues with what it holds."
 MINUTES_HELP = "Time for everything; default 10."
-ALGOS_HELP = "Algorithms to try beside bc, such as td3_bc,iql; auto: by what the data is like."
-MEMBERS_HELP = "Fits to resampled episodes; default 10, or 5 where time is short."
-EPISODES_HELP = "Episodes in that environment that may be spent on the choice; default 0."
-CONFIG_HELP = "The same options in a YAML file; what the command says wins."
+ALGOS_HELP = "Algorithms to try beside bc, such as td3_bc,iql; auto: those that suit the data."
+MEMBERS_HELP = "Ensemble members for resampled episodes; default 10, or 5 if time is short."
+EPISODES_HELP = "Episodes in that environment that may be spent on selection; default 0."
+CONFIG_HELP = "The same options in a YAML file; options of the command win."
 
 
 @takes_columns
@@ -53,7 +53,7 @@ def pipeline(
     config: Annotated[str | None, typer.Option("--config", "-c", help=CONFIG_HELP)] = None,
     set_: SetOption = None,
     accept_audit: Annotated[
-        bool, typer.Option("--accept-audit", help="Go on even with data that the audit refuses.")
+        bool, typer.Option("--accept-audit", help="Continue even with data that the audit refuses.")
     ] = False,
     import_: ImportOption = None,
     quiet: QuietOption = False,
@@ -61,8 +61,8 @@ def pipeline(
     *,
     columns: dict[str, Any] | None,
 ) -> None:
-    """From a log to an exported policy and a statement about it, in one command that can be stopped at any point."""
-    # What is imported from here on takes seconds, and they are the user's.
+    """Train, select and export a policy from a log. Stop at any time; run again to continue."""
+    # The following imports take seconds, which count as the user's time.
     began = time.monotonic()
     from rl_training.cli.display.progress import shown
     from rl_training.pipeline import run_pipeline
@@ -80,9 +80,9 @@ def pipeline(
     named |= {"algorithms": _names(algos), "accept_audit": accept_audit or None}
     options = _options(config, named, set_ or [])
     if out is None:
-        raise ConfigError("--out is required: the folder for everything that the pipeline makes")
+        raise ConfigError("--out is required: the folder for all results of the pipeline")
     count = worker_count(workers)
-    with shown(quiet=quiet, as_json=as_json, rest="where it was stopped") as display:
+    with shown(quiet=quiet, as_json=as_json) as display:
         result = run_pipeline(options, out, workers=count, ray=ray, watcher=display, began=began)
     if as_json:
         print_json({"out": str(out), **result.to_plain(), "seconds": result.seconds})
@@ -97,7 +97,7 @@ def _names(algos: str | None) -> list[str] | None:
 
 
 def _options(config: str | None, named: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
-    """The options of a file, with those of the command in their place."""
+    """The options of a file, with those of the command, which win."""
     from rl_training.config import with_overrides
     from rl_training.pipeline import read_values
 
@@ -113,7 +113,7 @@ def _options(config: str | None, named: dict[str, Any], overrides: list[str]) ->
 
 
 def print_result(result: PipelineResult, out: str) -> None:
-    """The policies, the ending in words, how the time was spent, and what to do next."""
+    """Print the policies, the outcome, the time of each stage, and what to do next."""
     from rl_training.pipeline import describe_times
 
     print()
@@ -124,7 +124,7 @@ def print_result(result: PipelineResult, out: str) -> None:
             print(f"{name} failed: {run['error'].splitlines()[-1]}")
     facts = {"result": result.sentence}
     if result.beats_the_data:
-        facts["claim"] = f"made on {result.claim_on}; it is about the mean over starts like the logged ones, not safety"
+        facts["claim"] = f"made on {result.claim_on}; about the mean over starts like the logged ones, not about safety"
     facts |= {name: str(Path(out, file)) for name, file in (("policy", "export"), ("report", "report.html"))}
     facts["time"] = describe_times(result.seconds, result.minutes)
     for name, text in facts.items():
@@ -134,7 +134,7 @@ def print_result(result: PipelineResult, out: str) -> None:
 
 
 def _print_selection(result: PipelineResult, selection: dict[str, Any]) -> None:
-    """The table of all policies, the claim about the chosen one, and why others cannot be judged."""
+    """Print the table of all policies, the claim about the selected one, and why others cannot be judged."""
     estimates, claim = selection["estimates"], result.claim
     with_env = any("return_mean" in run["metrics"] for run in result.runs.values())
     head = ["", "policy", "updates", "value", "95 % interval", "verdict", *(["return in env"] if with_env else [])]
@@ -144,7 +144,7 @@ def _print_selection(result: PipelineResult, selection: dict[str, Any]) -> None:
         for each in selection["candidates"]
     ]
     if claim is not None:
-        basis = "on claim episodes" if result.claim_on == "claim episodes" else "lowered for being chosen"
+        basis = "on claim episodes" if result.claim_on == "claim episodes" else "lowered for being selected"
         rows.append(_row({**claim, "name": f"{claim['name']}, {basis}"}, result, with_env=with_env))
     logged = f"discounted {number_text(estimates['logged_value'])} (discount {estimates['gamma']:g})"
     print(f"data: mean return {number_text(estimates['logged_return'])}, {logged}\n")
@@ -167,7 +167,7 @@ def _row(each: dict[str, Any], result: PipelineResult, *, with_env: bool) -> lis
 
     run = result.runs.get(each["name"], {"metrics": {}})
     numbers = ["-" if each["value"] is None else number_text(each["value"])]
-    numbers.append("-" if each["interval"] is None else " to ".join(map(number_text, each["interval"])))
+    numbers.append(interval_text(each["interval"]))
     verdict = "outside the shortlist" if each["verdict"] is None else verdict_text(each["verdict"])
     updates = f"{run['updates']:,}" if "updates" in run else ""
     score = run["metrics"].get("return_mean")
@@ -177,11 +177,11 @@ def _row(each: dict[str, Any], result: PipelineResult, *, with_env: bool) -> lis
 
 
 def _preference(selection: dict[str, Any]) -> str:
-    """Which policies are as good as the best, and which of them was taken."""
+    """The meaning of the mark, and why the selected policy was preferred."""
     chosen, best, spent = selection["chosen"], selection["best"], len(selection["pulls"])
     if spent:
-        return f"the best by the log, or not distinguishable from it; {chosen} was chosen by {spent} real episodes"
+        return f"the best by the log, or not distinguishable from it; {chosen} was selected by {spent} real episodes"
     if len(best) == 1:
-        return "the best by the log, and no other comes near it"
+        return "the best by the log, and distinguishable from all others"
     rule = "the highest value among those that are better than the data" if chosen != best[0] else "the highest value"
-    return f"not distinguishable from each other; {chosen} was chosen: {rule}"
+    return f"not distinguishable from each other; {chosen} was selected: {rule}"

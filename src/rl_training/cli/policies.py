@@ -42,17 +42,29 @@ COLUMNS = {
     "length": ("length_mean", "{:.0f}"),
     "success": ("success_rate", "{:.2f}"),
     "D4RL score": ("normalized_score", "{:.1f}"),
+    "error": ("error", "{}"),
 }
-"""What a table of policies shows: the heading, the name of the value, and its form."""
+"""The columns of a table of policies: heading, name of the value, and its format."""
+CHECKPOINTS = ("latest.pt", "best.pt")
+"""The checkpoint that is used without and with --best."""
+ARRAYS = (".npy", ".json")
+"""Files of actions that are not tables."""
 
 
 def load(path: Path) -> SavedPolicy:
-    """The policy of a checkpoint; the process computes with no more threads than it has cores."""
+    """Load the policy of a checkpoint; the process computes with no more threads than it has cores."""
     from rl_training.core.machine import set_threads
     from rl_training.policies import load_policy
 
     set_threads()
     return load_policy(path)
+
+
+def find_policy(run: str, *, best: bool) -> SavedPolicy:
+    """Load the policy of a run or checkpoint that the user has named."""
+    from rl_training.storage import find_checkpoint
+
+    return load(find_checkpoint(run, name=CHECKPOINTS[best]))
 
 
 def evaluate(
@@ -74,28 +86,28 @@ def evaluate(
     import_: ImportOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run trained policies in their environment, on raw reward; several are compared on the same seeds."""
+    """Evaluate trained policies in their environment, on raw reward; several are compared on the same seeds."""
     from rl_training.storage import find_checkpoints
 
     runs = [word for word in words if "=" not in word or Path(word).exists()]
-    overrides = _env_kwargs([*(set_ or []), *(word for word in words if word not in runs)])
+    overrides = [*(set_ or []), *(word for word in words if word not in runs)]
+    how = _episode_options(overrides, env, seed, stochastic=stochastic)
     if not runs:
         raise ConfigError("no run is named: give a run directory, a checkpoint, a folder of runs, or a pattern")
-    paths = find_checkpoints(runs, name=_checkpoint_name(best), with_missing=True)
+    paths = find_checkpoints(runs, name=CHECKPOINTS[best], with_missing=True)
     if video is not None and len(paths) > 1:
         raise ConfigError(f"--video is for one policy, got {len(paths)}: name one, or use `rl-training record`")
     if video is not None and num_envs is not None:
         raise ConfigError("--video shows one episode after the other: leave out --num-envs")
-    how = _options(env, overrides, seed, stochastic=stochastic)
     if len(paths) > 1:
-        compare(paths, runs, episodes, how, num_envs=num_envs, as_json=as_json)
+        compare_policies(paths, runs, episodes, how, num_envs=num_envs, as_json=as_json)
         return
     saved = load(paths[0])
     if video is None:
         result = saved.evaluate(episodes=episodes, num_envs=num_envs, **how)
     else:
         result = saved.record(video, episodes=episodes or saved.config.eval_episodes, **how)
-    _print_result(paths[0], saved, result, how["seed"], video=video, as_json=as_json)
+    _print_result(saved, result, how["seed"], video=video, as_json=as_json)
 
 
 def record(
@@ -111,14 +123,10 @@ def record(
     import_: ImportOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a video of a trained policy; the episodes are those of an evaluation."""
-    from rl_training.storage import find_checkpoint
-
-    overrides = _env_kwargs([*(set_ or []), *(more or [])])
-    path, how = find_checkpoint(run, name=_checkpoint_name(best)), _options(env, overrides, seed, stochastic=stochastic)
-    saved = load(path)
-    result = saved.record(out, episodes=episodes, **how)
-    _print_result(path, saved, result, how["seed"], video=out, as_json=as_json)
+    """Record a video of a trained policy, in the episodes of an evaluation."""
+    how = _episode_options([*(set_ or []), *(more or [])], env, seed, stochastic=stochastic)
+    saved = find_policy(run, best=best)
+    _print_result(saved, saved.record(out, episodes=episodes, **how), how["seed"], video=out, as_json=as_json)
 
 
 def play(
@@ -132,13 +140,10 @@ def play(
     set_: SetOption = None,
     import_: ImportOption = None,
 ) -> None:
-    """Show a trained policy in a window; the episodes are those of an evaluation."""
-    from rl_training.storage import find_checkpoint
-
-    overrides = _env_kwargs([*(set_ or []), *(more or [])])
-    path, how = find_checkpoint(run, name=_checkpoint_name(best)), _options(env, overrides, seed, stochastic=stochastic)
-    saved = load(path)
-    _print_result(path, saved, saved.play(episodes=episodes, **how), how["seed"])
+    """Show a trained policy in a window, in the episodes of an evaluation."""
+    how = _episode_options([*(set_ or []), *(more or [])], env, seed, stochastic=stochastic)
+    saved = find_policy(run, best=best)
+    _print_result(saved, saved.play(episodes=episodes, **how), how["seed"])
 
 
 def predict(
@@ -155,114 +160,78 @@ def predict(
         bool | None,
         typer.Option(
             "--novelty/--no-novelty",
-            help="Name observations far from the training data, by a score that is made from it and kept with the "
-            "run; default: if the run has it.",
+            help="Warn of observations unlike the training data, by a novelty score that is fitted to it and kept with "
+            "the run; default: if the run has one.",
         ),
     ] = None,
     import_: ImportOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Actions of a trained policy for observations in a file."""
-    from rl_training.policies import name_actions, table_observations
-    from rl_training.storage import find_checkpoint
+    """Compute the actions of a trained policy for the observations in a file."""
+    from rl_training.data import table_kind
+    from rl_training.policies import find_novelty, name_actions, novelty_text, table_observations
 
-    path, is_table = find_checkpoint(run, name=_checkpoint_name(best)), _is_table(obs)
+    is_table = table_kind(obs) is not None
     if out is not None:
         _check_out(out, is_table=is_table)
-    saved = load(path)
+    saved = find_policy(run, best=best)
     rows = table_observations(saved, obs) if is_table else _read_observations(obs)
     actions = saved.predict(rows, deterministic=not stochastic, allow_nan=allow_nan)
-    if novelty is not False:
-        _name_far(saved, rows, actions, fit=bool(novelty))
-    if is_table:
-        _write_columns(name_actions(saved, actions), out, as_json=as_json)
-    else:
-        _write_actions(actions, out, as_json=as_json)
-
-
-def _name_far(saved: SavedPolicy, rows: Any, actions: Any, *, fit: bool) -> None:
-    """Say once, beside the actions, that observations are far from the training data."""
-    from rl_training.policies import far_text, find_novelty
-
-    score = find_novelty(saved, fit=fit)
-    remark = None if score is None else far_text(score, saved, rows, actions)
-    if remark is not None:
+    score = None if novelty is False else find_novelty(saved, fit=bool(novelty))
+    if score is not None and (remark := novelty_text(score, saved, rows, actions)) is not None:
         print(f"warning: {remark}", file=sys.stderr)
-
-
-def _is_table(path: Path) -> bool:
-    from rl_training.policies import table_kind
-
-    return table_kind(path) is not None
+    _write_actions(name_actions(saved, actions) if is_table else actions, out, as_json=as_json)
 
 
 def _check_out(out: Path, *, is_table: bool) -> None:
-    from rl_training.policies import check_table_path
+    from rl_training.data import check_table_path, table_kind
 
-    if out.suffix in (".npy", ".json"):
+    if out.suffix in ARRAYS:
         return
     if not is_table:
-        hint = "; a table of actions needs a table of observations" if _is_table(out) else ""
+        hint = "" if table_kind(out) is None else "; a table of actions needs a table of observations"
         raise ConfigError(f"--out must end in .npy or .json, got {str(out)!r}{hint}")
     check_table_path(out, name="--out")
 
 
-def _write_columns(columns: dict[str, Any], out: Path | None, *, as_json: bool) -> None:
-    """Actions under the names of their columns, choices by their names."""
-    import numpy as np
-
-    from rl_training.policies import table_text, tabulate, write_table
-
-    records = [
-        dict(zip(columns, row, strict=True)) for row in zip(*(c.tolist() for c in columns.values()), strict=True)
-    ]
-    if out is not None and out.suffix in (".npy", ".json"):
-        _save(out, np.stack(list(columns.values()), axis=1), records)
-    elif out is not None:
-        write_table(tabulate(columns), out)
-    if as_json:
-        print_json(records)
-    elif out is None:
-        print(table_text(tabulate(columns)), end="")
-
-
 def _write_actions(actions: Any, out: Path | None, *, as_json: bool) -> None:
+    """Print actions, or write them to a file. The actions of a table are a mapping from column names to columns."""
     import numpy as np
 
-    if out is not None:
-        _save(out, actions, actions.tolist())
+    from rl_training.data import make_table, table_text, write_table
+
+    array, is_table = actions, isinstance(actions, Mapping)
+    if is_table:
+        array = np.stack(list(actions.values()), axis=1)
+        columns = [column.tolist() for column in actions.values()]
+        plain = [dict(zip(actions, row, strict=True)) for row in zip(*columns, strict=True)]
+    else:
+        plain = actions.tolist()
+    if out is not None and out.suffix in ARRAYS:
+        # The file appears when it is complete.
+        with atomic_write(out) as temporary, temporary.open("wb") as file:
+            if out.suffix == ".npy":
+                np.save(file, array)
+            else:
+                file.write(f"{json.dumps(plain)}\n".encode())
+    elif out is not None:
+        write_table(make_table(actions), out)
     if as_json:
-        print_json(actions.tolist())
+        print_json(plain)
     elif out is None:
-        print(np.array2string(actions, threshold=sys.maxsize))
-
-
-def _save(out: Path, array: Any, plain: Any) -> None:
-    """Write actions to a .npy or .json file, which appears when it is whole."""
-    import numpy as np
-
-    with atomic_write(out) as temporary, temporary.open("wb") as file:
-        if out.suffix == ".npy":
-            np.save(file, array)
-        else:
-            file.write(f"{json.dumps(plain)}\n".encode())
+        shown = table_text(make_table(actions)) if is_table else np.array2string(actions, threshold=sys.maxsize)
+        print(shown.rstrip("\n"))
 
 
 def _print_result(
-    path: Path,
-    saved: SavedPolicy,
-    result: EvaluationResult,
-    seed: int,
-    *,
-    video: Path | None = None,
-    as_json: bool = False,
+    saved: SavedPolicy, result: EvaluationResult, seed: int, *, video: Path | None = None, as_json: bool = False
 ) -> None:
-    """The evaluation of one policy."""
+    """Print the evaluation of one policy."""
     if as_json:
-        print_json({**result_row(path, saved, result, seed), **({} if video is None else {"video": str(video)})})
+        print_json({**result_row(saved, result, seed), **({} if video is None else {"video": str(video)})})
         return
     metrics = result.metrics()
-    print(path)
+    print(saved.path)
     print(f"{result.env_id}: {score_text(metrics)} over {plural(len(result.returns), 'episode')}")
     print(
         f"  from {metrics['return_min']:.1f} to {metrics['return_max']:.1f}, mean length {metrics['length_mean']:.0f}"
@@ -273,7 +242,7 @@ def _print_result(
         print(f"video in {video}")
 
 
-def compare(
+def compare_policies(
     paths: Sequence[Path],
     names: Sequence[str],
     episodes: int | None,
@@ -282,103 +251,80 @@ def compare(
     num_envs: int | None,
     as_json: bool,
 ) -> None:
-    """Evaluate policies and print them as one table; one that cannot be evaluated does not stop the others.
+    """Evaluate policies and print one table; a policy that cannot be evaluated does not stop the others.
 
-    `names` are what the user typed, and `how` are arguments of `SavedPolicy.evaluate`.
+    `names` are the runs as the user typed them, and `how` are arguments of `SavedPolicy.evaluate`.
     """
     policies: dict[Path, SavedPolicy] = {}
-    results: dict[Path, EvaluationResult] = {}
-    errors: dict[Path, str] = {}
+    rows: dict[Path, dict[str, Any]] = {path: {"path": str(path)} for path in paths}
     for path in paths:
         try:
             policies[path] = load(path)
         except UserError as error:
-            errors[path] = _sentence(error)
+            rows[path]["error"] = _one_line(error)
     # As many for all of them as any would have by itself, so that they are compared on the same episodes.
     count = episodes or max((each.config.eval_episodes for each in policies.values()), default=0)
     with working(quiet=as_json) as show:
         for number, (path, saved) in enumerate(policies.items(), 1):
             show(f"{number} of {len(policies)}: {path}")
             try:
-                results[path] = saved.evaluate(episodes=count, num_envs=num_envs, **how)
+                result = saved.evaluate(episodes=count, num_envs=num_envs, **how)
+                rows[path] = result_row(saved, result, how["seed"])
             except UserError as error:
-                errors[path] = _sentence(error)
-    rows = [_row(path, policies.get(path), results.get(path), errors.get(path), how["seed"]) for path in paths]
+                rows[path] |= {"algo": saved.config.algo, "env_id": saved.config.env_id, "error": _one_line(error)}
+    failed = sum("error" in row for row in rows.values())
     if as_json:
-        print_json(rows)
-        raise typer.Exit(2 if errors else 0)
-    named = f"{len(rows)} policies ({first_of(names)})"
-    print(f"{named}, {plural(count, 'episode')} each, {_seeds(how['seed'], count)}" if results else named)
-    _print_rows(rows)
-    if errors:
-        raise UserError(f"{len(errors)} of {len(rows)} policies could not be evaluated")
+        print_json(list(rows.values()))
+        raise typer.Exit(2 if failed else 0)
+    first, last = how["seed"], how["seed"] + count - 1
+    seeds = f"seed {first}" if count == 1 else f"seeds {first} to {last}"
+    evaluated = f", {plural(count, 'episode')} each, {seeds}" if failed < len(rows) else ""
+    print(f"{len(rows)} policies ({first_of(names)}){evaluated}")
+    _print_rows(list(rows.values()))
+    if failed:
+        raise UserError(f"{failed} of {len(rows)} policies could not be evaluated")
 
 
-def result_row(path: Path, saved: SavedPolicy, result: EvaluationResult, seed: int) -> dict[str, Any]:
-    """One policy with its evaluation, as plain values."""
-    about = {"path": str(path), "algo": saved.config.algo, "env_id": result.env_id, "seed": seed}
+def result_row(saved: SavedPolicy, result: EvaluationResult, seed: int) -> dict[str, Any]:
+    """The evaluation of one policy as plain values."""
+    about = {"path": str(saved.path), "algo": saved.config.algo, "env_id": result.env_id, "seed": seed}
     return {**about, **result.to_dict()}
 
 
-def _seeds(first: int, count: int) -> str:
-    return f"seed {first}" if count == 1 else f"seeds {first} to {first + count - 1}"
-
-
-def _sentence(error: UserError) -> str:
-    """An error in one line, as a row of a table has it."""
+def _one_line(error: UserError) -> str:
+    """An error in one line, for a cell of a table."""
     return "; ".join(error.problems) if isinstance(error, ConfigError) else str(error)
 
 
-def _row(
-    path: Path, saved: SavedPolicy | None, result: EvaluationResult | None, error: str | None, seed: int
-) -> dict[str, Any]:
-    """One policy with its evaluation, or with the reason why there is none."""
-    if saved is not None and result is not None:
-        return result_row(path, saved, result, seed)
-    about = {} if saved is None else {"algo": saved.config.algo, "env_id": saved.config.env_id}
-    return {"path": str(path), **about, "error": error}
-
-
 def _print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
-    """A table with a row per policy; a column that no policy has a value for is left out."""
+    """Print a table with a row per policy, without the columns that are empty in every row."""
     from rl_training.storage import policy_name
 
     shown = {head: column for head, column in COLUMNS.items() if any(row.get(column[0]) is not None for row in rows)}
-    errors = [row.get("error", "") for row in rows]
     cells = []
-    for row, error in zip(rows, errors, strict=True):
+    for row in rows:
         values = ["-" if row.get(name) is None else form.format(row[name], **row) for name, form in shown.values()]
-        cells.append([policy_name(row["path"]), *values, *([error] if any(errors) else [])])
-    print_table(["policy", *shown, *(["error"] if any(errors) else [])], cells)
+        cells.append([policy_name(row["path"]), *values])
+    print_table(["policy", *shown], cells)
     for row in rows:
         for note in row.get("notes", ()):
             print(f"note: {policy_name(row['path'])}: {note}")
 
 
-def _options(env: str | None, overrides: dict[str, Any], seed: int | None, *, stochastic: bool) -> EpisodeOptions:
-    """What the options of a command say about the episodes of a policy."""
+def _episode_options(
+    overrides: Sequence[str], env: str | None, seed: int | None, *, stochastic: bool
+) -> EpisodeOptions:
+    """The episodes that a command's options describe; only the arguments of the environment can be overridden."""
     from rl_training.acting import EVAL_SEED
-
-    first = EVAL_SEED if seed is None else seed
-    return {"env": env, "env_kwargs": overrides, "seed": first, "deterministic": not stochastic}
-
-
-def _checkpoint_name(best: bool) -> str:
-    return "best.pt" if best else "latest.pt"
-
-
-def _env_kwargs(overrides: Sequence[str]) -> dict[str, Any]:
-    """The arguments of the environment that overrides name; a trained policy has nothing else to override."""
     from rl_training.config import parse_overrides
 
     for override in overrides:
-        key = override.partition("=")[0]
-        if not key.startswith("env_kwargs."):
-            raise ConfigError(
-                f"a trained policy takes overrides of env_kwargs, such as env_kwargs.g=5; got {override!r}"
-            )
-    found: dict[str, Any] = parse_overrides(overrides).get("env_kwargs", {})
-    return found
+        if not override.startswith("env_kwargs."):
+            expected = "a trained policy takes overrides of env_kwargs, such as env_kwargs.g=5"
+            raise ConfigError(f"{expected}; got {override!r}")
+    kwargs = parse_overrides(overrides).get("env_kwargs", {})
+    first = EVAL_SEED if seed is None else seed
+    return {"env": env, "env_kwargs": kwargs, "seed": first, "deterministic": not stochastic}
 
 
 def _read_observations(path: Path) -> Any:

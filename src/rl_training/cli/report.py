@@ -18,7 +18,7 @@ from rl_training.core.text import first_of, number_text, plural
 from rl_training.core.user_code import command_text
 
 if TYPE_CHECKING:
-    from rl_training.reports import Findings, Improvement, RunRecord
+    from rl_training.reports import Findings, RunRecord
 
 RUNS_HELP = "Run directories, checkpoints, folders of runs, or patterns."
 METRIC_HELP = "Metric to report; default the most telling one; repeatable."
@@ -153,43 +153,38 @@ def print_report(
 def parse_size(text: str) -> tuple[float, float]:
     """Width and height in inches from text such as 7x4.5."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)x(\d+(?:\.\d+)?)", text)
-    size = None if match is None else (float(match[1]), float(match[2]))
-    if size is None or not all(0 < side <= LONGEST_SIDE for side in size):
+    if match is None or not all(0 < float(side) <= LONGEST_SIDE for side in match.groups()):
         raise ConfigError(f"--size {text!r}: expected width and height in inches, up to {LONGEST_SIDE}, such as 7x4.5")
-    return size
+    return float(match[1]), float(match[2])
 
 
 def taken_text(records: Sequence[RunRecord], names: Sequence[str]) -> str:
-    """How many runs a report is about, and where they were found."""
-    text = f"{plural(len(records), 'run')} in {first_of(names)}{_in_common(records)}"
+    """The number of runs in a report, where they were found, and what all runs of a sweep have in common."""
+    from rl_training.reports import is_one_sweep
+
+    text = f"{plural(len(records), 'run')} in {first_of(names)}"
+    if is_one_sweep(records):
+        # The table of a sweep has no columns for an algorithm and a task that did not vary.
+        algos_and_tasks = [set(values) for values in zip(*(record.group for record in records), strict=True)]
+        if shared := " on ".join(next(iter(values)) for values in algos_and_tasks if len(values) == 1):
+            text += f", {shared}"
     waiting = sum(not record.rows for record in records)
     return f"{text}, {waiting} without an evaluation yet" if waiting else text
 
 
-def _in_common(records: Sequence[RunRecord]) -> str:
-    """Algorithm and task of a sweep in which they did not vary; its table has no columns for them."""
-    from rl_training.reports import is_one_sweep
-
-    if not is_one_sweep(records):
-        return ""
-    algos, tasks = ({record.group[place] for record in records} for place in range(2))
-    algo, task = ("".join(each) if len(each) == 1 else "" for each in (algos, tasks))
-    return f", {' on '.join(filter(None, (algo, task)))}" if algo or task else ""
-
-
 def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
-    """The rows of `summarize` as a table, without columns that say nothing: no variants, or one metric for all."""
+    """Print the rows of `summarize` as a table, without variants if there are none, and without a common metric."""
     from rl_training.reports import value_text
 
     swept = list(dict.fromkeys(name for row in rows for name in row.get("values", ())))
-    columns = {"algo": "algorithm", "task": "task", "variant": "variant", "metric": "metric", "runs": "n"}
-    if all("values" in row for row in rows):
-        # What did not vary in a sweep is said above the table.
-        columns = {"metric": "metric", "runs": "n"}
-    if "variant" in columns and not any(row["variant"] for row in rows):
-        del columns["variant"]
-    if len({row["metric"] for row in rows}) == 1:
-        del columns["metric"]
+    # Options that did not vary in a sweep stand above the table.
+    is_sweep = all("values" in row for row in rows)
+    columns = {} if is_sweep else {"algo": "algorithm", "task": "task"}
+    if not is_sweep and any(row["variant"] for row in rows):
+        columns["variant"] = "variant"
+    if len({row["metric"] for row in rows}) > 1:
+        columns["metric"] = "metric"
+    columns["runs"] = "n"
     cells = []
     for row in rows:
         values = [value_text(row["values"][name]) if name in row["values"] else "-" for name in swept]
@@ -204,28 +199,18 @@ def interval_text(interval: Sequence[float] | None) -> str:
 
 
 def print_findings(found: Findings) -> None:
-    """What belongs below the table: what is missing from it, all tasks put together, comparisons."""
+    """Print what follows the table: unfinished runs, scores over all tasks, comparisons."""
     for line in found.undone_lines:
         print(line)
-    _print_over_tasks(found.over_tasks)
-    if found.note:
-        print(found.note)
-    _print_improvements(found.improvements)
-
-
-def _print_over_tasks(rows: Sequence[Mapping[str, Any]]) -> None:
-    """The rows of `summary_over_tasks` as a table."""
-    if rows:
-        print(f"all {rows[0]['tasks']} tasks put together: {rows[0]['metric']}")
+    if rows := found.over_tasks:
+        print(f"all {rows[0]['tasks']} tasks together: {rows[0]['metric']}")
         cells = [
             [row["name"], str(row["runs"]), number_text(row["iqm"]), interval_text(row["interval"])] for row in rows
         ]
         print_table(["combination", "n", "IQM", "95 % interval"], cells)
-
-
-def _print_improvements(found: Sequence[Improvement]) -> None:
-    """How probably one combination is better than another, and what that means."""
-    for each in found:
+    if found.note:
+        print(found.note)
+    for each in found.improvements:
         interval = "" if each.interval is None else f", 95 % interval [{each.interval[0]:.2f}, {each.interval[1]:.2f}]"
         over = "" if len(each.tasks) == 1 else f", mean over {len(each.tasks)} tasks"
         print(f"{each.first} over {each.second} ({each.metric}{over}):")

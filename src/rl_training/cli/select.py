@@ -20,6 +20,7 @@ from rl_training.cli.estimate import (
     SPLIT_HELP,
     UPDATES_HELP,
     check_options,
+    interval_text,
     parse_sizes,
     print_basis,
     show_progress,
@@ -31,12 +32,12 @@ from rl_training.core.user_code import command_text
 
 if TYPE_CHECKING:
     from rl_training.runtime import Split
-    from rl_training.selection import Candidate, Checkpoints, Claim, Selection, ShuffleControl
+    from rl_training.selection import Checkpoints, Claim, PolicyCandidate, Selection, ShuffleControl
 
-CHECKPOINTS_HELP = "Which policies of a run are candidates: the latest one, or that of every checkpoint."
-EPISODES_HELP = "Real episodes to spend at most; they need an environment."
+CHECKPOINTS_HELP = "Candidates of each run: the policy of the latest checkpoint, or of every checkpoint."
+EPISODES_HELP = "Most real episodes to spend; they need an environment."
 ENV_HELP = "Environment of the real episodes; default the runs' own."
-SHUFFLE_HELP = "Also rank by shuffled rewards, of which nothing of the ranking should be left."
+SHUFFLE_HELP = "Also rank by shuffled rewards, a control: nothing of the ranking should be left."
 OUT_HELP = "Write the whole result to this .json file, instead of selection.json in the folder of the runs."
 
 
@@ -51,21 +52,21 @@ def select(
     updates: Annotated[int | None, typer.Option(min=1, help=UPDATES_HELP)] = None,
     split: Annotated[str, typer.Option(metavar="auto|held-out|all", help=SPLIT_HELP)] = "auto",
     hidden_sizes: Annotated[str | None, typer.Option(metavar="WIDTH,...", help=SIZES_HELP)] = None,
-    seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="Seed of the fits and of the real episodes.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="Seed of FQE and of the real episodes.")] = 0,
     shuffle: Annotated[bool, typer.Option("--shuffle", help=SHUFFLE_HELP)] = False,
     out: Annotated[Path | None, typer.Option(help=OUT_HELP)] = None,
     quiet: QuietOption = False,
     import_: ImportOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Rank runs, seeds and checkpoints by logged data, choose one, and say what may be said about the choice."""
+    """Rank runs, seeds and checkpoints by logged data, select one, and make a claim about it."""
     from rl_training.selection import select as select_policy
 
     check_options(split, data, out)
     if checkpoints not in ("latest", "all"):
         raise ConfigError(f"--checkpoints must be latest or all, got {checkpoints!r}")
     if env is not None and not episodes:
-        raise ConfigError("--env is for real episodes: say how many may be spent, with --episodes")
+        raise ConfigError("--env is for real episodes: set how many may be spent, with --episodes")
     more: dict[str, Any] = {} if hidden_sizes is None else {"hidden_sizes": parse_sizes(hidden_sizes)}
     with show_progress(quiet=quiet or as_json) as progress:
         result = select_policy(
@@ -98,7 +99,7 @@ def select(
 
 
 def print_selection(result: Selection) -> None:
-    """The ranking, those that cannot be judged, and the choice."""
+    """Print the ranking, the policies that cannot be judged, and the selected one."""
     print_basis(result.estimates)
     with_episodes = bool(result.pulls)
     head = ["", "policy", "value", "95 % interval", "better than the data", "verdict"]
@@ -115,7 +116,7 @@ def print_selection(result: Selection) -> None:
     print(CAVEAT)
 
 
-def _row(each: Candidate, *, with_episodes: bool) -> list[str]:
+def _row(each: PolicyCandidate, *, with_episodes: bool) -> list[str]:
     from rl_training.ope import probability_text, verdict_text
 
     value = "-" if each.value is None else number_text(each.value)
@@ -123,27 +124,24 @@ def _row(each: Candidate, *, with_episodes: bool) -> list[str]:
         judged = ["-", "-", "outside the shortlist"]
     else:
         probability = f"probability {probability_text(each.probability_better)}"
-        judged = [" to ".join(map(number_text, each.interval)), probability, verdict_text(each.verdict)]
+        judged = [interval_text(each.interval), probability, verdict_text(each.verdict)]
     cells = [f"{each.rank}{'*' * each.is_among_the_best}", each.name, value, *judged]
     if not with_episodes:
         return cells
-    return [*cells, str(each.episodes), _believed(each)]
-
-
-def _believed(each: Candidate) -> str:
-    if each.believed is None or each.believed_std is None:
-        return "-"
-    return f"{number_text(each.believed)} ± {number_text(each.believed_std)}"
+    believed = "-"
+    if each.believed is not None and each.believed_std is not None:
+        believed = f"{number_text(each.believed)} ± {number_text(each.believed_std)}"
+    return [*cells, str(each.episodes), believed]
 
 
 def sentences(result: Selection) -> list[str]:
-    """The set of the best, the choice, and what may be said about it."""
+    """The best policies, the selected one, and the claim about it."""
     lines = []
     if len(result.best) > 1:
         lines.append(f"Not distinguishable from the best (*): {', '.join(result.best[1:])}.")
     if result.chosen is None or result.claim is None:
-        return [*lines, "No policy can be judged by this log, so none is chosen."]
-    lines.append(f"The choice is {result.chosen}{_how(result)}.")
+        return [*lines, "No policy can be judged by this log, so none is selected."]
+    lines.append(f"The selected policy is {result.chosen}{_how(result)}.")
     lines.append(claim_text(result.claim))
     if result.claim.weighted is not None:
         lines.append(weights_text(asdict(result.claim.weighted)))
@@ -151,7 +149,7 @@ def sentences(result: Selection) -> list[str]:
 
 
 def _how(result: Selection) -> str:
-    """What the real episodes did, in words."""
+    """The effect of the real episodes in words."""
     spent, before = len(result.pulls), result.best[0] if result.best else None
     if not spent:
         return ""
@@ -162,23 +160,23 @@ def _how(result: Selection) -> str:
 
 
 def claim_text(claim: Claim) -> str:
-    """What may be said about the choice, and by which episodes."""
+    """The claim about the selected policy in a sentence."""
     from rl_training.ope import probability_text, verdict_text
 
     if claim.basis == "held-out episodes":
-        basis = f"By {claim.episodes} episodes that did not choose it"
+        basis = f"By {claim.episodes} episodes that did not select it"
     else:
-        basis = f"On selection data ({claim.episodes} episodes, too few to keep some apart)"
+        basis = f"On selection data ({claim.episodes} episodes, too few to set some aside)"
     if claim.reasons or claim.value is None or claim.interval is None or claim.probability_better is None:
         return f"{basis}, it cannot be judged: {'; '.join(claim.reasons)}."
-    numbers = f"value {number_text(claim.value)}, {' to '.join(map(number_text, claim.interval))}"
+    numbers = f"value {number_text(claim.value)}, {interval_text(claim.interval)}"
     lowered = f", lowered by {number_text(claim.correction)} for being the highest" if claim.correction else ""
     probability = f"probability {probability_text(claim.probability_better)}"
     return f"{basis}, it is {verdict_text(claim.verdict)} ({probability}; {numbers}{lowered})."
 
 
 def shuffle_text(control: ShuffleControl | None) -> str:
-    """What the shuffle control says about the ranking."""
+    """The result of the shuffle control in a sentence."""
     from rl_training.selection import FEWEST_POLICIES
 
     if control is None:
@@ -193,7 +191,7 @@ def shuffle_text(control: ShuffleControl | None) -> str:
 
 
 def chosen_path(result: Selection) -> str | None:
-    """The chosen policy as a user would name it: by its run if it is the latest one."""
+    """The name of the selected policy if it comes from a file: its run if it is the latest one."""
     if result.chosen is None or result[result.chosen].path is None:
         return None
     return result.chosen

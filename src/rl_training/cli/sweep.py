@@ -22,13 +22,12 @@ from rl_training.core.text import duration_text, number_text, plural
 from rl_training.core.user_code import command_text
 
 if TYPE_CHECKING:
-    from rl_training.experiment import Cell, CellResult, Cost, SweepSpec, TuneResult
+    from rl_training.experiment import Cell, CellResult, SweepSpec, TuneResult
 
-OUT_HELP = "Folder of the sweep; the same command does what is missing there. Default sweeps/<name of the file>."
-SEARCH_OUT_HELP = "Folder of the search; the same command goes on with it. Default tuning/<name of the file>."
+OUT_HELP = "Folder of the sweep; the same command continues it. Default sweeps/<name of the file>."
+SEARCH_OUT_HELP = "Folder of the search; the same command continues it. Default tuning/<name of the file>."
 DRY_HELP = "Show the runs and what they would cost, by measured speed; train nothing."
 SHOWN_ERRORS = 10
-MISSING = "with what is missing"
 
 
 def sweep(
@@ -41,7 +40,7 @@ def sweep(
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Train every combination of options in a file; given again, those that are missing."""
+    """Train every combination of options in a file; run again, only the missing runs."""
     from rl_training.cli.display.progress import shown
     from rl_training.experiment import find_cells, make_cells, read_sweep, run_sweep
 
@@ -52,13 +51,13 @@ def sweep(
     if dry_run:
         _show_cost(spec, find_cells(make_cells(spec, folder), folder), count, ray, quiet=quiet, as_json=as_json)
         return
-    with shown(quiet=quiet, as_json=as_json, rest=MISSING) as display:
+    with shown(quiet=quiet, as_json=as_json) as display:
         results = run_sweep(spec, folder, workers=count, ray=ray, watcher=display)
     _report(results, folder, quiet=quiet, as_json=as_json)
 
 
 def _report(results: Sequence[CellResult], out: Path, *, quiet: bool, as_json: bool) -> None:
-    """What came of the runs: where the report is, or what failed."""
+    """Print the outcome of the runs: where the report is, or which runs failed."""
     from rl_training.cli.display.progress import tell_interrupt
 
     failed = [each for each in results if each.progress.status == "failed"]
@@ -74,13 +73,13 @@ def _report(results: Sequence[CellResult], out: Path, *, quiet: bool, as_json: b
         more = [f"and {len(failed) - SHOWN_ERRORS} more: see {out / 'sweep.json'}"] * (len(failed) > SHOWN_ERRORS)
         raise UserError("\n".join([f"{len(failed)} of {len(results)} runs failed", *shown, *more]))
     if any(each.progress.status == "interrupted" for each in results):
-        tell_interrupt(MISSING)
+        tell_interrupt()
 
 
 def _show_cost(
     spec: SweepSpec, cells: Sequence[Cell], workers: int, ray: str | None, *, quiet: bool, as_json: bool
 ) -> None:
-    """Print every run, what is left of it to do, and what that takes."""
+    """Print the remaining steps and the estimated time of every run."""
     from rl_training.cli.display.console import working
     from rl_training.experiment import count_workers, estimate_costs, total_seconds
 
@@ -91,14 +90,13 @@ def _show_cost(
     if as_json:
         print_json({"cells": [cost.to_plain() for cost in costs], "workers": count, "seconds": seconds})
         return
-    print_table(("run", "status", "steps", "per second", "minutes"), [_cost_row(cost) for cost in costs])
+    rows = []
+    for cost in costs:
+        speed = "" if cost.steps_per_second is None else number_text(cost.steps_per_second)
+        rows.append((cost.cell.name, cost.status, str(cost.steps), speed, f"{cost.seconds / 60:.1f}"))
+    print_table(("run", "status", "steps", "per second", "minutes"), rows)
     time = f"about {duration_text(seconds)} with {plural(count, 'worker')}"
     print(f"{len(cells)} runs; {time}, by speeds measured on this machine")
-
-
-def _cost_row(cost: Cost) -> tuple[str, ...]:
-    speed = "" if cost.steps_per_second is None else number_text(cost.steps_per_second)
-    return cost.cell.name, cost.status, str(cost.steps), speed, f"{cost.seconds / 60:.1f}"
 
 
 def tune(
@@ -110,7 +108,7 @@ def tune(
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Search for good options, and say how sure it is that they are better than the default ones."""
+    """Search for good options, and test on fresh seeds whether they beat the defaults."""
     from rl_training.cli.display.progress import shown
     from rl_training.experiment import read_tune, run_tuning
 
@@ -118,7 +116,7 @@ def tune(
         raise UserError(f"{file!r} does not exist: expected a YAML file that says what to search")
     spec, folder = read_tune(file), Path(out or Path("tuning", Path(file).stem))
     count = worker_count(workers, threads=spec.threads)
-    with shown(quiet=quiet, as_json=as_json, rest="where it was stopped") as display:
+    with shown(quiet=quiet, as_json=as_json) as display:
         result = run_tuning(spec, folder, workers=count, ray=ray, watcher=display)
     if as_json:
         print_json({"out": str(folder), **result.to_plain()})
@@ -127,7 +125,7 @@ def tune(
 
 
 def print_search(result: TuneResult) -> None:
-    """The best options, whether they are better than the default ones, and where the files are."""
+    """Print the best options, the comparison with the defaults, and where the files are."""
     from rl_training.experiment import options_text
 
     counts = ", ".join(f"{count} {name}" for name, count in result.trials.items() if count)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -64,7 +64,7 @@ def train(
     run_name: Annotated[str | None, typer.Option(help="Name of the run directory.")] = None,
     resume_: Annotated[
         str | None,
-        typer.Option("--resume", metavar="auto", help="auto: go on with the run of this name, if there is one."),
+        typer.Option("--resume", metavar="auto", help="auto: resume the run of this name, if there is one."),
     ] = None,
     set_: SetOption = None,
     from_: Annotated[
@@ -104,13 +104,13 @@ def train(
         bound = read_options(config, overrides=overrides)
     else:
         raise ConfigError("--config is required: a path, a packaged name, or an algorithm; see `rl-training list`")
-    goes_on = _goes_on(resume_, bound)
-    if seeds is None:
-        if workers != "1":
-            raise ConfigError("--workers goes with --seeds")
-        _train_one(bound, goes_on=goes_on, quiet=quiet, as_json=as_json)
-    else:
+    train_run = _start(resume_, bound)
+    if seeds is not None:
         _train_seeds(bound, parse_seeds(seeds), workers, quiet=quiet, as_json=as_json)
+        return
+    if workers != "1":
+        raise ConfigError("--workers goes with --seeds")
+    _print_result(train_run(bound, callbacks=_progress(quiet=quiet, as_json=as_json)), as_json=as_json)
 
 
 def resume(
@@ -121,7 +121,7 @@ def resume(
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Continue a run that was stopped, killed or interrupted; of a folder, the newest that has not ended."""
+    """Continue a run that was stopped, killed or interrupted; in a folder, the newest unfinished one."""
     from rl_training.config import parse_overrides
     from rl_training.runtime import resume as resume_run
     from rl_training.storage import find_unfinished
@@ -130,12 +130,11 @@ def resume(
     path = find_unfinished([run])
     if str(path) != run:
         print(f"resuming {path}", file=sys.stderr)
-    callbacks = _progress(quiet=quiet, as_json=as_json)
-    _report_result(resume_run(path, callbacks=callbacks, **overrides), as_json=as_json)
+    _print_result(resume_run(path, callbacks=_progress(quiet=quiet, as_json=as_json), **overrides), as_json=as_json)
 
 
 def name_data(data: str | None) -> list[str]:
-    """The overrides that put a file, or the id of a Minari dataset, in place of the data that a configuration names."""
+    """Overrides that replace the data of a configuration by a file or a Minari dataset."""
     if data is None:
         return []
     is_file = bool(Path(data).suffix) or "*" in data or Path(data).exists()
@@ -144,22 +143,17 @@ def name_data(data: str | None) -> list[str]:
     return [f"algo_kwargs.{name}={json.dumps(value)}" for name, value in named.items()]
 
 
-def _goes_on(resume: str | None, config: BoundConfig) -> bool:
-    """Whether the run is to be gone on with if there is one of its name."""
-    if resume not in (None, "auto"):
-        raise ConfigError(f"--resume expects auto, got {resume!r}; rl-training resume goes on with a run by its path")
-    if resume == "auto" and config[0].run_name is None:
-        raise ConfigError("--resume auto needs --run-name: the run to go on with is found by its name")
-    return resume == "auto"
+def _start(resume: str | None, config: BoundConfig) -> Callable[..., TrainResult]:
+    """The function that starts a run, or with `--resume auto` resumes the run of the same name if there is one."""
+    from rl_training.runtime import train, train_or_resume
 
-
-def _train_one(config: BoundConfig, *, goes_on: bool, quiet: bool, as_json: bool) -> None:
-    from rl_training.runtime import train as start
-    from rl_training.runtime import train_or_resume
-
-    train_run = train_or_resume if goes_on else start
-    callbacks = _progress(quiet=quiet, as_json=as_json)
-    _report_result(train_run(config, callbacks=callbacks), as_json=as_json)
+    if resume is None:
+        return train
+    if resume != "auto":
+        raise ConfigError(f"--resume expects auto, got {resume!r}; rl-training resume continues a run by its path")
+    if config[0].run_name is None:
+        raise ConfigError("--resume auto needs --run-name: the run to resume is found by its name")
+    return train_or_resume
 
 
 def _train_seeds(config: BoundConfig, seeds: list[int], workers: str, *, quiet: bool, as_json: bool) -> None:
@@ -194,7 +188,7 @@ def _train_seeds(config: BoundConfig, seeds: list[int], workers: str, *, quiet: 
 
 
 def _report_interrupt(told: Mapping[int, SeedProgress | None]) -> NoReturn:
-    """Say how to go on with each seed, and end as an interrupted command does."""
+    """Print how to resume each seed, and end as an interrupted command does."""
     for seed, progress in told.items():
         if progress is None:
             print(f"seed {seed} was not started", file=sys.stderr)
@@ -205,8 +199,8 @@ def _report_interrupt(told: Mapping[int, SeedProgress | None]) -> NoReturn:
     raise typer.Exit(INTERRUPTED)
 
 
-def _report_result(result: TrainResult, *, as_json: bool) -> None:
-    """The outcome of a run: the policy's score, the data's, and where the files are."""
+def _print_result(result: TrainResult, *, as_json: bool) -> None:
+    """Print the result of a run: scores of policy and data, and where the files are."""
     if as_json:
         paths = {"run_dir": str(result.run_dir), "checkpoint": str(result.checkpoint_path)}
         print_json({**paths, **result.to_plain()})
@@ -231,7 +225,7 @@ def fetch(
     out: Annotated[Path, typer.Option(help="Folder in which the run directory is made.")] = Path("runs"),
     as_json: JsonOption = False,
 ) -> None:
-    """Make the directory of an uploaded run again, on this machine; resume goes on with it."""
+    """Download an uploaded run into a run directory on this machine, which `resume` continues."""
     from rl_training.storage import fetch_run
 
     run = fetch_run(url, out)
@@ -239,4 +233,4 @@ def fetch(
         print_json({"run_dir": str(run)})
     else:
         print(run)
-        print(f"go on with: {resume_command(run)}")
+        print(f"resume with: {resume_command(run)}")

@@ -1,4 +1,4 @@
-"""Compiled gradients: whether they can be had, when they pay, and where they are kept."""
+"""Compiled gradients: their requirements, when they pay, and where they are kept."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import torch
 
-from rl_training.compilation.kernels import passes as loops
+from rl_training.compilation import kernels
 from rl_training.core.batches import Batch
 from rl_training.core.errors import ConfigError
 from rl_training.models import Precision
@@ -99,13 +99,13 @@ def _is_private(folder: Path) -> bool:
 
 
 def _remove_cut_libraries(folder: Path) -> None:
-    """Delete what a killed linker has left: loading half a library ends the process without a word."""
+    """Delete half-written libraries that a killed linker left: loading one ends the process without a message."""
     from torch.utils._filelock import FileLock
 
     for library in folder.glob("*/*.so"):
         lock = folder / "locks" / f"{library.name.partition('.')[0]}.lock"
         with suppress(OSError), FileLock(str(lock)).acquire(timeout=0):
-            # Under the lock, nobody else is about to finish it.
+            # Under the lock, no other process is about to finish it.
             if _is_cut(library):
                 library.unlink()
 
@@ -136,11 +136,11 @@ def _to_machine_code(graph: Any, inputs: Any) -> Any:
         "fallback_random": True,
         # Kernels called from C++ instead of Python: 5 % of an update.
         "cpp_wrapper": True,
-        **loops.compiler_options(),
+        **kernels.compiler_options(),
     }
     # torch's key has its version, the graph, shapes, types and threads, but not the processor's vector instructions.
     settings: Any = torch.compiler.config
-    with settings.patch(cache_key_tag=str(pick_vec_isa())), loops.decompositions(graph.graph):
+    with settings.patch(cache_key_tag=str(pick_vec_isa())), kernels.decompositions(graph.graph):
         return compile_fx(graph, inputs, config_patches=options)
 
 
@@ -168,7 +168,7 @@ def compiled_from(option: CompileOption, updates: int) -> int | None:
     """The number of the first compiled update in a run of `updates` updates; None if none is compiled.
 
     It depends on options alone, never on how long something takes: equal seeds give equal results on any machine.
-    Warns where a run that earns compilation cannot have it. Whether the compiler works is found out when it is used.
+    Warns where a run that earns compilation cannot have it. A compiler that does not work shows when it is used.
     """
     if option == "always":
         if (obstacle := _obstacle()) is not None:
@@ -183,7 +183,7 @@ def compiled_from(option: CompileOption, updates: int) -> int | None:
 
 
 def can_compile(wanted: bool) -> bool:
-    """Whether what is wanted is possible; says so where it is not, or not well."""
+    """Whether compilation is wanted and possible; warns where it is not possible, or not fast."""
     if not wanted:
         return False
     obstacle = _obstacle()
@@ -200,14 +200,14 @@ def can_compile(wanted: bool) -> bool:
 
 
 def _finds_vector_instructions() -> bool:
-    """Whether the compiler can use what the processor has; it finds out by compiling a small program."""
+    """Whether the compiler can use the processor's vector instructions; it compiles a small program to find out."""
     from torch._inductor.cpu_vec_isa import pick_vec_isa
 
     return bool(pick_vec_isa())
 
 
 def _obstacle() -> str | None:
-    """Why nothing can be compiled."""
+    """The reason why nothing can be compiled; None if there is none."""
     if (lack := missing_for_compiling()) is not None:
         return lack
     try:
@@ -222,7 +222,7 @@ def _obstacle() -> str | None:
 
 
 def missing_for_compiling() -> str | None:
-    """What compiling needs and is not there; whether the compiler works takes seconds to find out, and is not tried."""
+    """The first missing requirement of compilation; trying the compiler would take seconds, and is left out."""
     if find_compiler() is None:
         return f"no C++ compiler found (looked for {', '.join(_compilers())})"
     traces_gradients = hasattr(torch._dynamo.config, "trace_autograd_ops")

@@ -1,1 +1,1 @@
-"""What every other part needs: options, spaces, batches, errors, files, seeds, signals, statistics."""
+"""The library of all districts: options, spaces, batches, errors, files, seeds, signals, statistics."""

@@ -1,13 +1,13 @@
-"""What an algorithm reads: single transitions, windows of them, or the rollout that was collected last."""
+"""Batches: their columns, and what an algorithm reads: single transitions, windows of them, or the last rollout."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
+import torch
+from torch import Tensor
 
 TRANSITION = ("obs", "actions", "rewards", "next_obs", "dones")
 
@@ -19,7 +19,7 @@ class Reading:
 
     @property
     def bootstraps(self) -> bool:
-        """Whether rewards are added to a value of what came next, so that several steps can be summed."""
+        """Whether rewards are added to the value of the next state, so that several steps can be summed."""
         return "rewards" in self.fields
 
     @property
@@ -63,11 +63,29 @@ class Rollout(Reading):
     bootstraps = reads_returns = needs_episodes = False
 
 
-Batch: TypeAlias = "dict[str, Tensor]"
+@dataclass(frozen=True)
+class Column:
+    """Shape and type of one column of rows: such as float32 vectors, int64 actions, uint8 images."""
+
+    shape: tuple[int, ...] = ()
+    dtype: Literal["float32", "int64", "int32", "uint8"] = "float32"
+
+    @property
+    def size(self) -> int:
+        """Numbers in one row."""
+        return math.prod(self.shape)
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The type as torch names it."""
+        found: torch.dtype = getattr(torch, self.dtype)
+        return found
+
+
+Batch: TypeAlias = dict[str, Tensor]
 """Tensors of equal length under the keys obs, actions, rewards, next_obs, dones and an algorithm's extra needs."""
 
-
-Metrics: TypeAlias = "dict[str, Tensor]"
+Metrics: TypeAlias = dict[str, Tensor]
 """Named 0-d tensors."""
 
 
@@ -76,7 +94,7 @@ class Acted(NamedTuple):
 
     actions: Tensor
     """Actions in the environment's units."""
-    drawn: Tensor
+    raw_actions: Tensor
     """The actions as the networks gave them, neither clipped nor scaled: a replay buffer stores these."""
     extras: Batch
     """Columns that are stored beside the transition, such as log-probabilities."""

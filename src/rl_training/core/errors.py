@@ -1,4 +1,4 @@
-"""Names for the plain values that travel between the parts of the package, and its errors."""
+"""The errors of the package, hints at the nearest name, and two limits."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ LARGEST_BATCH = 10**7
 
 
 class UserError(Exception):
-    """An error that the user can mend: the command line prints its text and ends with status 2."""
+    """An error that the user can correct: the command line prints its text and ends with status 2."""
 
     trace: str = ""
-    """The traceback of code of the user's own that failed, for a log."""
+    """The traceback of the user's code that failed, for a log."""
     remarks: tuple[str, ...] = ()
-    """What became known after the error: where the log is, how to go on."""
+    """Facts that became known after the error: where the log is, how to continue."""
 
     def __str__(self) -> str:
         return "; ".join([super().__str__(), *self.remarks])
@@ -46,7 +46,7 @@ class CheckpointError(UserError, ValueError):
 
 
 class DamagedError(CheckpointError):
-    """A checkpoint, or a file that it needs, that is missing or not what was written."""
+    """A checkpoint, or a file that it needs, that is missing or altered."""
 
 
 class StorageError(UserError, OSError):
@@ -54,15 +54,15 @@ class StorageError(UserError, OSError):
 
 
 class TrainingError(UserError, RuntimeError):
-    """Training that cannot go on, such as a loss that is no longer a number."""
+    """Training that cannot continue, such as a loss that is no longer a number."""
 
 
 class DivergedError(TrainingError):
-    """Training whose networks, and not its data or its environment, give something other than finite numbers."""
+    """Training whose networks, and not its data or its environment, give numbers that are not finite."""
 
 
 class UserCodeError(UserError, RuntimeError):
-    """Code of the user's own that failed, or gave what it must not give: an environment, a callback."""
+    """The user's code failed or returned an invalid result: an environment, a callback."""
 
     def __init__(self, message: object, trace: str = "") -> None:
         super().__init__(str(message))

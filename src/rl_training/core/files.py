@@ -124,7 +124,7 @@ def _sync(path: Path) -> None:
 
 
 def refuse_what_is_no_file(path: Path) -> None:
-    """Say what is at the path of a dataset, or what lies beside it, if it is no file."""
+    """Refuse a dataset path that is no file, with a hint at files beside it."""
     if path.is_file():
         return
     if path.is_dir():

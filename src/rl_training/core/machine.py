@@ -1,4 +1,4 @@
-"""What a process may use of a machine: cores, threads, memory, device."""
+"""The share of a machine that a process may use: cores, threads, memory, device."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def check_memory(path: Path, needed: int, *, error: type[UserError] = DatasetError, hint: str = "") -> None:
-    """Refuse to read what does not fit into memory, or is far larger than the file that claims to hold it.
+    """Refuse to read data that does not fit into memory, or is far larger than the file that claims to hold it.
 
-    A limit that the user has set takes the place of both. `hint` says what else one can do about data that is large.
+    A limit that the user has set takes the place of both. `hint` is an alternative for large data.
     """
     limit, size = _stated_limit(), path.stat().st_size
     if limit is not None:
@@ -75,7 +75,7 @@ def _free_on_machine() -> int | None:
 
 
 def _free_in_container() -> int | None:
-    """What the control groups leave; a process that takes more is killed, without an error."""
+    """The memory that control groups leave; a process that takes more is killed, without an error."""
     found = [free for free in map(_free_in_group, control_groups("memory", CONTROL_GROUP)) if free is not None]
     return min(found, default=None)
 
@@ -94,7 +94,7 @@ def _free_in_group(group: Path) -> int | None:
 
 
 def _free_for_process() -> int | None:
-    """What `ulimit -v` leaves."""
+    """The memory that `ulimit -v` leaves."""
     try:
         resource = importlib.import_module("resource")
         limit = int(resource.getrlimit(resource.RLIMIT_AS)[0])
@@ -147,7 +147,7 @@ def one_thread() -> Iterator[None]:
 
 
 def default_device(name: str) -> torch.device:
-    """The device that a config's word stands for."""
+    """The device that a name in a config stands for."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
@@ -203,7 +203,7 @@ class Cores:
 
     @property
     def available(self) -> int:
-        """How many threads can work at a time.
+        """The number of threads that can work at a time.
 
         Rounded down: with a quota of 1.5, two threads are both stopped for a quarter of the time, and one never is.
         """
@@ -212,12 +212,12 @@ class Cores:
 
 
 def available_cores() -> int:
-    """How many cores this process may use, at least one."""
+    """The number of cores that this process may use, at least one."""
     return read_cores().available
 
 
 def read_cores(root: Path = CONTROL_GROUP, membership: Path = MEMBERSHIP) -> Cores:
-    """What the system says about cores; the files of control groups are read from `root` and `membership`."""
+    """The cores by the system's own account; the files of control groups are read from `root` and `membership`."""
     machine = os.cpu_count() or 1
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else machine
     groups = control_groups("cpu", root, membership)

@@ -1,4 +1,4 @@
-"""Option groups: typed, bounded records that say all that is wrong with their values at once."""
+"""Option groups: typed, bounded records that report all problems with their values at once."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _problems(error: ValidationError, group: type) -> dict[str, str]:
 
 
 def _path(item: Mapping[str, Any]) -> list[str]:
-    """Where in the options a problem is; pydantic's own words, which are no names, are left out."""
+    """The place of a problem in the options; pydantic's own words, which are no names, are left out."""
     return [str(part) for part in item["loc"] if not isinstance(part, str) or part.isidentifier()]
 
 
@@ -107,8 +107,8 @@ def _problem(item: Mapping[str, Any], group: type, others: Sequence[Mapping[str,
     if kind == "too_short":
         return f"{name} must not be empty"
     expected = " or ".join(dict.fromkeys(_expectation(each, group) for each in (item, *others)))
-    choices = [choice for each in (item, *others) for choice in _choices(each)]
-    return f"{name} must be {expected}, got {got!r}{nearest(str(got), choices)}"
+    literals = [literal for each in (item, *others) for literal in _literals(each)]
+    return f"{name} must be {expected}, got {got!r}{nearest(str(got), literals)}"
 
 
 def _expectation(item: Mapping[str, Any], group: Any) -> str:
@@ -116,14 +116,14 @@ def _expectation(item: Mapping[str, Any], group: Any) -> str:
     if kind in _RELATIONS:
         return f"{_RELATIONS[kind]} {next(iter(context.values())):g}"
     if kind == "literal_error":
-        choices = str(context["expected"])
-        return f"one of {choices}" if " or " in choices else choices
+        literals = str(context["expected"])
+        return f"one of {literals}" if " or " in literals else literals
     if kind == "string_pattern_mismatch":
         return str(group.__pydantic_fields__[item["loc"][0]].description)
     return _KINDS.get(kind.split("_")[0]) or item["msg"].removeprefix("Input should be ").lower()
 
 
-def _choices(item: Mapping[str, Any]) -> list[str]:
+def _literals(item: Mapping[str, Any]) -> list[str]:
     return re.findall(r"'([^']*)'", item["ctx"]["expected"]) if item["type"] == "literal_error" else []
 
 
@@ -136,7 +136,7 @@ def _names(group: Any, path: Sequence[str]) -> list[str]:
 
 
 MODES = ("offline", "online", "offline_to_online")
-"""Where the transitions of a run come from."""
+"""The sources of a run's transitions."""
 
 
 def option(
@@ -151,7 +151,7 @@ def option(
     off_policy: bool | None = None,
     **bounds: Any,
 ) -> Any:
-    """A field of an option group, with what the option means beyond its value.
+    """A field of an option group, with facts about the option beyond its value.
 
     `modes`: where it has a meaning; without them, where its group has one (`modes` of the class), else everywhere.
     `resume`: it cannot change when a run is resumed, or a run that acts is. `agree`: a run that begins with a
@@ -166,7 +166,7 @@ def option(
 
 
 def options_with(fact: str, *groups: type[Any]) -> dict[str, Any]:
-    """The options of some groups whose fields state a fact, and what they say."""
+    """The options of some groups whose fields state a fact, with its value."""
     options = [field for group in groups for field in fields(group)]
     stated = {field.name: getattr(field.default, "json_schema_extra", None) or {} for field in options}
     return {name: facts[fact] for name, facts in stated.items() if fact in facts}
@@ -190,7 +190,7 @@ def bind(
 ) -> tuple[Any, ...]:
     """Share one flat mapping out over several option groups by field name; collect every problem before raising.
 
-    `hints` are options that belong elsewhere, each with the words that say where.
+    `hints` are options that belong elsewhere, each with the words for that place.
     """
     homes = {field.name: group for group in groups for field in fields(group)}
     problems = [f"unknown option {key!r}{nearest(str(key), homes, hints)}" for key in values if key not in homes]

@@ -81,7 +81,7 @@ def returns_to_go(
     """The discounted sum of rewards from each row to its episode's end, for rows in episode order.
 
     `ends` is true on last rows, the last of all among them. `tails` are rewards that came after these, NaN where there
-    is none. An episode all of whose rewards equal `failure_reward` counts as if it went on like that for ever.
+    is none. An episode all of whose rewards equal `failure_reward` counts as if it continued like that for ever.
     """
     returns = backward_recursion(rewards, gamma, ends, None if tails is None else gamma * tails.nan_to_num())
     if failure_reward is None:
@@ -117,10 +117,10 @@ def generalized_advantages(
     next_values = state_values.roll(-1)
     next_values[ends] = final_values
     next_values *= 1 - rows["dones"]
-    goes_on = torch.ones_like(state_values)
-    goes_on[ends] = 0
-    terms = rows["rewards"] + gamma * (1 - td_lambda * goes_on) * next_values
-    returns = backward_recursion(terms, gamma * td_lambda, goes_on == 0)
+    continues = torch.ones_like(state_values)
+    continues[ends] = 0
+    terms = rows["rewards"] + gamma * (1 - td_lambda * continues) * next_values
+    returns = backward_recursion(terms, gamma * td_lambda, continues == 0)
     return {"lambda_returns": returns, "advantages": returns - state_values}
 
 

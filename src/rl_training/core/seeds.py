@@ -41,7 +41,7 @@ def is_number(text: str) -> bool:
 
 @contextmanager
 def forked(seed: int, device: torch.device | str = "cpu") -> Iterator[None]:
-    """Seed what computing on a device draws from; after the block it is as it was before.
+    """Seed the generators of a device; after the block they are as they were before.
 
     `torch.manual_seed` seeds every device, and `torch.random.fork_rng` restores only those it is told of. Here the
     processor's generator and the device's own are seeded and restored, and no other is touched.

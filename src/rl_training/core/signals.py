@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 SUPERVISING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
-"""What supervisors and closed terminals send. Often all processes of a job get it, and some get it twice."""
+"""Signals of supervisors and closed terminals. Often all processes of a job get them, and some get them twice."""
 ENDING = (signal.SIGINT, *SUPERVISING)
 
 
@@ -44,7 +44,7 @@ def answered(numbers: Iterable[int], answer: Callable[[int, object], None]) -> I
 
 @contextmanager
 def raised() -> Iterator[list[int]]:
-    """Let what supervisors send raise `Interrupted`, once; the number of the signal is then in the list."""
+    """Let signals of supervisors raise `Interrupted`, once; the number of the signal is then in the list."""
     received: list[int] = []
 
     def answer(number: int, _frame: object) -> None:

@@ -1,8 +1,7 @@
-"""What an observation and an action are: kinds, bounds, masks, and how native units become what networks see."""
+"""Observations and actions: kinds, bounds, masks, and the conversion of native units to what networks see."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
@@ -13,13 +12,13 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from typing_extensions import Self
 
-from rl_training.core.batches import Metrics
+from rl_training.core.batches import Column, Metrics
 from rl_training.core.errors import ConfigError, DatasetError, nearest
 
 __all__ = ["MASK", "ActionKind", "ActionSpace", "BoxActions", "Column", "DiscreteActions", "SpaceSpec"]
 
 MASK = "valid_actions"
-"""The part of an observation, always the first, that is 1 for every choice that is possible and 0 for the others."""
+"""The action mask, always the first part of an observation: 1 for every valid action, 0 for the others."""
 
 MASK_NAMES = dict.fromkeys(("action_mask", "action_masks"), MASK)
 """Other names of that part."""
@@ -27,7 +26,7 @@ MASK_NAMES = dict.fromkeys(("action_mask", "action_masks"), MASK)
 
 @dataclass(frozen=True)
 class SpaceSpec:
-    """What an algorithm needs to know about an environment; stored in checkpoints, so predict needs no environment."""
+    """Observations and actions of a task; stored in checkpoints, so that predicting needs no environment."""
 
     obs: Mapping[str, Column]
     """The parts of an observation in the order in which networks see them; one called `obs` where it is no mapping."""
@@ -45,25 +44,30 @@ class SpaceSpec:
 
     @property
     def is_masked(self) -> bool:
-        """Whether an observation begins with a mask of the choices that are possible."""
+        """Whether an observation begins with an action mask."""
         return MASK in self.obs
 
     def with_mask(self) -> Self:
-        """The same spaces with a mask of choices before the observation."""
+        """The same spaces with an action mask before the observation."""
         return replace(self, obs={MASK: Column((self.action_dim,)), **self.obs})
 
     def mask_of(self, obs: Tensor) -> Tensor | None:
-        """The masks (B, choices) that observations begin with; None where they have none."""
-        return obs[:, : self.action_dim] if self.is_masked else None
+        """The action masks (B, actions) that observations begin with; None where they have none."""
+        return obs[:, : self.mask_dim] if self.is_masked else None
+
+    @property
+    def mask_dim(self) -> int:
+        """Length of the mask with which an observation begins; 0 without one."""
+        return self.action_dim if self.is_masked else 0
 
     @property
     def feature_dim(self) -> int:
         """Length of an observation without its mask."""
-        return self.obs_dim - self.action_dim if self.is_masked else self.obs_dim
+        return self.obs_dim - self.mask_dim
 
     @property
     def action_dim(self) -> int:
-        """Dimensions of an action, or how many choices there are."""
+        """Dimensions of a continuous action, or number of discrete actions."""
         return self.action.size
 
     def check_env(self, env: SpaceSpec, env_id: str) -> str | None:
@@ -71,15 +75,15 @@ class SpaceSpec:
 
         Observations must have the same parts of the same shapes; a policy that was trained on vectors alone takes any
         parts that make up as many numbers. Actions must be of the same kind and size. Bounds may differ, and an
-        environment may have more choices: actions keep their units.
+        environment may have more discrete actions: actions keep their units.
         """
         problems = []
         parts, others = list(self.obs.items()), list(env.obs.items())
         if self.is_masked and not env.is_masked:
             hint = "give it a method action_masks()"
-            problems.append(f"the policy chooses among valid_actions, and {env_id} does not say which they are: {hint}")
+            problems.append(f"the policy needs action masks, and {env_id} provides none: {hint}")
         elif env.is_masked and not self.is_masked:
-            problems.append(f"{env_id} says which actions are possible, and the policy was trained without masks")
+            problems.append(f"{env_id} provides action masks, and the policy was trained without them")
         elif parts != others and (self.obs_dim != env.obs_dim or "obs" not in (*self.obs, *env.obs)):
             problems.append(f"the policy was trained for {self.describe_obs()}, {env_id} has {env.describe_obs()}")
         actions = f"the policy was trained for {self.action.describe()}, {env_id} has {env.action.describe()}"
@@ -96,8 +100,8 @@ class SpaceSpec:
             return numbers
         return f"{numbers} ({', '.join(f'{name} {part.size}' for name, part in self.obs.items())})"
 
-    def flatten(self, obs: ArrayLike | Mapping[str, ArrayLike]) -> NDArray[np.float32]:
-        """One observation or a batch, as the environment gives it, as vectors: (obs_dim,) or (batch, obs_dim)."""
+    def encode(self, obs: ArrayLike | Mapping[str, ArrayLike]) -> NDArray[np.float32]:
+        """One native observation or a batch as networks see it: (obs_dim,) or (batch, obs_dim)."""
         if isinstance(obs, Mapping):
             obs = {MASK_NAMES.get(name, name): value for name, value in obs.items()}
             missing = [name for name in self.obs if name not in obs]
@@ -112,22 +116,15 @@ class SpaceSpec:
             obs = np.concatenate(parts, axis=-1)
         rows, width = np.asarray(obs, dtype=np.float32), self.obs_dim
         if rows.ndim not in (1, 2) or rows.shape[-1] != width:
-            got = f"obs must have shape ({width},) or (batch, {width}), got {rows.shape}"
             is_unmasked = self.is_masked and rows.shape[-1:] == (self.feature_dim,)
-            raise ConfigError(
-                got
-                + (
-                    ": the policy also needs to know which actions are possible, as valid_actions"
-                    if is_unmasked
-                    else ""
-                )
-            )
+            hint = ": the policy also needs to know which actions are valid, as valid_actions" if is_unmasked else ""
+            raise ConfigError(f"obs must have shape ({width},) or (batch, {width}), got {rows.shape}{hint}")
         if self.is_masked:
-            _check_masks(np.atleast_2d(rows)[:, : self.action_dim])
+            _check_masks(np.atleast_2d(rows)[:, : self.mask_dim])
         return rows
 
     def with_valid(self, obs: ArrayLike | Mapping[str, ArrayLike], valid: ArrayLike) -> Mapping[str, ArrayLike]:
-        """Observations with the masks of choices that go with them; a policy without masks takes none."""
+        """Observations with their action masks; a policy without masks takes none."""
         if not self.is_masked:
             raise ConfigError("the policy was trained without valid_actions, and cannot heed them: leave them out")
         rows = np.shape(next(iter(obs.values())) if isinstance(obs, Mapping) else obs)[:-1]
@@ -157,42 +154,23 @@ class SpaceSpec:
 
 
 def _check_masks(masks: NDArray[np.float32]) -> None:
-    """Refuse masks (B, choices) that are not 0 and 1, or leave no choice."""
+    """Refuse action masks (B, actions) that are not 0 and 1, or mark no action as valid."""
     wrong = ~np.isin(masks, (0, 1)).all(axis=1)
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
         raise ConfigError(f"valid_actions must be 0 or 1, got {masks[row].tolist()} in row {row}")
     none = np.flatnonzero(~masks.any(axis=1))
     if len(none):
-        raise ConfigError(f"valid_actions leave no choice in {len(none)} rows; the first is row {none[0]}")
+        raise ConfigError(f"valid_actions marks no action as valid in {len(none)} rows (first: row {none[0]})")
 
 
 TOLERANCE = 1e-5
-"""How far outside its bounds a logged action may be, relative to their distance, and still count as rounding."""
+"""Excess of a logged action over its bounds, relative to their distance, that still counts as rounding."""
 
 ROWS_CHECKED = 1 << 16
 """Rows checked at a time, which bounds the memory that a check takes beside the data."""
 
 ActionKind: TypeAlias = Literal["continuous", "discrete"]
-
-
-@dataclass(frozen=True)
-class Column:
-    """Shape and type of one column of rows: such as float32 vectors, int64 choices, uint8 images."""
-
-    shape: tuple[int, ...] = ()
-    dtype: Literal["float32", "int64", "int32", "uint8"] = "float32"
-
-    @property
-    def size(self) -> int:
-        """Numbers in one row."""
-        return math.prod(self.shape)
-
-    @property
-    def torch_dtype(self) -> torch.dtype:
-        """The type as torch names it."""
-        found: torch.dtype = getattr(torch, self.dtype)
-        return found
 
 
 @dataclass(frozen=True)
@@ -203,7 +181,7 @@ class BoxActions:
     high: tuple[float, ...]
     kind = "continuous"
     kept = "actions keep their units, and are clipped to its bounds"
-    """What becomes of the actions of a policy for other bounds."""
+    """For messages: the treatment of a policy's actions under other bounds."""
 
     @classmethod
     def between(cls, low: ArrayLike, high: ArrayLike, size: int) -> Self:
@@ -266,28 +244,24 @@ class BoxActions:
         """Refuse logged actions outside the bounds; `origin` names their source, `ignored` rows may hold anything."""
         low, high = native.new_tensor(self.low), native.new_tensor(self.high)
         slack = TOLERANCE * (high - low)
-        count, first = 0, (0, 0)
-        for start in range(0, len(native), ROWS_CHECKED):
-            part = native[start : start + ROWS_CHECKED]
-            outside = (part < low - slack) | (part > high + slack)
-            if ignored is not None:
-                outside &= ~ignored[start : start + ROWS_CHECKED, None]
-            found = int(outside.any(1).sum())
-            if found and not count:
-                row, column = outside.nonzero()[0].tolist()
-                first = (start + row, column)
-            count += found
-        if not count:
-            return
-        row, column = first
-        raise DatasetError(
-            f"{count} rows have {name} outside the bounds of {origin}: row {row}, column {column} "
-            f"is {float(native[row, column]):g}, expected [{self.low[column]:g}, {self.high[column]:g}]; "
-            "set clip_actions: true to clip them"
-        )
+
+        def beyond(rows: Tensor) -> Tensor:
+            return (rows < low - slack) | (rows > high + slack)
+
+        outside = torch.cat([beyond(part).any(-1) for part in torch.split(native, ROWS_CHECKED)])
+        if ignored is not None:
+            outside &= ~ignored
+        if bool(outside.any()):
+            row = int(outside.nonzero()[0])
+            column = int(beyond(native[row]).nonzero()[0])
+            raise DatasetError(
+                f"{int(outside.sum())} rows have {name} outside the bounds of {origin}: row {row}, column {column} "
+                f"is {float(native[row, column]):g}, expected [{self.low[column]:g}, {self.high[column]:g}]; "
+                "set clip_actions: true to clip them"
+            )
 
     def compare(self, actions: Tensor, logged: Tensor) -> Metrics:
-        """How far a policy's actions are from logged ones."""
+        """The mean squared error of a policy's actions against logged ones."""
         return {"action_mse": (actions - logged).square().mean()}
 
     def to_plain(self) -> dict[str, Any]:
@@ -312,19 +286,19 @@ class BoxActions:
 
 @dataclass(frozen=True)
 class DiscreteActions:
-    """One of several choices. Networks number them from 0, the environment from `start`."""
+    """Discrete actions. Networks number them from 0, the environment from `start`."""
 
     count: int
     start: int = 0
     parts: tuple[int, ...] = ()
-    """Where a choice stands for several at once (MultiDiscrete), how many choices each of these has."""
+    """Sizes of the parts of an action that stands for several at once (MultiDiscrete)."""
     kind = "discrete"
     kept = "actions keep their numbers"
-    """What becomes of the actions of a policy for fewer choices."""
+    """For messages: the treatment of a policy's actions where there are more of them."""
 
     @property
     def size(self) -> int:
-        """How many choices there are."""
+        """Number of actions."""
         return self.count
 
     @property
@@ -333,23 +307,23 @@ class DiscreteActions:
         return Column((), "int64")
 
     def encode(self, native: Tensor) -> Tensor:
-        """Choices of the environment as networks number them."""
+        """Actions as the environment numbers them, numbered as networks do."""
         return native - self.start if self.start else native
 
     def decode(self, actions: Tensor) -> Tensor:
-        """Choices of a network as the environment numbers them."""
+        """Actions of a network as the environment numbers them."""
         return actions + self.start if self.start else actions
 
     def clip(self, actions: Tensor) -> Tensor:
-        """The choices unchanged: a network cannot choose anything else."""
+        """The actions unchanged: a network has no others."""
         return actions
 
     def confine(self, native: Tensor) -> Tensor:
-        """The choices unchanged: a space that can act in another one has no choice that the other lacks."""
+        """The actions unchanged: a space that can act in another one has no action that the other lacks."""
         return native
 
     def can_act_in(self, other: ActionSpace) -> bool:
-        """Whether an environment with another space knows all of these choices, by their own numbers."""
+        """Whether an environment with another space has all of these actions, by their own numbers."""
         return (
             isinstance(other, DiscreteActions)
             and other.start <= self.start
@@ -358,11 +332,11 @@ class DiscreteActions:
         )
 
     def sample(self, count: int, valid: Tensor | None = None) -> Tensor:
-        """Uniform choices among all, or among those whose mask (B, choices) is 1."""
+        """Uniform actions among all, or among those whose mask (B, actions) is 1."""
         return torch.randint(self.count, (count,)) if valid is None else valid.multinomial(1)[:, 0]
 
     def perturb(self, actions: Tensor, noise: float, valid: Tensor | None = None) -> Tensor:
-        """Epsilon-greedy: each choice replaced, with probability `noise`, by a uniform one that is possible."""
+        """Epsilon-greedy: each action replaced, with probability `noise`, by a uniform valid one."""
         if not noise:
             return actions
         is_random = torch.rand(actions.shape, device=actions.device) < noise
@@ -370,7 +344,7 @@ class DiscreteActions:
         return torch.where(is_random, others, actions)
 
     def check(self, native: Tensor, *, name: str, origin: str, ignored: Tensor | None = None) -> None:
-        """Refuse logged actions that are none of the choices; `ignored` rows may hold anything."""
+        """Refuse logged actions with numbers that the space does not have; `ignored` rows may hold anything."""
         outside = (native < self.start) | (native >= self.start + self.count)
         if ignored is not None:
             outside &= ~ignored
@@ -382,7 +356,7 @@ class DiscreteActions:
             )
 
     def compare(self, actions: Tensor, logged: Tensor) -> Metrics:
-        """How often a policy's choices are the logged ones."""
+        """The share of a policy's actions that equal the logged ones."""
         return {"action_agreement": (actions == logged).float().mean()}
 
     def to_plain(self) -> dict[str, Any]:
@@ -391,16 +365,16 @@ class DiscreteActions:
         return {"count": self.count, "start": self.start, **parts}
 
     def __str__(self) -> str:
-        return f"{self.count} choices" + (f" ({' x '.join(map(str, self.parts))})" if self.parts else "")
+        return f"{self.count} discrete actions" + (f" ({' x '.join(map(str, self.parts))})" if self.parts else "")
 
     def describe(self) -> str:
-        """The choices with their numbers, in words."""
+        """The actions with their numbers, in words."""
         return f"{self} from {self.start} to {self.start + self.count - 1}"
 
 
-def split_choices(choices: NDArray[Any], parts: tuple[int, ...]) -> NDArray[np.int64]:
+def split_actions(actions: NDArray[Any], parts: tuple[int, ...]) -> NDArray[np.int64]:
     """The parts (..., parts) of combinations (...), which are numbered with the last part fastest."""
-    return np.stack(np.unravel_index(choices, parts), axis=-1)
+    return np.stack(np.unravel_index(actions, parts), axis=-1)
 
 
 ActionSpace: TypeAlias = "BoxActions | DiscreteActions"

@@ -73,18 +73,6 @@ def _middle_means(rows: Numbers) -> Numbers:
 
 
 def bootstrap_interval(
-    values: Scores,
-    *,
-    statistic: Callable[[Numbers], float] = interquartile_mean,
-    confidence: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
-) -> tuple[float, float]:
-    """Percentile interval of a statistic over resampled runs; with one run it is that run."""
-    return stratified_interval([values], statistic=statistic, confidence=confidence, resamples=resamples, seed=seed)
-
-
-def stratified_interval(
     tasks: Sequence[Scores],
     *,
     statistic: Callable[[Numbers], float] = interquartile_mean,
@@ -92,7 +80,7 @@ def stratified_interval(
     resamples: int = 2000,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """Percentile interval of a statistic of all scores, where the runs of each task are resampled by themselves."""
+    """Percentile interval of a statistic of all scores; the runs of each task are resampled by themselves."""
     rng, arrays = np.random.default_rng(seed), [np.asarray(scores, dtype=np.float64) for scores in tasks]
     drawn = np.concatenate([array[_draws(rng, len(array), resamples)] for array in arrays], axis=1)
     if statistic is interquartile_mean:
@@ -104,16 +92,9 @@ def stratified_interval(
 
 
 def bootstrap_band(
-    values: Numbers, *, confidence: float = 0.95, resamples: int = 2000, seed: int = 0
-) -> tuple[Numbers, Numbers]:
-    """Percentile interval of the mean over resampled rows, for every column."""
-    return stratified_band([values], confidence=confidence, resamples=resamples, seed=seed)
-
-
-def stratified_band(
     tasks: Sequence[Numbers], *, confidence: float = 0.95, resamples: int = 2000, seed: int = 0
 ) -> tuple[Numbers, Numbers]:
-    """Percentile interval of the mean over all rows for every column, where rows of each task are resampled."""
+    """Percentile interval of the mean over all rows for every column; each task's rows are resampled alone."""
     rng, total = np.random.default_rng(seed), sum(map(len, tasks))
     # How often each run was drawn: a mean over a resample is a weighted mean over runs.
     counts = [(_draws(rng, len(rows), resamples)[:, :, None] == np.arange(len(rows))).sum(axis=1) for rows in tasks]
@@ -190,7 +171,7 @@ def _dealt_wins(first: Scores, second: Scores, rng: np.random.Generator | None) 
     return wins
 
 
-def stratified_improvement(
+def bootstrap_improvement(
     first: Sequence[Scores],
     second: Sequence[Scores],
     *,

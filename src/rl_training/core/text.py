@@ -1,15 +1,19 @@
-"""How numbers, counts, sizes, durations and lists are written for people."""
+"""Numbers, counts, sizes, durations and lists as text for people, and HTML pages from templates."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
+from importlib import resources
+from pathlib import Path
+from typing import Any
 
 NOTHING = 1e-100
 """Below it, a number is what arithmetic leaves of 0."""
 STEP_NAME = re.compile(r"(?:update|step)_(\d+)\.pt")
 """The names of numbered checkpoints, and of policy files."""
+TEMPLATES = Path(str(resources.files("rl_training"))) / "assets" / "page"
 
 
 def number_text(value: float) -> str:
@@ -70,3 +74,28 @@ def step_of_name(name: str) -> int | None:
     """The timestep in the name of a checkpoint or policy file; None where the name has another form."""
     found = STEP_NAME.fullmatch(name)
     return int(found[1]) if found else None
+
+
+def fill_template(
+    name: str,
+    values: Mapping[str, Any],
+    *,
+    filters: Mapping[str, Callable[..., Any]] | None = None,
+    helpers: Mapping[str, Any] | None = None,
+) -> str:
+    """The text of a template filled with values, which are escaped; a name without a value is an error.
+
+    `filters` and `helpers`, which are functions and constants, are known in all templates that this one includes.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    templates = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.filters.update(filters or {})
+    templates.globals.update(helpers or {})
+    return templates.get_template(name).render(values)

@@ -47,7 +47,7 @@ PLAIN = (str, bytes, int, float, type(None))
 PIECE = 1 << 24
 """Bytes read at a time."""
 BAD_CHECKSUM = "Bad CRC-32"
-"""How the message of Python's archives begins when a member does not match its checksum."""
+"""The beginning of the message when a member of an archive does not match its checksum."""
 BROKEN = (
     zipfile.BadZipFile,
     zlib.error,
@@ -59,7 +59,7 @@ BROKEN = (
     struct.error,
     MemoryError,
 )
-"""What a damaged archive may raise."""
+"""Errors that a damaged archive may raise."""
 
 
 class ForbiddenError(Exception):
@@ -166,7 +166,7 @@ class _Storages:
 
 
 class _Name:
-    """What a file names by its module; nothing is imported."""
+    """A name in a file, with its module; nothing is imported."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -211,61 +211,46 @@ class Program:
         else:
             raise ForbiddenError(f"it holds objects (instruction {name}), expected tensors and plain values")
 
-    def _pop_mark(self) -> list[Any]:
-        start = self._marks.pop()
+    def push(self, value: Any) -> None:
+        """Put a value on the stack."""
+        self._stack.append(value)
+
+    def mark(self) -> None:
+        """Remember the length of the stack."""
+        self._marks.append(len(self._stack))
+
+    def pop(self, count: int | None = None) -> list[Any]:
+        """Take the last values from the stack: so many, or all since the last mark."""
+        start = self._marks.pop() if count is None else len(self._stack) - count
         found = self._stack[start:]
         del self._stack[start:]
         return found
 
-    def _mark(self) -> None:
-        self._marks.append(len(self._stack))
-
-    def _empty_list(self) -> None:
-        self._stack.append([])
-
-    def _empty_dict(self) -> None:
-        self._stack.append({})
-
-    def _tuple(self, count: int | None = None) -> None:
-        if count is None:
-            self._stack.append(tuple(self._pop_mark()))
-        else:
-            self._stack[-count:] = [tuple(self._stack[-count:])]
-
-    def _append(self) -> None:
-        value = self._stack.pop()
-        self._container(list).append(value)
-
-    def _appends(self) -> None:
-        values = self._pop_mark()
+    def extend(self, values: list[Any]) -> None:
+        """Add values to the list on the stack."""
         self._container(list).extend(values)
 
-    def _set_item(self) -> None:
-        value, key = self._stack.pop(), self._stack.pop()
-        self._set(key, value)
-
-    def _set_items(self) -> None:
-        values = self._pop_mark()
+    def update(self, values: list[Any]) -> None:
+        """Set keys of the mapping on the stack, given as key, value, key, value."""
         for key, value in zip(values[::2], values[1::2], strict=True):
-            self._set(key, value)
-
-    def _set(self, key: Any, value: Any) -> None:
-        parts = key if isinstance(key, tuple) else (key,)
-        if not all(isinstance(part, (str, int, float, bool, type(None))) for part in parts):
-            raise ForbiddenError("a mapping has a key that is neither text nor a number")
-        self._container(dict)[key] = value
+            parts = key if isinstance(key, tuple) else (key,)
+            if not all(isinstance(part, (str, int, float, bool, type(None))) for part in parts):
+                raise ForbiddenError("a mapping has a key that is neither text nor a number")
+            self._container(dict)[key] = value
 
     def _container(self, kind: type[Any]) -> Any:
         if not isinstance(self._stack[-1], kind):
             raise ForbiddenError(f"a value is added to something that is no {kind.__name__}")
         return self._stack[-1]
 
-    def _build(self) -> None:
+    def build(self) -> None:
+        """Drop what an object would be built from."""
         # Attributes of a state dict, such as versions of modules.
         self._stack.pop()
         self._container(dict)
 
-    def _storage(self) -> None:
+    def storage(self) -> None:
+        """Replace a reference to numbers by the numbers."""
         match self._stack.pop():
             case ("storage", _Name(text=kind), str(key), str(), int(count)) if count >= 0:
                 dtype = STORAGES.get(kind.removeprefix("torch ").removesuffix("Storage"))
@@ -275,7 +260,8 @@ class Program:
             case _:
                 raise ForbiddenError("it refers to numbers in a way that torch.save does not")
 
-    def _reduce(self) -> None:
+    def reduce(self) -> None:
+        """Replace a function and its arguments by the value, for the few functions that torch.save names."""
         arguments, called = self._stack.pop(), self._stack.pop()
         name = called.text if isinstance(called, _Name) else type(called).__name__
         match name, arguments:
@@ -309,18 +295,18 @@ _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": (
 _LITERALS = {"BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE"}
 _SILENT = {"PROTO", "FRAME"}
 _STEPS: dict[str, Callable[[Program], None]] = {
-    "MARK": Program._mark,
-    "EMPTY_LIST": Program._empty_list,
-    "EMPTY_DICT": Program._empty_dict,
-    "TUPLE": Program._tuple,
-    "TUPLE1": lambda program: program._tuple(1),
-    "TUPLE2": lambda program: program._tuple(2),
-    "TUPLE3": lambda program: program._tuple(3),
-    "APPEND": Program._append,
-    "APPENDS": Program._appends,
-    "SETITEM": Program._set_item,
-    "SETITEMS": Program._set_items,
-    "BUILD": Program._build,
-    "BINPERSID": Program._storage,
-    "REDUCE": Program._reduce,
+    "MARK": Program.mark,
+    "EMPTY_LIST": lambda program: program.push([]),
+    "EMPTY_DICT": lambda program: program.push({}),
+    "TUPLE": lambda program: program.push(tuple(program.pop())),
+    "TUPLE1": lambda program: program.push(tuple(program.pop(1))),
+    "TUPLE2": lambda program: program.push(tuple(program.pop(2))),
+    "TUPLE3": lambda program: program.push(tuple(program.pop(3))),
+    "APPEND": lambda program: program.extend(program.pop(1)),
+    "APPENDS": lambda program: program.extend(program.pop()),
+    "SETITEM": lambda program: program.update(program.pop(2)),
+    "SETITEMS": lambda program: program.update(program.pop()),
+    "BUILD": Program.build,
+    "BINPERSID": Program.storage,
+    "REDUCE": Program.reduce,
 }

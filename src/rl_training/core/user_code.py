@@ -1,4 +1,4 @@
-"""Code of the user's own: modules that are imported for what they register, and classes by their import path."""
+"""The user's code: modules that are imported for what they register, and classes by their import path."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ IMPORTED: list[str] = []
 FILES: dict[str, str] = {}
 """The modules that were made of imported files, by the names of the files without their ending."""
 
-DOUBTED: dict[str, str] = {}
+DISTRUSTED: dict[str, str] = {}
 """Modules that a checkpoint from elsewhere names and the user does not, with that checkpoint."""
 
 ASK: list[Callable[[str], bool]] = []
-"""What asks whoever sits at the terminal, if someone does."""
+"""Asks the user for consent; empty without a terminal."""
 
 
-def doubt(modules: Iterable[str], origin: str) -> None:
-    """From here on, refuse to import these modules, which only `origin` names."""
-    DOUBTED.update(dict.fromkeys(modules, origin))
+def distrust(modules: Iterable[str], origin: str) -> None:
+    """Refuse to import these modules, which only `origin` names, until they are trusted."""
+    DISTRUSTED.update(dict.fromkeys(modules, origin))
 
 
 def trust(modules: Iterable[str]) -> None:
     """Allow modules that the user names, whatever else names them."""
     for module in modules:
-        DOUBTED.pop(module, None)
+        DISTRUSTED.pop(module, None)
 
 
-def check_permitted(module: str, what: str) -> None:
+def check_trust(module: str, what: str) -> None:
     """Refuse to run code that only a checkpoint from elsewhere names; `what` it is wanted for is part of the error."""
-    if module not in DOUBTED or module in sys.modules or module in FILES:
+    if module not in DISTRUSTED or module in sys.modules or module in FILES:
         return
-    origin = DOUBTED[module]
+    origin = DISTRUSTED[module]
     if ASK and ASK[0](f"{origin} names code: {what}. Import the module {module!r} and run what is in it?"):
         trust([module])
         return
@@ -70,7 +70,9 @@ def import_modules(names: Iterable[str] | None) -> None:
         try:
             (_import_file if is_file else import_module)(name)
         except (Exception, SystemExit) as error:
-            raise ConfigError(f"--import {given}{_reason(error, name)}") from None
+            absent = f": there is no module of this name; a file is given by its path, such as {name}.py"
+            reason = absent if _is_absent(error, name) else failure(error, name)
+            raise ConfigError(f"--import {given}{reason}") from None
         IMPORTED.append(name)
 
 
@@ -88,20 +90,13 @@ def _import_file(path: str) -> None:
     FILES[Path(path).stem] = name
 
 
-def _reason(error: BaseException, name: str) -> str:
-    """Why an import failed."""
-    if _is_absent(error, name):
-        return f": there is no module of this name; a file is given by its path, such as {name}.py"
-    return failure(error, name)
-
-
 def _is_absent(error: BaseException, name: str) -> bool:
     """Whether an import failed because there is no such module, and not because of something in it."""
     return isinstance(error, ModuleNotFoundError) and bool(error.name) and f"{name}.".startswith(f"{error.name}.")
 
 
 def failure(error: BaseException, name: str | None) -> str:
-    """That code of the user's own failed, in which line of its file `name`, and why."""
+    """The end of an error about the user's code: in which line of its file `name` it failed, and why."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == name]
     if isinstance(error, SyntaxError) and error.filename == name:
         lines.append(error.lineno)
@@ -112,7 +107,7 @@ def failure(error: BaseException, name: str | None) -> str:
 
 
 def own_code_failed(what: str, error: BaseException) -> UserCodeError:
-    """The error for code of the user's own that raised another: what was called, and the line that raised."""
+    """The error for the user's code that raised another: what was called, and the line that raised."""
     how = f"called sys.exit({error.code!r})" if isinstance(error, SystemExit) else f"raised {type(error).__name__}"
     reason = "" if isinstance(error, SystemExit) or not str(error) else f": {error}"
     trace = "".join(traceback.format_exception(error))
@@ -120,7 +115,7 @@ def own_code_failed(what: str, error: BaseException) -> UserCodeError:
 
 
 def error_place(error: BaseException) -> str:
-    """The line of the user's own code that an error comes from: the last that belongs to no installed package."""
+    """The line of the user's code that an error comes from: the last that belongs to no installed package."""
     frames = traceback.extract_tb(error.__traceback__)
     if not frames:
         return ""
@@ -146,7 +141,7 @@ def find_class(path: str, *, what: str) -> type[Any]:
             f"{what} {name} is part of the program itself, where a saved policy would not find it again: move it to a "
             "file of its own, such as my_module.py, and import it from there"
         )
-    check_permitted(module_name, f"{what} {path}")
+    check_trust(module_name, f"{what} {path}")
     try:
         module = import_module(FILES.get(module_name, module_name))
     except (Exception, SystemExit) as error:
@@ -180,5 +175,5 @@ def command_text(name: str, run_dir: str | Path, *options: str) -> str:
 
 
 def resume_command(run_dir: str | Path) -> str:
-    """The command that goes on with a run."""
+    """The command that resumes a run."""
     return command_text("resume", run_dir)

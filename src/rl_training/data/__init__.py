@@ -17,9 +17,15 @@ from rl_training.data.dataset_loaders import (
 from rl_training.data.episodes import Episode
 from rl_training.data.fields import REWARDS_HINT
 from rl_training.data.files.formats import check_destination, write_dataset, write_npz
-from rl_training.data.infer_spaces import fit_masks, fit_spaces, with_masks_of_env, with_spaces_of_data
+from rl_training.data.infer_spaces import (
+    check_logged,
+    fit_masks,
+    fit_spaces,
+    with_masks_of_env,
+    with_spaces_of_data,
+    without_masks_first,
+)
 from rl_training.data.inspect import StepTimes, first_rows, inspect_dataset, step_times
-from rl_training.data.masks import check_logged, without_masks_first
 from rl_training.data.offline_dataset import TransitionDataset, sample_trajectory_windows
 from rl_training.data.offline_mixers import concatenate_datasets, mix_transition_datasets
 from rl_training.data.replay.buffer import ReplayBuffer

@@ -42,12 +42,12 @@ def collect_dataset(
         obs = np.array(instance.reset(seed=seed)[0])
         # Hindsight on logged data needs what each step achieved, in a task with goals.
         has_goals = _has(instance, "achieved_goal")
-        # Observations may begin with a mask of the choices that are possible.
-        choices = instance.get_wrapper_attr("masked_choices") if _has(instance, "masked_choices") else 0
+        # Observations may begin with a mask of the valid actions.
+        num_actions = instance.get_wrapper_attr("mask_dim") if _has(instance, "mask_dim") else 0
         ended, length = 0, 0
         while len(rows.get("obs", ())) != size and ended != episodes:
-            action = np.array(_random_action(instance, obs, choices) if act is None else act(obs))
-            # Environments may look a choice up by its number, which an array is not.
+            action = np.array(_random_action(instance, obs, num_actions) if act is None else act(obs))
+            # Environments may look a discrete action up by its number, which an array is not.
             seen, reward, terminated, truncated, _ = instance.step(action if action.ndim else action.item())
             next_obs = np.array(seen)
             values = {"obs": obs, "actions": action, "rewards": reward, "next_obs": next_obs, "dones": terminated}
@@ -58,14 +58,13 @@ def collect_dataset(
             ended += over
             length = 0 if over else length + 1
             if episodes is not None and length >= LONGEST_EPISODE:
-                raise endless_episode(
-                    instance.spec.id, f"episode {ended + 1}", length, or_else="ask for steps instead of episodes"
-                )
+                way_out = "ask for steps instead of episodes"
+                raise endless_episode(instance.spec.id, f"episode {ended + 1}", length, or_else=way_out)
             obs = np.array(instance.reset()[0]) if over else next_obs
     arrays = {name: np.asarray(values) for name, values in rows.items()}
-    if choices:
+    if num_actions:
         for mask, seen in (("valid_actions", "obs"), ("next_valid_actions", "next_obs")):
-            arrays[mask], arrays[seen] = np.split(arrays[seen], [choices], axis=1)
+            arrays[mask], arrays[seen] = np.split(arrays[seen], [num_actions], axis=1)
     return TransitionDataset.from_dict(arrays, copy=False)
 
 
@@ -73,6 +72,6 @@ def _has(env: Any, name: str) -> bool:
     return hasattr(env, "has_wrapper_attr") and bool(env.has_wrapper_attr(name))
 
 
-def _random_action(env: Any, obs: Any, choices: int) -> Any:
-    """A uniform action; of choices, one that is possible."""
-    return env.action_space.sample(mask=obs[:choices].astype(np.int8)) if choices else env.action_space.sample()
+def _random_action(env: Any, obs: Any, masked: int) -> Any:
+    """A uniform action; a valid one where observations begin with a mask of so many actions."""
+    return env.action_space.sample(mask=obs[:masked].astype(np.int8)) if masked else env.action_space.sample()

@@ -17,20 +17,22 @@ from rl_training.core.errors import ConfigError, DatasetError
 from rl_training.core.options import bind
 from rl_training.core.text import memory_text
 from rl_training.data.dataset_loaders import ENDINGS, load_transition_dataset
-from rl_training.data.discrete import MASKS, misses_next_masks
 from rl_training.data.fields import (
     ALIASES,
     KNOWN,
+    MASKS,
     add_next_actions,
     add_next_obs,
     as_numpy,
     end_conflict,
     following,
+    misses_next_masks,
+    naming,
     read_fields,
     rename,
 )
 from rl_training.data.files.formats import ARRAY_WRITERS, check_destination, read_pt, write_dataset
-from rl_training.data.files.hdf5 import are_choices, hdf5_items, pieces, read_hdf5
+from rl_training.data.files.hdf5 import are_discrete, hdf5_items, pieces, read_hdf5
 from rl_training.data.files.mapped import mapped_writer, open_mapped
 from rl_training.data.files.npz import npz_members, read_npz
 from rl_training.data.mapped_columns import chunks
@@ -53,7 +55,7 @@ ARRAY_READERS = {
 
 
 class Converted(NamedTuple):
-    """What a conversion came to."""
+    """The result of a conversion."""
 
     rows: int
     left_out: list[str]
@@ -91,23 +93,20 @@ def convert(source: str, out: str, *, columns: Mapping[str, Any] | None = None) 
     if not arrays or ending not in ARRAY_WRITERS:
         write_dataset(dataset, out)
         return Converted(len(dataset), [name for name in arrays if name not in KNOWN])
-    plain = {name: value for name, value in arrays.items() if _is_plain(value)}
-    named = {
-        name: as_numpy(each) if isinstance(each, torch.Tensor) else np.asarray(each) for name, each in plain.items()
-    }
+    plain = {name: _plain(value) for name, value in arrays.items()}
+    named = {name: array for name, array in plain.items() if array is not None}
     ARRAY_WRITERS[ending](named, Path(out))
-    return Converted(len(dataset), [name for name in arrays if name not in plain])
+    return Converted(len(dataset), [name for name in arrays if name not in named])
 
 
-def _is_plain(value: Any) -> bool:
-    """Whether a value can be an array in any file: numbers or a text."""
-    if isinstance(value, (torch.Tensor, int, float, str)):
-        return True
+def _plain(value: Any) -> NDArray[Any] | None:
+    """A value as an array that any file can hold: numbers or a text; None where it is something else."""
     try:
-        return np.asarray(value).dtype.kind in "fiubU"
+        array = as_numpy(value) if isinstance(value, torch.Tensor) else np.asarray(value)
     except ValueError:
         # Lists of unequal lengths.
-        return False
+        return None
+    return array if array.dtype.kind in "fiubU" else None
 
 
 def mix(
@@ -147,11 +146,9 @@ def split(
     return parts
 
 
-FLOATS = {
-    spelling
-    for field in ("obs", "next_obs", "rewards", "achieved_goals", "returns_to_go", "tail_rewards", *MASKS)
-    for spelling in (field, *ALIASES[field])
-}
+_FLOATS = ("obs", "next_obs", "rewards", "achieved_goals", "returns_to_go", "tail_rewards", *MASKS)
+
+FLOATS = {spelling for field in _FLOATS for spelling in (field, *ALIASES[field])}
 """Names of fields that training reads as floating-point numbers, whatever they are in the file."""
 
 
@@ -168,16 +165,13 @@ def stream_to_mapped(path: Path, kind: str, out: Path) -> list[str]:
 
     Needs room on the disk of `out` for the data twice.
     """
-    with {"npz": _npz_arrays, "hdf5": _hdf5_arrays}[kind](path) as arrays, _disk_stage(out) as stage:
+    with {"npz": _npz_arrays, "hdf5": _hdf5_arrays}[kind](path) as arrays, _disk_stage(path, out) as stage:
         known = {name: array for name, array in arrays.items() if name in KNOWN}
         _check_disk(path, out, known)
         # Arrays in groups are no fields, unless they are known ones.
         staged: dict[str, Any] = {name: None for name in arrays if "/" not in name}
         staged |= {name: _staged(stage, name, array) for name, array in known.items()}
-        try:
-            _write(staged, out)
-        except DatasetError as error:
-            raise DatasetError(f"{path}: {error}") from None
+        _write(staged, out)
         return [name for name in arrays if name not in known]
 
 
@@ -186,26 +180,22 @@ def stream_table(path: str, kind: TableKind, columns: ColumnsConfig | None, out:
 
     Needs room on the disk of `out` for the data twice.
     """
-    with _disk_stage(out) as stage:
+    with _disk_stage(path, out) as stage:
         found = table_rows(path, kind, columns, stage)
-        try:
-            _write(found.arrays, out, notes=found.notes, table=found.columns)
-        except DatasetError as error:
-            raise DatasetError(f"{path}: {error}") from None
+        _write(found.arrays, out, notes=found.notes, table=found.columns)
 
 
 @contextmanager
-def _disk_stage(out: Path) -> Iterator[DiskStage]:
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:
+def _disk_stage(source: str | Path, out: Path) -> Iterator[DiskStage]:
+    with naming(source), tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:
         yield DiskStage(Path(folder))
 
 
 @contextmanager
 def _npz_arrays(path: Path) -> Iterator[dict[str, Array]]:
     with npz_members(path) as members:
-        for member in members:
-            if member.name in KNOWN:
-                member.check()
+        for member in (member for member in members if member.name in KNOWN):
+            member.check()
         yield {member.name: Array(member.dtype, member.shape, member.pieces()) for member in members}
 
 
@@ -213,9 +203,9 @@ def _npz_arrays(path: Path) -> Iterator[dict[str, Array]]:
 def _hdf5_arrays(path: Path) -> Iterator[dict[str, Array]]:
     with hdf5_items(path) as items:
         found = {name: Array(item.dtype, item.shape, pieces(path, name, item)) for name, item in items.items()}
-        if are_choices(items) and "actions" in found:
-            choices = (piece.astype(np.int64) for piece in found["actions"].pieces)
-            found["actions"] = Array(np.dtype(np.int64), items["actions"].shape, choices)
+        if are_discrete(items) and "actions" in found:
+            actions = (piece.astype(np.int64) for piece in found["actions"].pieces)
+            found["actions"] = Array(np.dtype(np.int64), items["actions"].shape, actions)
         yield found
 
 
@@ -246,8 +236,8 @@ def _write(
     """Write fields with what is derived from the next row, as `TransitionDataset.from_dict` does in memory."""
     logged = read_fields(arrays)
     rows, ends = len(logged["obs"]), logged["dones"] | logged["truncations"]
-    has_next_obs, has_next_actions = "next_obs" in logged, "next_actions" in logged or not bool(ends.all())
-    has_next_obs = has_next_obs and not misses_next_masks(logged)
+    has_next_obs = "next_obs" in logged and not misses_next_masks(logged)
+    has_next_actions = "next_actions" in logged or not bool(ends.all())
     if not has_next_obs and bool(logged["truncations"].all()):
         add_next_obs(dict(logged))  # says what is wrong
     with mapped_writer(out) as writer:
@@ -266,12 +256,6 @@ def _write(
             piece["dones"] = piece["dones"].astype(np.float32)
             writer.append({name: array[:count] for name, array in piece.items()})
         dropped = rows - writer.rows
-        about = (f"dropped {dropped} rows without a next observation",) if dropped else ()
-        has_rewards = "rewards" in rename(arrays)
-        writer.finish(
-            num_dropped=dropped,
-            has_rewards=has_rewards,
-            notes=(*about, *notes),
-            table=table,
-            conflict=end_conflict(arrays),
-        )
+        notes = (*([f"dropped {dropped} rows without a next observation"] if dropped else []), *notes)
+        facts = {"num_dropped": dropped, "has_rewards": "rewards" in rename(arrays), "notes": notes}
+        writer.finish(table=table, conflict=end_conflict(arrays), **facts)

@@ -40,12 +40,7 @@ class Audit:
     def to_plain(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         findings = [finding.to_plain() for finding in self.findings]
-        about = {
-            "source": self.source,
-            "rows": self.rows,
-            "episodes": self.episodes,
-            "first_row": self.first_row,
-        }
+        about = {"source": self.source, "rows": self.rows, "episodes": self.episodes, "first_row": self.first_row}
         return {**about, "verdict": self.verdict, "findings": findings}
 
 

@@ -19,14 +19,13 @@ from rl_training.core.options import MODES, bind, option, options
 from rl_training.core.rewards import RewardPreset, RewardTransformConfig
 from rl_training.data.audit.checks import audit
 from rl_training.data.collect import collect_dataset
-from rl_training.data.fields import REWARDS_HINT
+from rl_training.data.fields import REWARDS_HINT, naming
 from rl_training.data.files.formats import read_pt
 from rl_training.data.files.hdf5 import read_hdf5
 from rl_training.data.files.mapped import read_mapped
 from rl_training.data.files.minari import read_minari
 from rl_training.data.files.npz import CONVERT_HINT, read_npz
-from rl_training.data.mapped_columns import take_rows
-from rl_training.data.masks import check_logged
+from rl_training.data.infer_spaces import check_logged
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.offline_mixers import concatenate_datasets, mix_transition_datasets
 from rl_training.data.tables.arrow import WHAT_COLUMNS, read_table
@@ -36,14 +35,7 @@ from rl_training.data.tables.in_memory import table_kind
 
 Kind = Literal["random", "npz", "pt", "hdf5", "mapped", "minari", "csv", "parquet"]
 
-ENDINGS: dict[str, Kind] = {
-    ".npz": "npz",
-    ".pt": "pt",
-    ".pth": "pt",
-    ".hdf5": "hdf5",
-    ".h5": "hdf5",
-    ".rlt": "mapped",
-}
+ENDINGS: dict[str, Kind] = {".npz": "npz", ".pt": "pt", ".pth": "pt", ".hdf5": "hdf5", ".h5": "hdf5", ".rlt": "mapped"}
 
 LOGGED_REWARDS = "logged_rewards"
 """The field of rewards as they were logged, in a dataset that keeps them beside transformed ones."""
@@ -61,9 +53,7 @@ class DatasetSpec:
     """Where one dataset comes from."""
 
     dataset_kind: Kind | None = option(None, "form of the data; inferred from a path's ending")
-    dataset_path: PathText | None = option(
-        None, "file to read, or folder (mapped); of tables, also a folder or a pattern"
-    )
+    dataset_path: PathText | None = option(None, "file, or folder (mapped); of tables, also a folder or a pattern")
     dataset_columns: ColumnsConfig | None = option(None, "what the columns of a table mean (csv, parquet)")
     dataset_id: str | None = option(None, "name of a Minari dataset")
     dataset_download: bool = option(False, "fetch a Minari dataset that is not on this machine")
@@ -92,12 +82,10 @@ class DatasetSpec:
                 return table
             ending = Path(self.dataset_path).suffix.lower()
             if ending not in ENDINGS:
+                wrong = f"has none of the endings {', '.join((*ENDINGS, *TABLE_ENDINGS))}; set dataset_kind"
                 if Path(self.dataset_path).is_dir():
-                    raise ConfigError(
-                        f"dataset_path {self.dataset_path!r} is a folder that holds no tables, or several kinds"
-                    )
-                wrong = f"{self.dataset_path!r} has none of the endings {', '.join((*ENDINGS, *TABLE_ENDINGS))}"
-                raise ConfigError(f"dataset_path {wrong}; set dataset_kind")
+                    wrong = "is a folder that holds no tables, or several kinds"
+                raise ConfigError(f"dataset_path {self.dataset_path!r} {wrong}")
             return ENDINGS[ending]
         return "minari" if self.dataset_id is not None else None
 
@@ -129,15 +117,13 @@ class DataOptions(DatasetSpec):
     clip_actions: bool = option(False, "clip logged actions into the action bounds")
     action_low: tuple[float, ...] | None = option(None, "lower action bounds, without an env_id")
     action_high: tuple[float, ...] | None = option(None, "upper action bounds, without an env_id")
-    num_actions: int | None = option(None, "number of choices, without an env_id; default: largest logged + 1", ge=1)
+    num_actions: int | None = option(None, "number of actions, without an env_id; default: largest logged + 1", ge=1)
     invalid_actions: Literal["error", "drop"] = option(
         "error", "rows whose action is excluded by their valid_actions: refuse the data, or drop them"
     )
     accept_audit: bool = option(False, "train even on data that the audit refuses; the run remembers it")
     best_fraction: float | None = option(None, "keep this share of episodes, by return", gt=0, le=1)
-    validation_fraction: float | None = option(
-        None, "share of held-out episodes; default 0.1 without env_id", ge=0, lt=1
-    )
+    validation_fraction: float | None = option(None, "held-out share; default 0.1 without env_id", ge=0, lt=1)
 
     def __post_init__(self) -> None:
         if self.dataset_mix and self.dataset_columns is not None:
@@ -184,29 +170,30 @@ def load_transition_dataset(
     of its rewards. Held-out episodes are the result's `validation`; `default_validation` is their share where the
     options leave it open and there are episodes to spare. With `returns`, the arguments of `with_returns_to_go`, the
     dataset has returns-to-go of the transformed rewards, computed before any row is mixed away. A `dataset` that is
-    given takes the place of one that options name. `inspect` is called with each part as it was
-    read, before anything is changed. Logged choices are compared with masks if `first_choice` is given, the number of
-    the first choice, or if those that are excluded are to be dropped. With `keep_rewards`, the dataset has the rewards
-    as they were logged in one field more.
+    given takes the place of one that options name. `inspect` is called with each part as it was read, before anything
+    is changed. Logged actions are compared with masks if `first_choice`, the number of the first discrete action, is
+    given, or if excluded actions are to be dropped. With `keep_rewards`, the dataset has the rewards as they were
+    logged in one field more.
     """
-    if isinstance(source, DataOptions):
-        if values:
-            raise ConfigError(f"give options as a group or by name, not both: {', '.join(values)}")
-        options = source
-    else:
-        path = {} if source is None else {"dataset_path": source}
-        options = bind({**path, **values}, DataOptions)[0]
+    if isinstance(source, DataOptions) and values:
+        raise ConfigError(f"give options as a group or by name, not both: {', '.join(values)}")
+    path = {} if source is None else {"dataset_path": source}
+    options = source if isinstance(source, DataOptions) else bind({**path, **values}, DataOptions)[0]
     parts = [_filter(part, options, inspect, first_choice) for part in _parts(options, env, dataset)]
     if keep_rewards:
         parts = [part.with_fields(**{LOGGED_REWARDS: part.rewards}) for part in parts]
-    parts = _with_transforms(parts, options, env_rewards)
+    if env_rewards is not None:
+        parts = [part.with_reward_transform(**env_rewards.resolve()) for part in parts]
+    # One normalisation for all parts: with one of its own, bad data would be rewarded as well as good data.
+    parts = _transformed(parts, _reward_normalizer(parts, options.reward_normalize))
+    parts = _transformed(parts, options.reward_transform())
     if returns is not None:
         if not all(part.has_episodes for part in parts):
             raise DatasetError("returns-to-go need whole episodes, and the rows seem shuffled")
         parts = [part.with_returns_to_go(**returns) for part in parts]
     share, seed = options.validation_fraction, options.dataset_seed
     # Taken off the list, so that rows that have been copied can go.
-    parts = [hold_out(parts.pop(0), share, default_validation, seed=seed) for _ in range(len(parts))]
+    parts = [split_validation(parts.pop(0), share, default_validation, seed=seed) for _ in range(len(parts))]
     dataset = parts[0]
     if options.dataset_mix:
         ratios = [part.ratio for part in options.dataset_mix]
@@ -218,18 +205,11 @@ def load_transition_dataset(
     return dataset.with_obs_statistics() if options.normalize_obs else dataset
 
 
-def _with_transforms(
-    parts: list[TransitionDataset], options: DataOptions, env_rewards: RewardTransformConfig | None
-) -> list[TransitionDataset]:
-    """The parts with the rewards that training sees."""
-    if env_rewards is not None:
-        parts = [part.with_reward_transform(**env_rewards.resolve()) for part in parts]
-    # One normalisation for all parts: with one of its own, bad data would be rewarded as well as good data.
-    normalizer = _reward_normalizer(parts, options.reward_normalize)
-    for transform in (normalizer, options.reward_transform()):
-        if transform != RewardTransformConfig():
-            parts = [part.with_reward_transform(**transform.resolve()) for part in parts]
-    return parts
+def _transformed(parts: list[TransitionDataset], transform: RewardTransformConfig) -> list[TransitionDataset]:
+    """The parts with transformed rewards."""
+    if transform == RewardTransformConfig():
+        return parts
+    return [part.with_reward_transform(**transform.resolve()) for part in parts]
 
 
 def as_dataset(data: Any) -> TransitionDataset:
@@ -241,9 +221,8 @@ def as_dataset(data: Any) -> TransitionDataset:
     if isinstance(data, (list, tuple)):
         return TransitionDataset.from_episodes(data)
     if hasattr(data, "__arrow_c_stream__"):
-        raise DatasetError(
-            "a table does not say what its columns are: use TransitionDataset.from_table(table, columns)"
-        )
+        hint = "use TransitionDataset.from_table(table, columns)"
+        raise DatasetError(f"a table does not say what its columns are: {hint}")
     kinds = "a TransitionDataset, a mapping of arrays, or a list of episodes"
     raise DatasetError(f"dataset must be {kinds}, got {type(data).__name__}")
 
@@ -266,9 +245,9 @@ def read_dataset(spec: DatasetSpec, env: Callable[[], Any] | None = None) -> Tra
     """One dataset as it is, before options change anything; `env` makes the environment of a random one."""
     kind = spec.kind()
     if kind is None:
+        hint = "in Python, pass dataset= (again, if a run that was given one is resumed)"
         raise ConfigError(
-            "no dataset is named: set dataset_path, dataset_id, dataset_mix, or dataset_kind: random; "
-            "in Python, pass dataset= (again, if a run that was given one is resumed)"
+            f"no dataset is named: set dataset_path, dataset_id, dataset_mix, or dataset_kind: random; {hint}"
         )
     if kind == "random":
         if env is None:
@@ -295,12 +274,10 @@ def _read_file(path: Path, kind: Kind) -> TransitionDataset:
         return read_mapped(path)
     refuse_what_is_no_file(path)
     arrays: Any = {"npz": read_npz, "pt": read_pt, "hdf5": read_hdf5}[kind](path)
-    try:
+    with naming(path):
         if isinstance(arrays, list):
             return TransitionDataset.from_episodes(arrays)
         return TransitionDataset.from_dict(arrays, copy=False)
-    except DatasetError as error:
-        raise DatasetError(f"{path}: {error}") from None
 
 
 def _filter(
@@ -316,8 +293,11 @@ def _filter(
     if inspect is not None:
         inspect(dataset)
     dataset = dataset.with_notes(*audit(dataset))
+    stated = {"best_fraction": options.best_fraction, "reward_normalize": options.reward_normalize}
+    for name, value in stated.items():
+        if not dataset.has_rewards and value not in (None, "none"):
+            raise DatasetError(f"the data has no rewards, which {name}: {value} needs: {REWARDS_HINT}")
     if not dataset.has_rewards:
-        _refuse_without_rewards(options)
         return dataset
     if not dataset.has_episodes:
         if options.best_fraction is not None:
@@ -329,13 +309,6 @@ def _filter(
     if options.best_fraction is not None:
         dataset = dataset.best_episodes(options.best_fraction)
     return replace(dataset, raw_returns=dataset.episode_returns())
-
-
-def _refuse_without_rewards(options: DataOptions) -> None:
-    stated = {"best_fraction": options.best_fraction, "reward_normalize": options.reward_normalize}
-    for name, value in stated.items():
-        if value not in (None, "none"):
-            raise DatasetError(f"the data has no rewards, which {name}: {value} needs: {REWARDS_HINT}")
 
 
 def _reward_normalizer(parts: list[TransitionDataset], how: str) -> RewardTransformConfig:
@@ -359,7 +332,7 @@ def _reward_normalizer(parts: list[TransitionDataset], how: str) -> RewardTransf
 NUMBERS = "numbers"
 
 
-def hold_out(
+def split_validation(
     dataset: TransitionDataset, fraction: float | None, default: float = 0.0, *, seed: int = 0
 ) -> TransitionDataset:
     """The dataset with a fraction of its episodes as `validation`; the default may be too much for it."""
@@ -374,16 +347,16 @@ def hold_out(
     if dataset.stored is not None:
         rest, held_out = dataset.split(share, seed=seed)
         return replace(rest, validation=held_out)
-    # Column by column: if nobody else has the dataset, its rows are not in memory twice.
+    # Column by column: if nothing else refers to the dataset, its rows are not in memory twice.
     columns = dict(dataset.fields)
     dataset = replace(dataset, fields={"dones": columns["dones"], NUMBERS: torch.arange(len(dataset))})
     rest, held_out = dataset.split(share, seed=seed)
-    found: tuple[dict[str, Tensor], ...] = ({}, {})
+    found: dict[str, list[Tensor]] = {}
     for name in list(columns):
         column = columns.pop(name)
-        for part, kept in zip((rest, held_out), found, strict=True):
-            kept[name] = take_rows(column, part.fields[NUMBERS], None)
-    return replace(rest, fields=found[0], validation=replace(held_out, fields=found[1]))
+        found[name] = [column.index_select(0, part.fields[NUMBERS]) for part in (rest, held_out)]
+    ours, theirs = ({name: pair[k] for name, pair in found.items()} for k in (0, 1))
+    return replace(rest, fields=ours, validation=replace(held_out, fields=theirs))
 
 
 _SHARED: dict[str, str] = {}

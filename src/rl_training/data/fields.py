@@ -1,10 +1,12 @@
-"""How logged arrays and trajectories become transition fields, with one meaning for each way an episode can end."""
+"""Fields from logged arrays: names, shapes, discrete actions and their masks, one meaning for each episode end."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -13,15 +15,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rl_training.core.errors import DatasetError, nearest
-from rl_training.data.discrete import (
-    FIRST_ROWS,
-    MASKS,
-    as_vector,
-    misses_next_masks,
-    one_hot_width,
-    read_choices,
-    with_masks,
-)
+
+MASKS = ("valid_actions", "next_valid_actions")
+"""Action masks: 1 for each discrete action that was valid, 0 for the others."""
+
+FIRST_ROWS = 5
+"""Rows that a message names."""
 
 ALIASES: dict[str, tuple[str, ...]] = {
     "obs": ("observations", "observation", "states"),
@@ -43,7 +42,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "next_action_mask": (),
     "tail_rewards": (),
 }
-"""Field name to other spellings. `masks` is 1 where bootstrapping goes on, `episode_ends` on an episode's last row.
+"""Field name to other spellings. `masks` is 1 where values are bootstrapped, `episode_ends` on an episode's last row.
 
 The last two are what reading a log without `next_obs` makes of it: they are in files that it was converted to."""
 
@@ -58,18 +57,9 @@ DONE_QUESTION = (
     "If it is set in both cases, split it into these two"
 )
 
-BESIDE_STEPS = (
-    "achieved_goals",
-    "behavior_log_probs",
-    "next_actions",
-    "next_action_mask",
-    "propensities",
-    "returns_to_go",
-    "tail_rewards",
-    "timestamps",
-    "valid_actions",
-    "next_valid_actions",
-)
+_BASIC = ("obs", "next_obs", "actions", "rewards", "dones", "truncations", "masks", "episode_ends")
+
+BESIDE_STEPS = tuple(name for name in ALIASES if name not in _BASIC)
 """Fields that an episode may have for every step."""
 
 VECTORS = ("obs", "next_obs", "actions", "next_actions", "achieved_goals", *MASKS)
@@ -87,6 +77,17 @@ class NotFiniteError(DatasetError):
     def __init__(self, message: str, count: int, rows: list[int]) -> None:
         super().__init__(message)
         self.count, self.rows = count, rows
+
+
+@contextmanager
+def naming(source: str | Path) -> Iterator[None]:
+    """Put the name of a file before errors about its contents that lack it."""
+    try:
+        yield
+    except DatasetError as error:
+        if str(source) in str(error):
+            raise
+        raise DatasetError(f"{source}: {error}") from None
 
 
 def rename(names: Mapping[str, Any]) -> dict[str, str]:
@@ -107,9 +108,7 @@ def rename(names: Mapping[str, Any]) -> dict[str, str]:
     if not {"dones", "masks", "truncations"} & found.keys():
         if "done" in unknown:
             raise DatasetError(DONE_QUESTION)
-        hint = (
-            "say where episodes terminated with 'dones' ('terminals') or 'masks', or where they were cut ('timeouts')"
-        )
+        hint = "say where episodes terminated by 'dones' ('terminals') or 'masks', or where they were cut ('timeouts')"
         raise DatasetError(f"field 'dones' is missing: {hint}")
     for name in unknown:
         # Other fields are ignored, but a misspelt known one must not be: lost time limits change every value.
@@ -119,7 +118,7 @@ def rename(names: Mapping[str, Any]) -> dict[str, str]:
 
 
 def read_fields(arrays: Mapping[str, Any], *, copy: bool = False) -> dict[str, NDArray[Any]]:
-    """Known fields as float32 matrices and vectors of equal length; choices as integers, end flags as booleans."""
+    """Known fields as float32 matrices and vectors of equal length; discrete actions as integers, flags as booleans."""
     fields = {field: _shape(field, spelling, arrays[spelling], copy=copy) for field, spelling in rename(arrays).items()}
     rows = len(fields["obs"])
     fields.setdefault("rewards", np.zeros(rows, dtype=np.float32))
@@ -153,7 +152,7 @@ def _with_log_probs(fields: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
 
 
 def _width(array: NDArray[Any]) -> str:
-    return "choices" if array.ndim == 1 else f"{array.shape[1]} columns"
+    return "discrete actions" if array.ndim == 1 else f"{array.shape[1]} columns"
 
 
 def as_numpy(tensor: Tensor) -> NDArray[Any]:
@@ -178,7 +177,7 @@ def _shape(field: str, spelling: str, value: Any, *, copy: bool) -> NDArray[Any]
     array = as_array(spelling, value, copy=copy)
     if field in VECTORS:
         if field in ("actions", "next_actions") and array.dtype.kind in "iub":
-            return read_choices(spelling, array)
+            return read_discrete(spelling, array)
         if array.ndim == 1:
             array = array[:, None]
         if array.ndim != 2:
@@ -211,21 +210,23 @@ def _flags(spelling: str, array: NDArray[Any]) -> NDArray[np.bool_]:
     flags = array.astype(bool)
     wrong = np.argwhere(flags != array)
     if len(wrong):
-        row, *column = wrong[0].tolist()
-        place = f"row {row}" + (f", column {column[0]}" if column else "")
-        raise DatasetError(f"{spelling} must be 0 or 1, got {array[(row, *column)]} in {place}")
+        raise DatasetError(f"{spelling} must be 0 or 1, got {_at(array, wrong[0])}")
     return flags
+
+
+def _at(array: NDArray[Any], index: NDArray[np.int64]) -> str:
+    """A value with its place."""
+    row, *column = index.tolist()
+    return f"{array[tuple(index)]} in row {row}" + (f", column {column[0]}" if column else "")
 
 
 def _check_finite(spelling: str, array: NDArray[Any]) -> None:
     parts = (array[start : start + ROW_LIMIT] for start in range(0, len(array), ROW_LIMIT))
     bad = sum(part.size - np.count_nonzero(np.isfinite(part)) for part in parts)
     if bad:
-        row, *column = np.argwhere(~np.isfinite(array))[0]
-        place = f"row {row}" + (f", column {column[0]}" if column else "")
-        first = array[(row, *column)]
-        rows = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(axis=1))
-        message = f"{spelling} has {bad} values that are not finite; the first is {first} in {place}"
+        places = np.argwhere(~np.isfinite(array))
+        rows = np.unique(places[:, 0])
+        message = f"{spelling} has {bad} values that are not finite; the first is {_at(array, places[0])}"
         raise NotFiniteError(message, len(rows), rows[:FIRST_ROWS].tolist())
 
 
@@ -233,7 +234,7 @@ def _ends(fields: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Reduce every convention for the end of an episode to `dones` (termination) and `truncations` (cut)."""
     none = np.zeros(len(fields["obs"]), dtype=bool)
     if not {"dones", "masks"} & fields.keys():
-        # A plant that runs on and on: its episodes are cut, and none terminates.
+        # A plant that never stops: its episodes are cut, and none terminates.
         fields["dones"] = none.copy()
     if "masks" in fields:
         # OGBench: masks say where the task ended, `terminals` only where the recording did.
@@ -263,10 +264,71 @@ def _jumps(obs: NDArray[Any], next_obs: NDArray[Any]) -> NDArray[np.bool_]:
     return jumps
 
 
+def read_discrete(spelling: str, array: NDArray[Any]) -> NDArray[np.int64]:
+    """Discrete actions as one integer per row; in a one-hot row, the place of the 1 is the action."""
+    array = as_vector(array)
+    if is_one_hot(array):
+        array = array.argmax(axis=1)
+    if array.ndim != 1:
+        hint = (
+            "expected one discrete action per row, or one-hot rows; save continuous actions as floating-point numbers, "
+            "and several at once as the number of their combination, numpy.ravel_multi_index(actions.T, sizes)"
+        )
+        raise DatasetError(f"{spelling} are integers of shape {array.shape}; {hint}")
+    return np.ascontiguousarray(array, dtype=np.int64)
+
+
+def is_one_hot(array: NDArray[Any]) -> bool:
+    """Whether every row of a matrix is a single 1 among zeros."""
+    return array.ndim == 2 and bool(((array == 0) | (array == 1)).all() and (array.sum(axis=1) == 1).all())
+
+
+def one_hot_width(actions: Any) -> int | None:
+    """The number of discrete actions by the width of one-hot integer rows; None where actions are not logged so."""
+    shape, kind = np.shape(actions), np.asarray(actions).dtype.kind
+    return shape[1] if len(shape) == 2 and shape[1] > 1 and kind in "iub" else None
+
+
+def as_vector(array: NDArray[Any]) -> NDArray[Any]:
+    """A matrix of one column as a vector."""
+    return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+
+
+def with_masks(fields: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """The fields with checked action masks, each with a valid action; after the end of the task all are valid."""
+    if "valid_actions" not in fields:
+        return fields
+    actions = fields["actions"]
+    if actions.ndim == 2 and actions.shape[1] == 1 and (actions == actions.round()).all():
+        fields = {**fields, "actions": read_discrete("actions", actions.astype(np.int64))}
+    elif actions.ndim == 2:
+        raise DatasetError("valid_actions are masks of discrete actions, and actions are continuous: leave them out")
+    if "next_valid_actions" in fields:
+        # After a termination, the mask means nothing.
+        after = np.where(fields["dones"][:, None], np.float32(1), fields["next_valid_actions"])
+        fields = {**fields, "next_valid_actions": after}
+    for name in (name for name in MASKS if name in fields):
+        none = np.flatnonzero(~fields[name].any(axis=1))
+        if len(none):
+            wrong = f"{name} mark no action as valid in {len(none)} rows ({row_list(none)})"
+            raise DatasetError(f"{wrong}: at least one must be 1")
+    return fields
+
+
+def row_list(rows: Sequence[int] | NDArray[np.int64]) -> str:
+    """The first few row numbers, as a message has them."""
+    return ", ".join(map(str, rows[:FIRST_ROWS])) + (", ..." if len(rows) > FIRST_ROWS else "")
+
+
+def misses_next_masks(logged: Mapping[str, Any]) -> bool:
+    """Whether rows have action masks, but not the masks after them."""
+    return "valid_actions" in logged and "next_valid_actions" not in logged
+
+
 def read_transitions(
     arrays: Mapping[str, Any], *, copy: bool = False
-) -> tuple[dict[str, NDArray[Any]], int, tuple[str, ...]]:
-    """Known fields with what is derived from the next row, how many rows were dropped for lack of one, and remarks."""
+) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Known fields with what is derived from the next row, and the facts about them that a dataset keeps."""
     logged, names = add_next_actions(read_fields(arrays, copy=copy)), rename(arrays)
     rows, notes = len(logged["obs"]), []
     if "next_obs" not in logged or misses_next_masks(logged):
@@ -276,9 +338,10 @@ def read_transitions(
         notes.append(f"dropped {dropped} rows without a next {'mask' if 'next_obs' in names else 'observation'}")
     width = one_hot_width(arrays[names["actions"]])
     if width is not None:
-        notes.append(f"actions are one-hot rows: read as {width} choices")
+        notes.append(f"actions are one-hot rows: read as {width} discrete actions")
     logged["dones"] = logged["dones"].astype(np.float32)
-    return logged, dropped, tuple(notes)
+    facts = {"num_dropped": dropped, "num_choices": width, "notes": tuple(notes), "has_rewards": "rewards" in names}
+    return logged, {**facts, "origin": Origin.of(arrays)}
 
 
 def add_next_actions(logged: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -298,8 +361,8 @@ def add_next_obs(logged: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Take the next row as `next_obs`; drop rows that end an episode without terminating, for they have none.
 
     A terminated row keeps its own observation as `next_obs`: nothing is bootstrapped from it. `tail_rewards` has the
-    reward of the dropped row after each row, and NaN where none was dropped. The next row also says which choices were
-    possible next, where rows say which are.
+    reward of the dropped row after each row, and NaN where none was dropped. The next row also has the
+    mask of the next actions, where rows have masks.
     """
     obs, dones, truncations = logged["obs"], logged["dones"], logged["truncations"]
     if misses_next_masks(logged):
@@ -360,3 +423,24 @@ def end_conflict(arrays: Mapping[str, Any]) -> EndConflict | None:
             rows = np.flatnonzero(wrong)
             return EndConflict(kind, len(rows), tuple(rows[:FIRST_ROWS].tolist()))
     return None
+
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """Facts about a log that its rows do not show any more; the audit asks for them."""
+
+    end_conflict: EndConflict | None = None
+    """Rows whose end flags contradicted each other."""
+    ignored: tuple[str, ...] = ()
+    """Names of arrays that no field was made of."""
+    row_numbers: NDArray[np.int64] | None = None
+    """Of a table: where each row that was read stands in it, counted from 1; rows that were dropped are among them."""
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, Any]) -> Origin:
+        """That of rows made of named arrays, which `read_fields` can read."""
+        return cls(end_conflict(arrays), tuple(name for name in arrays if name not in KNOWN))
+
+
+UNKNOWN = Origin()
+"""That of rows that are not all of a log, or in another order."""

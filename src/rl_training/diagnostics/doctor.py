@@ -1,4 +1,4 @@
-"""What the command `doctor` looks at, measures and advises."""
+"""The command `doctor`: facts about the machine, its speed, and advice."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ SHARE_SECONDS, UPDATE_SECONDS = 0.4, 1.0
 BUSY = 0.8
 """The share of a core below which measured speeds are too low."""
 FASTER = 1.2
-"""From how many times the speed on, another precision is worth trying."""
+"""Relative speed from which another precision is worth trying."""
 LITTLE_MEMORY, LITTLE_DISK = 2 * 10**9, 10**9
-"""Bytes below which a run may not fit: torch itself takes a quarter of the former."""
+"""Bytes of memory and disk below which a run may not fit: torch itself takes a quarter of the former."""
 
 ALGOS = ("td3_bc", "iql", "sac")
 ROUNDED = "td3_bc in bfloat16"
@@ -60,62 +60,62 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "video": (("imageio_ffmpeg", "pygame"), "videos and windows (record, play)"),
     "wandb": (("wandb",), "metrics in W&B (sinks: [wandb])"),
 }
-"""The extras of the package that users install: the modules that each brings, and what they are for."""
+"""Optional extras of the package: the modules that each brings, and their purpose."""
 
 
 @dataclass(frozen=True)
 class Compiler:
-    """The C++ compiler that compiled runs would use."""
+    """The C++ compiler for compiled runs."""
 
     path: str | None
     version: str | None
     obstacle: str | None
-    """Why runs cannot be compiled; None where nothing is known that keeps them from it."""
+    """The reason why runs cannot be compiled; None if none is known."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What a machine offers to training."""
+    """Resources of a machine for training."""
 
     cores: Cores
     threads: int
-    """Threads that a run uses."""
+    """Threads of a run."""
     torch_threads: int
-    """Threads that torch would use by itself."""
+    """Threads that torch uses by default."""
     omp_num_threads: str | None
     instructions: dict[str, bool | None]
-    """Sets of instructions that matter; None where this version of torch does not say."""
+    """Relevant instruction sets; None if this version of torch does not tell."""
     compiler: Compiler
     torch: dict[str, str | None]
-    """The version of torch, what it is built with, and the instructions that its own kernels use here."""
+    """The version of torch, its libraries, and the instructions that its kernels use here."""
     accelerators: tuple[str, ...]
     has_nvidia_driver: bool
     memory: int | None
-    """Bytes that can be taken."""
+    """Available bytes."""
     disk: int
-    """Bytes that are free in the folder that was asked about."""
+    """Free bytes in the given folder."""
     extras: dict[str, bool]
 
 
 @dataclass(frozen=True)
-class Speed:
-    """How fast a machine is."""
+class MachineSpeed:
+    """Measured speed of a machine."""
 
     core_share: float
-    """The share of the time in which a process that computes has its core. Below 1 others used it, or a quota ended."""
+    """Share of time in which a busy process has its core; below 1 if others use it, or a quota is used up."""
     updates_per_second: dict[str, float]
 
 
 @dataclass(frozen=True)
 class Advice:
-    """Something that is missing or unused, and what to do."""
+    """Something missing or unused, and the remedy."""
 
     what: str
     how: str
 
 
 def examine(folder: Path) -> Machine:
-    """Look at this machine, and at the disk of this folder; nothing is written."""
+    """Examine this machine, and the disk of this folder, without writing anything."""
     cores, torch_threads = read_cores(), torch.get_num_threads()
     gpus = (f"cuda:{number} {torch.cuda.get_device_name(number)}" for number in range(torch.cuda.device_count()))
     return Machine(
@@ -141,7 +141,7 @@ def examine(folder: Path) -> Machine:
 
 
 def _ask(module: Any, name: str) -> bool | None:
-    """What a function answers that not every version and build of torch has; None where it is missing."""
+    """The result of a function that not every build of torch has; None if it is missing."""
     try:
         return bool(getattr(module, name)())
     except (AttributeError, RuntimeError):
@@ -170,7 +170,7 @@ def _find_compiler() -> Compiler:
 
 
 def _try_headers(path: str) -> str | None:
-    """Why the compiler does not take the headers that compiled code includes; nothing is written."""
+    """The reason why the compiler fails on headers that compiled code includes; None if it works."""
     is_linux = sys.platform == "linux"
     source = "".join(f"#include <{name}>\n" for name in ["cmath", "Python.h", *(["omp.h"] if is_linux else [])])
     options = [*(["-fopenmp"] if is_linux else []), f"-I{sysconfig.get_paths()['include']}"]
@@ -180,7 +180,7 @@ def _try_headers(path: str) -> str | None:
 
 
 def _run(*command: str, given: str = "") -> tuple[int | None, str]:
-    """The status of a program and what it prints; no status where it cannot be run, or takes too long."""
+    """Status and output of a program; no status if it cannot be run, or takes too long."""
     try:
         done = subprocess.run(  # noqa: S603 - the compiler that the user chose, without a shell
             command, input=given, stdout=PIPE, stderr=STDOUT, text=True, timeout=PROBE_SECONDS, check=False
@@ -190,16 +190,13 @@ def _run(*command: str, given: str = "") -> tuple[int | None, str]:
     return done.returncode, done.stdout
 
 
-def measure(show: Callable[[str], None]) -> Speed:
-    """Measure updates of a few algorithms; `show` is told what is measured."""
+def measure_speed(show: Callable[[str], None]) -> MachineSpeed:
+    """Measure updates of a few algorithms; `show` gets a line about each."""
     share, rates = _core_share(), dict[str, float]()
-    for algo in ALGOS:
-        show(f"measuring updates of {algo}")
-        rates[algo] = _updates_per_second(algo)
-    if has_bfloat16(torch.device("cpu")):
-        show(f"measuring updates of {ROUNDED}")
-        rates[ROUNDED] = _updates_per_second(ALGOS[0], "bfloat16")
-    return Speed(share, rates)
+    for name in (*ALGOS, ROUNDED) if has_bfloat16(torch.device("cpu")) else ALGOS:
+        show(f"measuring updates of {name}")
+        rates[name] = _updates_per_second(ALGOS[0], "bfloat16") if name == ROUNDED else _updates_per_second(name)
+    return MachineSpeed(share, rates)
 
 
 def _core_share() -> float:
@@ -230,8 +227,8 @@ def _updates_per_second(algo: str, precision: Precision = "float32") -> float:
     return count / passed
 
 
-def advise(machine: Machine, speed: Speed) -> list[Advice]:
-    """Everything that could be better, what costs most speed first."""
+def advise(machine: Machine, speed: MachineSpeed) -> list[Advice]:
+    """Possible improvements, those of speed first."""
     return [*_advise_on_cores(machine), *_advise_on_speed(machine, speed), *_advise_on_room(machine)]
 
 
@@ -245,15 +242,15 @@ def _advise_on_cores(machine: Machine) -> Iterator[Advice]:
         yield Advice(what, "widen it if that is not meant: taskset, docker run --cpuset-cpus, or the job's cores")
     if machine.torch_threads > cores.available:
         said = machine.omp_num_threads
-        name = f"OMP_NUM_THREADS={said}" if said else f"torch's own choice of {machine.torch_threads} threads"
+        name = f"OMP_NUM_THREADS={said}" if said else f"torch's default of {machine.torch_threads} threads"
         what = f"{name} is more than the {cores.available} cores that may be used; runs use {threads} threads"
         yield Advice(what, f"set OMP_NUM_THREADS={cores.available}, so that other programs are not slowed down either")
 
 
-def _advise_on_speed(machine: Machine, speed: Speed) -> Iterator[Advice]:
+def _advise_on_speed(machine: Machine, speed: MachineSpeed) -> Iterator[Advice]:
     rates = speed.updates_per_second
     if (obstacle := machine.compiler.obstacle) is not None:
-        how = "install what it lacks, such as with apt install g++ python3-dev, or name another compiler in CXX"
+        how = "install its missing parts, such as with apt install g++ python3-dev, or name another compiler in CXX"
         if machine.compiler.path is None:
             how = "install g++, such as with apt install g++, or name a compiler in CXX"
         elif "cannot compile a gradient" in obstacle:
@@ -267,10 +264,8 @@ def _advise_on_speed(machine: Machine, speed: Speed) -> Iterator[Advice]:
         what = f"other programs, or a quota, took {1 - speed.core_share:.0%} of the core while speed was measured"
         yield Advice(what, "measure again when the machine is idle: it is faster than it seems here")
     elif (times := rates.get(ROUNDED, 0.0) / rates[ALGOS[0]]) >= FASTER:
-        what = (
-            f"the processor has bfloat16 instructions, with which updates of {ALGOS[0]} are {times:.1f} times as fast"
-        )
-        yield Advice(what, "precision: bfloat16 uses them; compare what is learned with a run in float32")
+        what = f"the processor has bfloat16 instructions: updates of {ALGOS[0]} with them are {times:.1f} times as fast"
+        yield Advice(what, "precision: bfloat16 uses them; compare the learned policy with a run in float32")
 
 
 def _advise_on_room(machine: Machine) -> Iterator[Advice]:
@@ -279,6 +274,7 @@ def _advise_on_room(machine: Machine) -> Iterator[Advice]:
         yield Advice(what, "a run takes about half a gigabyte beside its data; data in the mapped form stays on disk")
     if machine.disk < LITTLE_DISK:
         yield Advice(f"{size_text(machine.disk)} are free on disk here", "make room, or choose another output_dir")
-    for name in (name for name, is_installed in machine.extras.items() if not is_installed):
-        how = f"pip install 'rl-training[{name}]' if you need {EXTRAS[name][1]}"
-        yield Advice(f"the extra {name} is not installed", how)
+    for name, is_installed in machine.extras.items():
+        if not is_installed:
+            how = f"pip install 'rl-training[{name}]' if you need {EXTRAS[name][1]}"
+            yield Advice(f"the extra {name} is not installed", how)

@@ -1,4 +1,4 @@
-"""Guards: what a run watches at every log line, so that a failure is noticed, explained and answered."""
+"""Guards: checks of metrics and networks at every log line, which notice, explain and answer failures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rl_training.models import BehaviorVAE, Critic, Multiplier
 from rl_training.storage import MetricWindow
 
 OUTSIDE = "outside"
-"""What an alarm is called whose cause is the data or the environment: going back would not help."""
+"""The guard of an alarm caused by the data or the environment: a rollback would not help."""
 
 LOWER = "try a lower learning_rate or max_grad_norm"
 
@@ -34,8 +34,8 @@ AVERAGES = ("q_mean", "target_q_mean", "v_mean")
 
 
 @dataclass(frozen=True)
-class Alarm:
-    """What a guard found."""
+class GuardAlarm:
+    """The finding of a guard."""
 
     guard: str
     value: float
@@ -49,9 +49,9 @@ class Alarm:
 
 
 class Guards:
-    """Looks at a run's log line and networks, and remembers what it needs to judge them.
+    """Checks metrics and networks at every log line.
 
-    Without a log the rows that networks are asked about come from the replay buffer. An algorithm that learns from
+    Without a log, the rows for the networks come from the replay buffer. An algorithm that learns from
     rollouts forgets its rows before it is looked at: only its weights and losses are watched.
     """
 
@@ -75,52 +75,46 @@ class Guards:
         self.raised: list[str] = []
         """Guards that warned and have found nothing better since."""
         self.looked = 0
-        """Updates that had been made at the last look."""
+        """Number of updates at the last check."""
         self.rollbacks: list[dict[str, Any]] = []
-        """A row of metrics for each time that the run went back."""
+        """A row of metrics for each rollback."""
         self.good: str | None = None
-        """The last checkpoint at which no guard found anything, by its name; None unless the run may go back."""
+        """Name of the last checkpoint without an alarm; None unless the run may roll back."""
 
     @property
-    def goes_back(self) -> bool:
-        """Whether the run goes back to a checkpoint when a guard finds something."""
+    def rolls_back(self) -> bool:
+        """Whether an alarm takes the run back to a checkpoint."""
         return self.options.on_divergence == "rollback"
 
     @property
     def learning_rate_factor(self) -> float:
-        """What is left of the learning rate after going back."""
+        """The remaining share of the learning rate after rollbacks."""
         return 0.5 ** len(self.rollbacks)
 
-    def find_broken(self, window: MetricWindow, updates: int) -> Alarm | None:
-        """A metric that is not a finite number, and where that comes from: from outside, or from training."""
+    def find_broken(self, window: MetricWindow, updates: int) -> GuardAlarm | None:
+        """The alarm for a metric that is not finite, with its source: data, environment or training."""
         name = window.find_broken()
         if name is None:
             return None
         outside = find_not_finite(self.log, self.buffer) or find_broken_goals(self.hindsight)
         what = f"{name} is not a number after {updates} updates"
         if outside is not None:
-            return Alarm(OUTSIDE, math.nan, 0.0, what, outside, "training has not diverged: look there")
-        return Alarm("loss", math.nan, 0.0, what, "training has diverged", LOWER)
+            return GuardAlarm(OUTSIDE, math.nan, 0.0, what, outside, "training has not diverged: look there")
+        return GuardAlarm("loss", math.nan, 0.0, what, "training has diverged", LOWER)
 
-    def look(self, line: Mapping[str, float], updates: int) -> list[Alarm]:
-        """What all guards find in the averages of a log line, if there is one, and in the networks as they are."""
+    def look(self, line: Mapping[str, float], updates: int) -> list[GuardAlarm]:
+        """Check the averages of a log line, if there is one, and the networks as they are."""
         self.looked = updates
         if self.buffer is not None:
             self.rewards.add_new(self.buffer)
         for source in self.hindsight:
             self.rewards.add_hindsight(source)
-        rows = self.rows if self.log is not None else probe_rows(None, self.buffer)
-        found = measure(self.algorithm, rows)
+        found = measure(self.algorithm, self.rows if self.log is not None else probe_rows(None, self.buffer))
         # Causes come before what they lead to.
-        return [
-            *self._judge_weights(found),
-            *self._judge_values(line, found),
-            *self._judge_ensemble(found),
-            *self._judge_clone(found, updates),
-            *self._judge_actor(found),
-        ]
+        causes = (*self._check_weights(found), *self._check_values(line, found))
+        return [*causes, *self._check_ensemble(found), *self._check_clone(found, updates), *self._check_actor(found)]
 
-    def _judge_values(self, line: Mapping[str, float], found: Mapping[str, float]) -> Iterator[Alarm]:
+    def _check_values(self, line: Mapping[str, float], found: Mapping[str, float]) -> Iterator[GuardAlarm]:
         slack, gamma = self.options.guard_value_slack, getattr(self.algorithm.hyper, "gamma", 1.0)
         allowed = self.rewards.allowed(gamma)
         if slack is None or allowed is None:
@@ -134,89 +128,59 @@ class Guards:
         under = [(name, value, low) for name, value in averages.items() if value < low - room]
         for name, value, limit in (over or under)[:1]:
             rewards = f"rewards from {self.rewards.low:.4g} to {self.rewards.high:.4g} with gamma {gamma:g}"
-            yield Alarm(
-                "values",
-                value,
-                limit,
-                f"{name} is {value:.4g}, and {rewards} allow values from {low:.4g} to {high:.4g}",
-                "likely cause: the critics learn from their own errors, which grow",
-                self._advise("lower", "learning_rate", "tau", "gamma") + ", or set max_grad_norm or layer_norm",
-            )
+            what = f"{name} is {value:.4g}, and {rewards} allow values from {low:.4g} to {high:.4g}"
+            cause = "likely cause: the critics learn from their own errors, which grow"
+            advice = self._advise("lower", "learning_rate", "tau", "gamma") + ", or set max_grad_norm or layer_norm"
+            yield GuardAlarm("values", value, limit, what, cause, advice)
 
     def _entropy_bonus(self, line: Mapping[str, float], gamma: float) -> float:
-        """What the entropy of a policy may add to discounted sums of rewards, or take from them."""
+        """The largest contribution of the entropy to discounted sums of rewards, in absolute terms."""
         temperature = getattr(self.algorithm.model, "temperature", None)
         if not isinstance(temperature, Multiplier) or gamma >= 1:
             return 0.0
         return abs(float(temperature().detach()) * line.get("entropy", 0.0)) / (1 - gamma)
 
-    def _judge_actor(self, found: Mapping[str, float]) -> Iterator[Alarm]:
+    def _check_actor(self, found: Mapping[str, float]) -> Iterator[GuardAlarm]:
         most, least = self.options.guard_saturation, self.options.guard_action_spread
-        blame = (
-            "the actor follows errors of the critics"
-            if hasattr(self.algorithm.model, "critic")
-            else "too large updates moved it"
-        )
-        if most is not None and found.get("saturation", 0.0) >= most:
-            yield Alarm(
-                "saturated_actor",
-                found["saturation"],
-                most,
-                f"{found['saturation']:.0%} of the policy's actions are on the same bound",
-                f"likely cause: {blame} to where tanh has no gradient",
-                self._advise("lower", "actor_learning_rate", "learning_rate") + ", or set normalize_obs: true",
-            )
-        if least is not None and found.get("action_spread", math.inf) <= least:
-            yield Alarm(
-                "dead_actor",
-                found["action_spread"],
-                least,
-                "the policy gives the same action for all observations",
-                "likely cause: updates that were too large turned all units of a layer off, or observations are tiny",
-                self._advise("lower", "actor_learning_rate", "learning_rate")
-                + ", or set normalize_obs: true or activation: silu",
-            )
+        advice = self._advise("lower", "actor_learning_rate", "learning_rate") + ", or set normalize_obs: true"
+        if most is not None and (share := found.get("saturation", 0.0)) >= most:
+            what = f"{share:.0%} of the policy's actions are on the same bound"
+            has_critic = hasattr(self.algorithm.model, "critic")
+            blame = "the actor follows errors of the critics" if has_critic else "too large updates moved it"
+            cause = f"likely cause: {blame} to where tanh has no gradient"
+            yield GuardAlarm("saturated_actor", share, most, what, cause, advice)
+        if least is not None and (spread := found.get("action_spread", math.inf)) <= least:
+            what = "the policy gives the same action for all observations"
+            cause = "likely cause: too large updates turned all units of a layer off, or observations are tiny"
+            yield GuardAlarm("dead_actor", spread, least, what, cause, f"{advice} or activation: silu")
 
-    def _judge_weights(self, found: Mapping[str, float]) -> Iterator[Alarm]:
+    def _check_weights(self, found: Mapping[str, float]) -> Iterator[GuardAlarm]:
         most = self.options.guard_weight_growth
         growths = {child: found[f"weights_{child}"] / norm for child, norm in self.initial.items()}
         child = max(growths, key=growths.__getitem__, default=None)
         if most is not None and child is not None and not growths[child] <= most:
-            yield Alarm(
-                "weights",
-                growths[child],
-                most,
-                f"the weights of the network {child} are {growths[child]:.4g} times as large as at the start",
-                "likely cause: updates are too large for it",
-                self._advise("lower", f"{child}_learning_rate", "learning_rate") + ", or set max_grad_norm",
-            )
+            growth = growths[child]
+            what = f"the weights of the network {child} are {growth:.4g} times as large as at the start"
+            cause = "likely cause: updates are too large for it"
+            advice = self._advise("lower", f"{child}_learning_rate", "learning_rate") + ", or set max_grad_norm"
+            yield GuardAlarm("weights", growth, most, what, cause, advice)
 
-    def _judge_ensemble(self, found: Mapping[str, float]) -> Iterator[Alarm]:
+    def _check_ensemble(self, found: Mapping[str, float]) -> Iterator[GuardAlarm]:
         least = self.options.guard_ensemble_spread
-        if least is not None and found.get("ensemble_spread", math.inf) < least:
-            yield Alarm(
-                "ensemble",
-                found["ensemble_spread"],
-                least,
-                f"the critics agree at random actions to {found['ensemble_spread']:.1g} of their values",
-                "likely cause: they have the same weights, so that the smallest of them is no caution",
-                "start from weights that differ (initial_checkpoint, or the model's own initialisation), or "
-                + self._advise("raise", "diversity_weight", "num_critics", "critic_hidden_sizes", "hidden_sizes"),
-            )
+        if least is not None and (spread := found.get("ensemble_spread", math.inf)) < least:
+            what = f"the critics agree at random actions to {spread:.1g} of their values"
+            cause = "likely cause: they have the same weights, so that their minimum is not pessimistic"
+            start = "start from weights that differ (initial_checkpoint, or the model's own initialisation), or "
+            advice = self._advise("raise", "diversity_weight", "num_critics", "critic_hidden_sizes", "hidden_sizes")
+            yield GuardAlarm("ensemble", spread, least, what, cause, start + advice)
 
-    def _judge_clone(self, found: Mapping[str, float], updates: int) -> Iterator[Alarm]:
-        most = self.options.guard_clone_error
-        is_due = updates >= self.options.guard_clone_after
-        if most is not None and is_due and found.get("clone_error", 0.0) > most:
-            error = found["clone_error"]
-            yield Alarm(
-                "clone",
-                error,
-                most,
-                f"the error of the behaviour clone is {error:.3g} times that of the best constant action",
-                "likely cause: observations of very different scales, or steps that are too large",
-                "set normalize_obs: true, or " + self._advise("lower", "vae_learning_rate", "learning_rate"),
-            )
+    def _check_clone(self, found: Mapping[str, float], updates: int) -> Iterator[GuardAlarm]:
+        most, is_due = self.options.guard_clone_error, updates >= self.options.guard_clone_after
+        if most is not None and is_due and (error := found.get("clone_error", 0.0)) > most:
+            what = f"the error of the behaviour clone is {error:.3g} times that of the best constant action"
+            cause = "likely cause: observations of very different scales, or steps that are too large"
+            advice = "set normalize_obs: true, or " + self._advise("lower", "vae_learning_rate", "learning_rate")
+            yield GuardAlarm("clone", error, most, what, cause, advice)
 
     def _advise(self, verb: str, *names: str) -> str:
         """Advice to change one of the first two of these options that the algorithm has."""
@@ -224,53 +188,43 @@ class Guards:
         return f"{verb} {' or '.join(known)}"
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs to judge and to go back alike, in plain values."""
+        """The state that a resumed run needs for the same checks and rollbacks, in plain values."""
         names = ("initial", "raised", "looked", "rollbacks", "good")
-        return {name: getattr(self, name) for name in names} | {"rewards": self.rewards.state_dict()}
+        return {name: getattr(self, name) for name in names} | {"rewards": asdict(self.rewards)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         if state["initial"].keys() != self.initial.keys():
             raise CheckpointError(f"guards watched the networks {sorted(state['initial'])}, not {sorted(self.initial)}")
         vars(self).update({name: value for name, value in state.items() if name != "rewards"})
-        self.rewards.load_state_dict(state["rewards"])
+        vars(self.rewards).update(state["rewards"])
 
 
 @options
 class GuardOptions:
-    """What a run watches at every log line and checkpoint, and what it does when something has gone wrong.
+    """Checks of a run at every log line and checkpoint, and the response to an alarm.
 
-    Each threshold belongs to one guard. A guard whose threshold is null does not look.
+    Each threshold belongs to one guard. null switches a guard off.
     """
 
     on_divergence: Literal["stop", "warn", "rollback"] = option(
         "warn",
-        "what a guard does: end the run, only say so, or go back to the last good checkpoint with half the learning "
-        "rate, at most three times; a loss that is no number ends the run unless it goes back",
+        "response to an alarm: end the run, only warn, or go back to the last good checkpoint with half the learning "
+        "rate, at most three times; a loss that is not a number ends the run unless it goes back",
     )
-    guard_value_slack: float | None = option(
-        1.0, "how far values may lie beyond the range that the rewards allow, in widths of that range", ge=0
-    )
-    guard_saturation: float | None = option(
-        0.99, "share of the policy's actions on the same bound from which the actor counts as saturated", gt=0, le=1
-    )
-    guard_action_spread: float | None = option(
-        1e-6, "largest spread of the policy's actions over observations at which the actor counts as dead", ge=0
-    )
-    guard_weight_growth: float | None = option(
-        100.0, "how many times as large as at the start the weights of a network may become", gt=1
-    )
-    guard_ensemble_spread: float | None = option(
-        1e-5, "spread of critics over their size, at random actions, below which the ensemble has collapsed", ge=0
-    )
+    guard_value_slack: float | None = option(1.0, "how far values may exceed their possible range, in widths", ge=0)
+    guard_saturation: float | None = option(0.99, "share of actions on one bound that fires the guard", gt=0, le=1)
+    guard_action_spread: float | None = option(1e-6, "largest spread of actions that counts as a dead actor", ge=0)
+    guard_weight_growth: float | None = option(100.0, "allowed growth of a network's weights since the start", gt=1)
+    guard_ensemble_spread: float | None = option(1e-5, "relative spread of critics below which they collapsed", ge=0)
     guard_clone_error: float | None = option(
-        1.5, "error of a behaviour clone over that of the best constant action, from which it does not fit", gt=1
+        1.5, "behaviour-cloning error relative to the best constant action; the guard fires above it", gt=1
     )
-    guard_clone_after: int = option(1000, "updates that a behaviour clone has to fit before its guard looks", ge=0)
+    guard_clone_after: int = option(1000, "updates before the first check of a behaviour clone", ge=0)
 
 
 ROWS = 64
-"""Rows that the networks are asked about; some policies look at a hundred actions for each."""
+"""Rows that the networks are evaluated on; some policies evaluate a hundred actions for each."""
 
 ON_BOUND = 0.99
 """Size of an action in [-1, 1] from which it counts as one on its bound."""
@@ -282,7 +236,7 @@ CHUNK = 65_536
 """Rows that are searched at a time for what is not finite."""
 
 RARE = 0.05
-"""The best constant choice counts as wrong in at least this share of rows, so that one slip is no misfit."""
+"""The best constant discrete action counts as wrong in at least this share of rows: one slip is no misfit."""
 
 
 def probe_rows(log: TransitionDataset | None, buffer: ReplayBuffer | None) -> Batch | None:
@@ -302,7 +256,7 @@ def _spread(first: int, stop: int) -> Tensor:
 
 @torch.no_grad()
 def measure(algorithm: Algorithm, rows: Batch | None) -> dict[str, float]:
-    """All that can be measured of an algorithm, by name; no random number of the run is used, and nothing changes."""
+    """All measures of an algorithm, by name, without changing it or drawing from the run's random numbers."""
     report = {f"weights_{child}": norm for child, norm in weight_norms(algorithm).items()}
     if rows is not None:
         with forked(0, algorithm.obs_mean.device):
@@ -346,16 +300,16 @@ def _measure_networks(algorithm: Algorithm, rows: Batch) -> Metrics:
 def _saturation(actions: Tensor) -> Tensor:
     """The share of actions on their bound, by the bound on which most are.
 
-    A policy that goes from one bound to the other, as the best one may do, answers to what it observes.
+    A policy that switches between the bounds, as the best one may do, depends on the observation.
     """
     sides = torch.stack([actions > ON_BOUND, actions < -ON_BOUND]).float().mean(1)
     return sides.amax(0).mean()
 
 
 def _action_spread(algorithm: Algorithm, obs: Tensor, actions: Tensor) -> Tensor:
-    """How much the policy's answer depends on the observation: the largest spread of an action's dimension.
+    """Dependence of the action on the observation: the largest spread of an action's dimension.
 
-    Of choices it is the spread of what decides between them, by the first choice: its value or its probability.
+    For discrete actions, it is the spread of the value or log-probability of the first action.
     """
     if not isinstance(algorithm.action_space, BoxActions):
         first, model = torch.zeros_like(actions), algorithm.model
@@ -366,7 +320,7 @@ def _action_spread(algorithm: Algorithm, obs: Tensor, actions: Tensor) -> Tensor
 
 
 def _clone_error(algorithm: Algorithm, actions: Tensor, logged: Tensor) -> Tensor:
-    """The error of a clone's actions, over that of the constant action which is best for these rows."""
+    """The error of a clone's actions, relative to the best constant action for these rows."""
     if isinstance(algorithm.action_space, BoxActions):
         best = (logged - logged.mean(0)).square().mean()
         return (actions - logged).square().mean() / best.clamp_min(1e-6)
@@ -376,29 +330,29 @@ def _clone_error(algorithm: Algorithm, actions: Tensor, logged: Tensor) -> Tenso
 
 @dataclass
 class RewardRange:
-    """The rewards that training has seen, as it sees them, and whether anything came after one of them."""
+    """The range of rewards that training has seen, transformed, and whether any step followed one of them."""
 
     low: float = math.inf
     high: float = -math.inf
     goes_on: bool = False
-    """In a log of single decisions nothing comes after a reward."""
+    """False in a log of single decisions."""
     seen: int = 0
-    """Rows of the buffer that were looked at."""
+    """Rows of the buffer that were added."""
 
     def add(self, rewards: Tensor, dones: Tensor) -> None:
-        """Take in some rows."""
+        """Add some rows."""
         if len(rewards):
             self.low, self.high = min(self.low, float(rewards.min())), max(self.high, float(rewards.max()))
             self.goes_on |= bool((dones == 0).any())
 
     def add_new(self, buffer: ReplayBuffer) -> None:
-        """Take in the rows that came since the last call, as far as the buffer still has them."""
+        """Add the rows since the last call that the buffer still has."""
         numbers = buffer.rows.numbers(max(self.seen, buffer.rows.first))
         self.add(buffer.stored_rewards(numbers), buffer.rows.get("dones", numbers))
         self.seen = buffer.added
 
     def add_hindsight(self, source: UniformSource) -> None:
-        """Take in the rewards of some rows for goals that they reached."""
+        """Add the rewards of some rows for relabelled goals."""
         first, stop = source.drawable()
         if source.hindsight is not None and stop > first:
             numbers = _spread(first, stop).to(source.rows.device)
@@ -407,50 +361,42 @@ class RewardRange:
             self.add(source.transformed(rewards), torch.zeros_like(rewards) if ended is None else ended)
 
     def allowed(self, gamma: float) -> tuple[float, float] | None:
-        """The smallest and the largest value that discounted sums of such rewards can have; None if any can.
+        """The range of discounted sums of such rewards; None if it is unbounded.
 
-        0 is among them: so little is left where a task ends, and networks start there.
+        It contains 0, the value after the end of a task and of fresh networks.
         """
         if self.low > self.high or (self.goes_on and gamma >= 1):
             return None
         steps = 1 / (1 - gamma) if self.goes_on else 1.0
         return min(self.low, 0.0) * steps, max(self.high, 0.0) * steps
 
-    def state_dict(self) -> dict[str, Any]:
-        """All fields, as plain values."""
-        return asdict(self)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
-        vars(self).update(state)
-
 
 def find_not_finite(log: TransitionDataset | None, buffer: ReplayBuffer | None) -> str | None:
-    """The first value of the data, or of what environments gave, that is not a finite number, in words."""
+    """A text about the first value of the data or the buffer that is not finite; None if all are."""
     columns = {} if log is None else {f"the data has {{}} in {name}": value for name, value in log.fields.items()}
     if buffer is not None and len(buffer):
         numbers = buffer.rows.numbers()
         seen = buffer.rows.take(("obs", "rewards", "next_obs"), numbers)
         columns |= {f"the replay buffer has {{}} in {name}": value for name, value in seen.items()}
-    for words, values in columns.items():
+    for template, values in columns.items():
         for number, part in enumerate(torch.split(values, CHUNK) if values.is_floating_point() else ()):
             wrong = (~part.isfinite()).nonzero()
             if len(wrong):
                 row, *column = wrong[0].tolist()
                 place = f"row {number * CHUNK + row}" + (f", column {column[0]}" if column else "")
-                return f"{words.format(float(part[tuple(wrong[0])]))}, {place}"
+                return f"{template.format(float(part[tuple(wrong[0])]))}, {place}"
     return None
 
 
 def find_broken_goals(sources: Sequence[UniformSource]) -> str | None:
-    """Whether rewards for exchanged goals were not finite since the last log line, in words."""
+    """A text about rewards of relabelled goals that were not finite since the last log line; None if all were."""
     totals = [float(source.relabelled[2]) for source in sources]
     broken = [total for total in totals if not math.isfinite(total)]
-    return f"the environment's compute_reward gave {broken[0]} for an exchanged goal" if broken else None
+    return f"the environment's compute_reward gave {broken[0]} for a relabelled goal" if broken else None
 
 
 def hindsight_sources(source: Source) -> Iterator[UniformSource]:
-    """The sources in a source that exchange goals."""
+    """The sources in a source that relabel goals."""
     if isinstance(source, UniformSource) and source.hindsight is not None:
         yield source
     for name in ("inner", "prior", "online"):

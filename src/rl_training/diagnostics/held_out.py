@@ -20,10 +20,10 @@ CHUNK = 512
 def diagnose(algorithm: Algorithm, dataset: TransitionDataset, *, seed: int = 0) -> dict[str, float]:
     """Held-out losses, action distance and, for algorithms with critics, TD error and predicted values.
 
-    Of choices, the distance is the share of agreement, and beside it the mean probability of the logged choices.
-    Values are the smallest of the critics at the policy's own action; `td_error` is the mean square of their
-    one-step inconsistency. `initial_value` is what they predict of the discounted return, on transformed rewards;
-    `initial_return` is what the logged episodes had of it. Neither is a substitute for a rollout.
+    For discrete actions, the distance is the share of agreement; the mean probability of logged actions is added.
+    Values are the minimum over the critics at the policy's own action; `td_error` is the mean square of their
+    one-step inconsistency. `initial_value` is their prediction of the discounted return, on transformed rewards;
+    `initial_return` is that of the logged episodes. Neither is a substitute for a rollout.
     """
     dataset = dataset.to(algorithm.obs_mean.device)
     if algorithm.annotates:
@@ -43,7 +43,7 @@ def diagnose(algorithm: Algorithm, dataset: TransitionDataset, *, seed: int = 0)
 
 
 def _average(report: Callable[[Batch], Metrics], dataset: TransitionDataset) -> dict[str, float]:
-    """Means over all rows of what a function reports on batches of them."""
+    """Means over all rows of the metrics that a function reports on batches."""
     totals: dict[str, float] = {}
     for start in range(0, len(dataset), CHUNK):
         batch = {name: value[start : start + CHUNK] for name, value in dataset.fields.items()}
@@ -53,28 +53,22 @@ def _average(report: Callable[[Batch], Metrics], dataset: TransitionDataset) -> 
     return {name: total / len(dataset) for name, total in totals.items()}
 
 
+@torch.no_grad()
 def _measure(algorithm: Algorithm, batch: Batch) -> Metrics:
-    policy_actions = algorithm.act(batch["obs"])
+    obs, policy_actions = algorithm.normalize(batch["obs"]), algorithm.act(batch["obs"])
     report = algorithm.action_space.compare(policy_actions, batch["actions"])
-    report |= _probability(algorithm, batch)
+    # For continuous actions it would be a density, which has a unit.
+    is_discrete = algorithm.action_space.kind == "discrete"
+    log_probs = algorithm.model.log_probs(obs, batch["actions"]) if is_discrete else None
+    if log_probs is not None:
+        report["logged_action_probability"] = log_probs.exp().mean()
     if not hasattr(algorithm.model, "critic"):
         return report
-    with torch.no_grad():
-        obs = algorithm.normalize(batch["obs"])
-        q = algorithm.model.values(obs, batch["actions"])
-        policy_q = algorithm.model.values(obs, policy_actions)
-        next_q = _values(algorithm, batch["next_obs"])
-        target = batch["rewards"] + getattr(algorithm.hyper, "gamma", 1.0) * (1 - batch["dones"]) * next_q
+    q = algorithm.model.values(obs, batch["actions"])
+    policy_q = algorithm.model.values(obs, policy_actions)
+    next_q = _values(algorithm, batch["next_obs"])
+    target = batch["rewards"] + getattr(algorithm.hyper, "gamma", 1.0) * (1 - batch["dones"]) * next_q
     return report | {"td_error": (q - target).square().mean(), "value_mean": policy_q.mean()}
-
-
-@torch.no_grad()
-def _probability(algorithm: Algorithm, batch: Batch) -> Metrics:
-    """The mean probability of the logged choices; that of continuous actions would be a density, which has a unit."""
-    if algorithm.action_space.kind != "discrete":
-        return {}
-    log_probs = algorithm.model.log_probs(algorithm.normalize(batch["obs"]), batch["actions"])
-    return {} if log_probs is None else {"logged_action_probability": log_probs.exp().mean()}
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""A trial of a policy before its run begins, so that a user's own model does not fail at the first evaluation."""
+"""A check of a policy before its run begins, so that a user's own model does not fail at the first evaluation."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from rl_training.core.user_code import failure
 from rl_training.models import Model
 
 ROWS = 2
-"""Observations that the model is asked about."""
+"""Observations that the model is called with."""
 
 
 @torch.no_grad()
-def try_policy(policy: Policy, algorithm: Algorithm, *, acts: bool) -> None:
-    """Ask the model what a run will ask of it: to act, to explore if the run acts, and to value actions.
+def check_model(policy: Policy, algorithm: Algorithm, *, acts: bool) -> None:
+    """Call the model as a run will: act, explore if the run acts, and values of actions.
 
-    What it cannot do is said in one sentence. No random numbers are drawn from the run's generators.
+    The error names what it cannot do. No random numbers are drawn from the run's generators.
     """
     model, device = policy.model, policy.obs_mean.device
     column = policy.spaces.action.column
     obs = torch.zeros(ROWS, policy.spaces.obs_dim, device=device)
-    # A mask, if there is one, leaves all choices.
-    obs[:, : policy.spaces.obs_dim - policy.spaces.feature_dim] = 1
+    # A mask, if there is one, allows all actions.
+    obs[:, : policy.spaces.mask_dim] = 1
     _check_actor(model, algorithm)
     with forked(0, device):
         actions = obs
@@ -48,9 +48,7 @@ def _check_actor(model: Model, algorithm: Algorithm) -> None:
         return
     owner = f"{type(model).__name__}, the model of {type(algorithm).__name__},"
     if not hasattr(model, "actor"):
-        raise ConfigError(
-            f"{owner} cannot act: it needs a network called actor, or a method act(obs, *, deterministic)"
-        )
+        raise ConfigError(f"{owner} cannot act: it needs a network called actor or a method act(obs, *, deterministic)")
     if not callable(getattr(model.actor, "act", None)):
         kind = type(model.actor).__name__
         raise ConfigError(f"{owner} cannot act: its actor, {kind}, needs a method act(obs, *, deterministic)")

@@ -1,4 +1,4 @@
-"""What may be wrong with an environment: it is stepped for a while, and its answers are checked."""
+"""Checks of an environment: it is stepped for a while, and its answers are looked at."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import numpy as np
 from rl_training.core.errors import ConfigError
 from rl_training.core.spaces import SpaceSpec
 from rl_training.envs.factory import GIVEN, as_native, check_spaces, describe_env, make_bare_env, named_env, space_spec
+from rl_training.envs.inspection import Inspection, without_own_wrappers
 from rl_training.envs.snapshots import Snapshot
-from rl_training.envs.trial import Trial, without_own_wrappers
 
 STEPS = 1000
 
@@ -27,7 +27,7 @@ BRIEF_STEPS = 3
 
 @dataclass(frozen=True)
 class EnvReport:
-    """What is wrong with an environment, what is right, and how it looks from inside."""
+    """The mistakes of an environment, the checks that it passed, its spaces and its episodes."""
 
     env_id: str
     mistakes: tuple[str, ...]
@@ -44,7 +44,7 @@ class EnvReport:
 
 @dataclass(frozen=True)
 class Task:
-    """What is known of a run's environment before the run begins."""
+    """The environment of a run, as known before the run begins."""
 
     spaces: SpaceSpec
     about: Mapping[str, Any]
@@ -63,73 +63,73 @@ def check_env(
     *,
     steps: int = STEPS,
 ) -> EnvReport:
-    """Take a few episodes of random actions in an environment, and report what is wrong with it.
+    """Take a few episodes of random actions in an environment, and report its mistakes.
 
     `env` is its name, an environment, or a function that makes one. One that cannot be made is an error.
     """
     with _quiet(), named_env(env) as env_id, closing(make_bare_env(env_id, env_kwargs, checked=False)) as made:
         bare, limit = without_own_wrappers(made)
-        trial = Trial(bare, limit)
-        spaces = _spaces(made, env_id, trial)
-        if trial.has_spaces:
-            trial.compare_seeds()
-            trial.run(steps, episodes=EPISODES)
+        inspection = Inspection(bare, limit)
+        spaces = _spaces(made, env_id, inspection)
+        if inspection.has_spaces:
+            inspection.compare_seeds()
+            inspection.run(steps, episodes=EPISODES)
         return EnvReport(
             env_id,
-            mistakes=tuple(trial.mistakes.values()),
-            notes=tuple(_notes(bare, trial)),
-            passed=tuple(trial.passed()),
+            mistakes=tuple(inspection.mistakes.values()),
+            notes=tuple(_notes(bare, inspection)),
+            passed=tuple(inspection.passed()),
             spaces=spaces,
             time_limit=limit,
-            steps=trial.steps,
-            returns=tuple(trial.returns),
-            lengths=tuple(trial.lengths),
+            steps=inspection.steps,
+            returns=tuple(inspection.returns),
+            lengths=tuple(inspection.lengths),
         )
 
 
 def try_out(env_id: str, env_kwargs: Mapping[str, Any]) -> Task:
-    """What a run has to know of an environment, after a few steps in an instance of its own.
+    """The facts that a run needs about an environment, after a few steps in a separate instance.
 
     What would stop a run is refused before it begins, all of it at once. Other mistakes are left to `check_env`.
     """
     with _quiet(), _generators_kept(), closing(make_bare_env(env_id, env_kwargs, checked=False)) as made:
         bare, limit = without_own_wrappers(made)
-        trial = Trial(bare, limit)
-        spaces = _spaces(made, env_id, trial)
-        if trial.has_spaces:
-            trial.run(BRIEF_STEPS, episodes=BRIEF_STEPS)
-        problems = [text for kind, text in trial.mistakes.items() if kind in trial.fatal]
+        inspection = Inspection(bare, limit)
+        spaces = _spaces(made, env_id, inspection)
+        if inspection.has_spaces:
+            inspection.run(BRIEF_STEPS, episodes=BRIEF_STEPS)
+        problems = [text for kind, text in inspection.mistakes.items() if kind in inspection.fatal]
         if problems or spaces is None:
             refusal = ConfigError(*problems, where=_described(env_id, env_kwargs))
-            refusal.trace = trial.trace
+            refusal.trace = inspection.trace
             raise refusal
         return Task(spaces, describe_env(bare), limit)
 
 
-def _spaces(env: gym.Env[Any, Any], env_id: str, trial: Trial) -> SpaceSpec | None:
-    """The spaces as networks see them; what is wrong with them is added to the mistakes."""
-    trial.check_presence()
-    if not trial.has_spaces:
+def _spaces(env: gym.Env[Any, Any], env_id: str, inspection: Inspection) -> SpaceSpec | None:
+    """The spaces as networks see them; problems with them are added to the mistakes."""
+    inspection.check_presence()
+    if not inspection.has_spaces:
         return None
     try:
         check_spaces(env_id, env)
     except ConfigError as error:
         for problem in error.problems:
-            trial.mistake("spaces", problem)
+            inspection.mistake("spaces", problem)
         return None
     return space_spec(as_native(env))
 
 
-def _notes(env: gym.Env[Any, Any], trial: Trial) -> Iterator[str]:
-    """What is no mistake but good to know."""
-    if trial.has_run and trial.steps and not trial.lengths and trial.time_limit is None:
+def _notes(env: gym.Env[Any, Any], inspection: Inspection) -> Iterator[str]:
+    """Hints that are not about mistakes."""
+    if inspection.has_run and inspection.steps and not inspection.lengths and inspection.time_limit is None:
         yield (
-            f"no episode ended within {trial.steps} steps and there is no time limit: register the environment with "
-            "max_episode_steps, since an evaluation waits for the end of its episodes and gives up after 100,000 steps"
+            f"no episode ended within {inspection.steps} steps and there is no time limit: register the environment "
+            "with max_episode_steps, since an evaluation waits for episodes to end and gives up after 100,000 steps"
         )
     if "rgb_array" not in (env.metadata.get("render_modes") or ()):
         yield "there is no render mode 'rgb_array': `record` cannot make a video of it"
-    if trial.has_run and Snapshot(env).snapshot is None:
+    if inspection.has_run and Snapshot(env).snapshot is None:
         yield "its state cannot be saved: a resumed run begins new episodes; state_dict and load_state_dict change that"
 
 
@@ -144,7 +144,7 @@ def _described(env_id: str, env_kwargs: Mapping[str, Any]) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without Gymnasium's own warnings, which come again and again, of mistakes that are reported here once."""
+    """Silence Gymnasium's repeated warnings about mistakes that are reported here once."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"\x1b\[33mWARN")
         yield

@@ -1,4 +1,4 @@
-"""Environments with discrete actions: masks in observations, and several actions at once."""
+"""Environments with discrete actions: action masks in observations, and several actions at once."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from numpy.typing import NDArray
 
 from rl_training.core.errors import UserCodeError, UserError
-from rl_training.core.spaces import split_choices
+from rl_training.core.spaces import split_actions
 from rl_training.core.user_code import own_code_failed
 
 METHOD = "action_masks"
 
 NAMES = ("action_mask", "action_masks", "valid_actions")
-"""The names under which `info` may hold a mask."""
+"""The names under which `info` may hold an action mask."""
 
 
 class PrependMask(gym.Wrapper[Any, Any, Any, Any]):
-    """Flat observations that begin with a mask: 1 for every choice that is possible, 0 for the others."""
+    """Prepends the action mask (1 = valid) to the flat observation."""
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
         rest: Any = env.observation_space
-        self.masked_choices = number_of_choices(env)
-        low, high = (np.full(self.masked_choices, value, dtype=np.float32) for value in (0, 1))
+        self.mask_dim = action_count(env)
+        low, high = (np.full(self.mask_dim, value, dtype=np.float32) for value in (0, 1))
         self.observation_space = Box(np.concatenate([low, rest.low]), np.concatenate([high, rest.high]))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
@@ -42,27 +42,27 @@ class PrependMask(gym.Wrapper[Any, Any, Any, Any]):
         return self._joined(obs, info, over=bool(terminated)), reward, terminated, truncated, info
 
     def _joined(self, obs: NDArray[np.float32], info: Mapping[str, Any], *, over: bool) -> NDArray[np.float32]:
-        # After the end of the task nothing is chosen any more, whatever the environment says.
-        mask = np.ones(self.masked_choices) if over else read_mask(self.env, info)
+        # After the end of the task no action follows, whatever the environment says.
+        mask = np.ones(self.mask_dim) if over else read_mask(self.env, info)
         if mask is None:
             names = ", ".join(map(repr, NAMES))
-            raise UserCodeError(f"the environment gave a mask of actions before, but now info has none of {names}")
+            raise UserCodeError(f"the environment gave an action mask before, but now info has none of {names}")
         return np.concatenate([mask, obs]).astype(np.float32)
 
 
-def number_of_choices(env: gym.Env[Any, Any]) -> int:
-    """How many choices an environment has."""
+def action_count(env: gym.Env[Any, Any]) -> int:
+    """The number of discrete actions of an environment."""
     actions: Any = env.action_space
     return int(actions.n)
 
 
 def _part_sizes(env: gym.Env[Any, Any]) -> tuple[int, ...]:
-    found: tuple[int, ...] = env.get_wrapper_attr("choice_parts") if env.has_wrapper_attr("choice_parts") else ()
+    found: tuple[int, ...] = env.get_wrapper_attr("action_parts") if env.has_wrapper_attr("action_parts") else ()
     return found or part_sizes(env.action_space)
 
 
 def gives_masks(env: gym.Env[Any, Any]) -> bool:
-    """Whether an environment says which choices are possible. One without the method is reset to look at its `info`."""
+    """Whether an environment provides action masks. One without the method is reset to look at its `info`."""
     if not isinstance(env.action_space, Discrete):
         return False
     if env.has_wrapper_attr(METHOD):
@@ -76,15 +76,15 @@ def gives_masks(env: gym.Env[Any, Any]) -> bool:
 
 
 def read_mask(env: gym.Env[Any, Any], info: Mapping[str, Any]) -> NDArray[np.float32] | None:
-    """The mask of an environment, checked; None where it gives none.
+    """The action mask of an environment, checked; None where it provides none.
 
-    Where an action is several choices at once, the mask of each stands after that of the one before.
+    Where an action has several parts, their masks follow one after the other.
     """
     source, mask = _find(env, info)
     if mask is None:
         return None
     parts = _part_sizes(env)
-    count = sum(parts) or number_of_choices(env)
+    count = sum(parts) or action_count(env)
     try:
         found = np.asarray(mask, dtype=np.float32)
     except (TypeError, ValueError):
@@ -94,7 +94,7 @@ def read_mask(env: gym.Env[Any, Any], info: Mapping[str, Any]) -> NDArray[np.flo
     if parts:
         found = combined_mask(found, parts)
     if not found.any():
-        raise UserCodeError(f"{source} leaves no choice: at least one must be possible, unless the task has ended")
+        raise UserCodeError(f"{source} marks no action as valid: at least one must be, unless the task has ended")
     return found
 
 
@@ -115,37 +115,37 @@ MOST_COMBINATIONS = 10_000
 
 
 class MultiDiscreteToDiscrete(gym.Wrapper[Any, Any, Any, Any]):
-    """An environment with MultiDiscrete actions, whose combinations are numbered as single choices."""
+    """An environment with MultiDiscrete actions, whose combinations are numbered as discrete actions."""
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
         space: Any = env.action_space
-        self.choice_parts = part_sizes(space)
-        self.first_choices: NDArray[Any] = space.start
-        self.action_space: Any = Discrete(math.prod(self.choice_parts))
+        self.action_parts = part_sizes(space)
+        self.first_actions: NDArray[Any] = space.start
+        self.action_space: Any = Discrete(math.prod(self.action_parts))
 
     def step(self, action: Any) -> Any:
         """Observation, reward, the two ends, and further facts."""
-        return self.env.step(split_choices(np.asarray(action), self.choice_parts) + self.first_choices)
+        return self.env.step(split_actions(np.asarray(action), self.action_parts) + self.first_actions)
 
 
 def part_sizes(space: gym.Space[Any]) -> tuple[int, ...]:
-    """How many choices each part of an action has; none where actions have no parts."""
+    """The number of values that each part of an action has; empty where actions have no parts."""
     return tuple(map(int, space.nvec)) if isinstance(space, MultiDiscrete) else ()
 
 
 def refusal(space: MultiDiscrete) -> str | None:
-    """What is wrong with a space of several choices at once, if anything is."""
+    """The reason why a MultiDiscrete space is not supported; None if it is."""
     if space.nvec.ndim != 1:
         return "the parts of a MultiDiscrete action must be a vector"
     count = math.prod(part_sizes(space))
     if count > MOST_COMBINATIONS:
-        return f"there are {count:,} combinations, and each is a choice of its own: at most {MOST_COMBINATIONS:,}"
+        return f"there are {count:,} combinations, and each is an action of its own: at most {MOST_COMBINATIONS:,}"
     return None
 
 
 def combined_mask(mask: NDArray[np.float32], parts: tuple[int, ...]) -> NDArray[np.float32]:
-    """Which combinations are possible, by masks of the parts that stand one after the other."""
+    """The mask of all combinations, from the masks of the parts one after the other."""
     found = np.ones((), dtype=np.float32)
     for part in np.split(mask, np.cumsum(parts)[:-1]):
         found = np.multiply.outer(found, part)

@@ -1,4 +1,4 @@
-"""Environments as networks see them: flat float32 observations, and actions in [-1, 1] or choices from 0 on."""
+"""Environments as networks see them: flat float32 observations, and actions in [-1, 1] or numbered from 0."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, flatdim
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FlattenObservation, RescaleAction, TransformAction, TransformObservation
 
+from rl_training.core.batches import Column
 from rl_training.core.errors import ConfigError, MissingExtraError, UserError, import_extra, nearest
 from rl_training.core.rewards import RewardTransformConfig
-from rl_training.core.spaces import MASK, BoxActions, Column, DiscreteActions, SpaceSpec
-from rl_training.core.user_code import FILES, check_permitted, own_code_failed
+from rl_training.core.spaces import MASK, BoxActions, DiscreteActions, SpaceSpec
+from rl_training.core.user_code import FILES, check_trust, own_code_failed
 from rl_training.envs.discrete import MultiDiscreteToDiscrete, PrependMask, gives_masks, refusal
 from rl_training.envs.goals import FlattenGoal, has_goal
 from rl_training.envs.guarded import CheckedEnv, SubprocessVectorEnv
@@ -54,9 +55,9 @@ def make_native_env(
 
 
 def as_native(env: gym.Env[Any, Any], *, with_achieved: bool = False) -> gym.Env[Any, Any]:
-    """An environment of supported spaces with flat float32 observations, which begin with a mask if it gives masks.
+    """An environment of supported spaces with flat float32 observations, which begin with its action mask, if any.
 
-    Several choices at once are numbered as one.
+    Combinations of several discrete actions are numbered as one.
     """
     env = MultiDiscreteToDiscrete(env) if isinstance(env.action_space, MultiDiscrete) else env
     flat = FlattenGoal(env, with_achieved=with_achieved) if has_goal(env) else _flatten(env)
@@ -131,7 +132,7 @@ def make_env(
 ) -> gym.Env[Any, Any]:
     """The environment with flat float32 observations, actions as networks give them, and a state that can be saved.
 
-    Continuous actions are in [-1, 1], choices are numbered from 0, unless actions are to be `native`. Not every
+    Continuous actions are in [-1, 1], discrete ones are numbered from 0, unless actions are to be `native`. Not every
     environment has a state that can be saved.
     """
     env = make_native_env(env_id, env_kwargs, **options)
@@ -195,7 +196,7 @@ def space_spec(env: gym.Env[Any, Any]) -> SpaceSpec:
     """The spaces of an environment that `make_native_env` made."""
     actions = env.action_space
     if isinstance(actions, Discrete):
-        parts = env.get_wrapper_attr("choice_parts") if env.has_wrapper_attr("choice_parts") else ()
+        parts = env.get_wrapper_attr("action_parts") if env.has_wrapper_attr("action_parts") else ()
         return SpaceSpec(_obs_parts(env), DiscreteActions(int(actions.n), int(actions.start), parts))
     if not isinstance(actions, Box):
         raise TypeError(f"expected Box or Discrete actions, got {actions}; use make_native_env")
@@ -207,7 +208,7 @@ def _obs_parts(env: gym.Env[Any, Any]) -> dict[str, Column]:
     inner = env
     while isinstance(inner, gym.Wrapper):
         if isinstance(inner, PrependMask):
-            return {MASK: Column((inner.masked_choices,)), **_obs_parts(inner.env)}
+            return {MASK: Column((inner.mask_dim,)), **_obs_parts(inner.env)}
         whole = inner.env.observation_space
         if isinstance(whole, Dict) and isinstance(inner, (FlattenGoal, FlattenObservation)):
             names = inner.parts if isinstance(inner, FlattenGoal) else list(whole.keys())
@@ -235,7 +236,7 @@ def make_bare_env(
         gym.register_envs(import_extra("gymnasium_robotics", "robotics", f"env_id {env_id!r}"))
     named = kwargs.get("env_id")
     for name in (name for name in (env_id, named) if isinstance(name, str) and ":" in name):
-        check_permitted(name.partition(":")[0], f"the environment {name}")
+        check_trust(name.partition(":")[0], f"the environment {name}")
     module, _, name = env_id.partition(":")
     if module in FILES:
         # Its file was imported by --import, and has registered what it has.
@@ -248,7 +249,7 @@ def make_bare_env(
 
 @contextmanager
 def _explained(env_id: str) -> Iterator[None]:
-    """Say what is wrong with the name, the arguments or the code of an environment that cannot be made."""
+    """Explain errors in the name, the arguments or the code of an environment that cannot be made."""
     try:
         yield
     except UserError:
@@ -261,7 +262,7 @@ def _explained(env_id: str) -> Iterator[None]:
     except gym.error.Error as error:
         known = [name for name in gym.registry if "/" not in name]
         raise ConfigError(f"unknown env_id {env_id!r}{nearest(env_id, known) or f' ({error})'}") from None
-    # Whatever the environment's own code raises.
+    # The environment's own code may raise anything.
     except (Exception, SystemExit) as error:
         if isinstance(error, TypeError) and "gymnasium.Env" in str(error):
             raise ConfigError(f"{env_id} is no Gymnasium environment: derive its class from gymnasium.Env") from None
@@ -282,13 +283,13 @@ def check_spaces(env_id: str, env: gym.Env[Any, Any]) -> None:
             raise ConfigError(f"{env_id} has the action space {actions}; {wrong}")
     elif not isinstance(actions, Discrete):
         if not isinstance(actions, Box) or len(actions.shape) != 1:
-            known = "only Box vectors (continuous actions), Discrete and MultiDiscrete (choices) are supported"
+            known = "only Box vectors (continuous actions), Discrete and MultiDiscrete (discrete actions) are supported"
             raise ConfigError(f"{env_id} has the action space {actions}; {known}")
         if not (np.isfinite(actions.low).all() and np.isfinite(actions.high).all()):
             raise ConfigError(f"{env_id} has unbounded actions {actions}; wrap it so that they have finite bounds")
     if isinstance(observations, Dict) and MASK in observations.spaces:
-        hint = "give masks by a method action_masks() or in info, and call other observations by another name"
-        raise ConfigError(f"{env_id} has observations with a part {MASK!r}, which stands for a mask of actions: {hint}")
+        hint = "provide masks by a method action_masks() or in info, and give other observations another name"
+        raise ConfigError(f"{env_id} has observations with a part {MASK!r}, the name of the action mask: {hint}")
     parts = observations.spaces.values() if isinstance(observations, Dict) else [observations]
     if not all(isinstance(part, Discrete) or (isinstance(part, Box) and part.dtype != np.uint8) for part in parts):
         known = "only vectors (Box) and numbers of states (Discrete), alone or in a Dict, are supported"

@@ -1,4 +1,4 @@
-"""Tasks with a goal in their observation: how they are flattened, and one that needs no further package."""
+"""Tasks with a goal in their observation: flattening, and a task that needs no further package."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ class PointGoal(gym.Env[dict[str, NDArray[np.float32]], NDArray[np.float32]]):
         return np.where(distance > self.tolerance, np.float32(-1), np.float32(0))
 
     def state_dict(self) -> dict[str, Any]:
-        """What a run that goes on later needs."""
+        """The state that a resumed run needs."""
         return {"position": self.position, "goal": self.goal}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` found the task."""
+        """Continue from a state that `state_dict` returned."""
         self.position, self.goal = (np.asarray(state[name], dtype=np.float32) for name in ("position", "goal"))
 
     def _observe(self) -> dict[str, NDArray[np.float32]]:
@@ -93,7 +93,7 @@ def has_goal(env: gym.Env[Any, Any]) -> bool:
 
 @dataclass(frozen=True)
 class GoalTask:
-    """What hindsight needs to know about a task: the size of a goal, and functions of many goals at a time."""
+    """A task for relabelling goals: the size of a goal, and functions of many goals at a time."""
 
     goal_dim: int
     compute_reward: Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]
@@ -101,7 +101,7 @@ class GoalTask:
 
 
 def goal_task(env: gym.Env[Any, Any]) -> GoalTask:
-    """What hindsight needs from a task with goals; its functions use the environment, which must stay open."""
+    """The goal task of an environment, which must stay open, since the functions use it."""
     base: Any = env.unwrapped
     ends: Any = getattr(base, "compute_terminated", None)
 

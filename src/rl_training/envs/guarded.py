@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from math import isfinite
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
@@ -15,14 +15,14 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from rl_training.core.errors import UserCodeError, UserError
 from rl_training.core.signals import name_of
 from rl_training.core.user_code import own_code_failed
-from rl_training.envs.trial import Trial
+from rl_training.envs.inspection import Inspection
 
 
 class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
-    """An environment that gives what it declares, or an `UserCodeError`.
+    """Checks every reset and step against the declared spaces; failures raise `UserCodeError`.
 
-    That is so for whatever its code raises, for `sys.exit`, and for results that a run cannot use: other shapes, text,
-    numbers that are not finite.
+    These are exceptions of any kind, `sys.exit`, and results that a run cannot use: other shapes, text, numbers that
+    are not finite.
     """
 
     def __init__(self, env: gym.Env[Any, Any], env_id: str) -> None:
@@ -33,12 +33,12 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """The first observation of an episode, and further facts."""
-        # A reset after a reset begins the same episode again.
+        # A second reset without a step between begins the same episode again.
         self.episodes += self.steps > 0 or self.episodes == 0
         self.steps, self.seed = 0, seed
         result = self._call("reset", self.env.reset, seed=seed, options=options)
         if not (type(result) is tuple and len(result) == 2 and _fits(self.env.observation_space, result[0])):
-            self._refuse(self._trial().examine_reset(result))
+            self._examine("reset", result)
         return result
 
     def step(self, action: Any) -> Any:
@@ -46,15 +46,15 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         self.steps += 1
         result = self._call("step", self.env.step, action)
         if not (type(result) is tuple and len(result) == 5 and self._is_sound(*result)):
-            self._refuse(self._trial().examine_step(result))
+            self._examine("step", result)
         return result
 
     def render(self) -> Any:
-        """What the environment shows of itself."""
+        """The picture that the environment draws of itself."""
         return self._call("render", self.env.render)
 
     def close(self) -> None:
-        """Close the environment; what fails here does no harm any more."""
+        """Close the environment; failures here only warn."""
         try:
             super().close()
         except (Exception, SystemExit) as error:
@@ -69,24 +69,21 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
             raise own_code_failed(f"{self._place()}: {name}", error) from error
 
     def _is_sound(self, obs: Any, reward: Any, terminated: Any, truncated: Any, info: Any) -> bool:
-        """Whether a step is what most environments give. If not, it is looked at more closely."""
+        """Whether a step is of the usual form. If not, it is examined more closely."""
         flags = isinstance(terminated, (bool, np.bool_)) and isinstance(truncated, (bool, np.bool_))
         is_number = isinstance(reward, (float, int)) and isfinite(reward)
         return flags and is_number and isinstance(info, dict) and _fits(self.env.observation_space, obs)
 
-    def _trial(self) -> Trial:
-        trial = Trial(self.env, None)
-        trial.steps = self.steps
-        return trial
-
-    def _refuse(self, mistakes: list[str]) -> None:
-        if mistakes:
+    def _examine(self, call: Literal["reset", "step"], result: Any) -> None:
+        inspection = Inspection(self.env, None)
+        inspection.steps = self.steps
+        if mistakes := inspection.examine(call, result):
             raise UserCodeError(f"{self._place()}: {'; '.join(mistakes)}")
 
     def _place(self) -> str:
         seed = "" if self.seed is None else f" (seed {self.seed})"
-        # A run that goes on has put the environment into the middle of an episode.
-        episode = f"episode {self.episodes}{seed}" if self.episodes else "the episode that the run went on with"
+        # A resumed run has put the environment into the middle of an episode.
+        episode = f"episode {self.episodes}{seed}" if self.episodes else "the episode that the run resumed"
         return f"the environment {self.env_id}, in step {self.steps} of {episode}"
 
 

@@ -1,4 +1,4 @@
-"""Environments that show themselves: as pictures, or in a window."""
+"""Rendering of environments: as pictures, or in a window."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ DEFAULT_FPS = 30
 def rendering_kwargs(
     env_id: str, env_kwargs: Mapping[str, Any], mode: Literal["rgb_array", "human"]
 ) -> tuple[dict[str, Any], float]:
-    """The `env_kwargs` with which an environment shows itself, and its pictures per second.
+    """The `env_kwargs` with which an environment renders, and its pictures per second.
 
-    One that cannot is refused, after an attempt: what draws may be missing, or find no display.
+    An environment that cannot is refused after an attempt: a drawing library may be missing, or find no display.
     """
     _prepare_display(mode)
     with closing(make_native_env(env_id, env_kwargs, raw_rewards=True)) as env:
@@ -55,7 +55,7 @@ def _prepare_display(mode: str) -> None:
 
 
 def _check_window(env_id: str, kwargs: Mapping[str, Any]) -> None:
-    """Refuse a window that nobody sees: the library that draws it makes do without a display."""
+    """Refuse a window that is not visible: the drawing library falls back to a display that does not exist."""
     pygame: Any = sys.modules.get("pygame")
     if kwargs.get("render_mode") != "human" or pygame is None or "SDL_VIDEODRIVER" in os.environ:
         return

@@ -1,4 +1,4 @@
-"""The state of an environment as plain values, so that a run that was killed goes on as if nothing had happened."""
+"""The state of an environment as plain values, so that a run that was killed resumes as if nothing had happened."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ LOG_STD_RANGE = (-5.0, 2.0)
 infinity."""
 
 Spread = Literal["state", "clipped", "sigmoid", "fixed"]
-"""Where the logarithm of a Gaussian's standard deviation comes from.
+"""The origin of the logarithm of a Gaussian's standard deviation.
 
 state: the network computes it from the observation, and it is clipped. clipped: a learned vector, clipped. sigmoid: a
 learned vector, brought into its bounds by a sigmoid. fixed: a vector that is not learned.

@@ -43,7 +43,7 @@ AWAC_LOG_STD_RANGES: dict[Spread, tuple[float, float]] = {"clipped": (-20.0, 2.0
 
 
 class SACShape(Shape, total=False):
-    """The options of every bundle of the SAC family; `MLPSACModel` explains them."""
+    """The options of every model of the SAC family; `MLPSACModel` explains them."""
 
     num_critics: int
     alpha: float | Literal["auto"]
@@ -55,7 +55,7 @@ class MLPBCModel(Model):
     def __init__(self, *, policy: str = "deterministic", discrete: bool = False, **shape: Unpack[Shape]) -> None:
         super().__init__(**shape)
         if discrete and policy == "stochastic":
-            raise ConfigError("policy: stochastic is a Gaussian; a clone of choices has probabilities without it")
+            raise ConfigError("policy: stochastic applies to continuous actions only; leave it out")
         actor_class = DeterministicActor if policy == "deterministic" else GaussianActor
         self.actor = CategoricalActor(**self.actor_shape) if discrete else actor_class(**self.actor_shape)
 
@@ -253,7 +253,7 @@ class MLPCQLModel(MLPSACModel):
 
 
 class MLPFQEModel(Model):
-    """Critics that each value one policy, whatever it is; there is no policy among the networks."""
+    """Critics that each value one given policy; there is no policy among the networks."""
 
     critic: QEnsemble | DiscreteEnsemble
 
@@ -273,37 +273,37 @@ LOG_TEMPERATURE_RANGE = (-20.0, 2.0)
 """Bounds on the log of a learned temperature, which rises for ever where its target entropy is out of reach."""
 
 Extraction = Literal["weighted", "constrained", "shifted"]
-"""How a policy is made of critics and a clone: it is the clone, trained by weights; or the best of the clone's likely
-choices; or the clone with its log-probabilities shifted by advantages."""
+"""The policy made of critics and a clone: the clone, trained with weights; or the best of the clone's likely actions;
+or the clone with its log-probabilities shifted by advantages."""
 
 
 class GreedyModel(Model):
-    """A model whose policy takes one choice for certain; `act` says which."""
+    """A model whose policy takes one discrete action for certain, the one that `act` gives."""
 
     def log_probs(self, obs: Tensor, actions: Tensor) -> Tensor:
-        """0 for the choice that is taken, minus infinity for the others."""
+        """0 for the action that is taken, minus infinity for the others."""
         return certain(self.act(obs, deterministic=True), actions)
 
 
 class MLPDQNModel(GreedyModel):
-    """A critic; the policy takes the choice that it values most."""
+    """A critic; the policy takes the action that it values most."""
 
     def __init__(self, *, dueling: bool = False, num_quantiles: int | None = None, **shape: Unpack[Shape]) -> None:
         super().__init__(**shape)
         self.critic = DiscreteCritic(**self.critic_shape, dueling=dueling, num_quantiles=num_quantiles)
 
     def act(self, obs: Tensor, *, deterministic: bool) -> Tensor:
-        """The choice (B,) of the highest value; there is nothing to sample."""
+        """The action (B,) of the highest value; there is nothing to sample."""
         values: Tensor = self.critic(obs)
         return values.argmax(-1)
 
     def values(self, obs: Tensor, actions: Tensor) -> Tensor:
-        """Values (B,) of choices."""
+        """Values (B,) of actions."""
         return pick(self.critic(obs), actions)
 
 
 class MLPDiscreteBCQModel(MLPDQNModel):
-    """A critic and a clone of the data; the policy takes the best choice among those that the clone finds likely."""
+    """A critic and a clone of the data; the policy takes the best action among those that the clone finds likely."""
 
     def __init__(
         self,
@@ -318,19 +318,19 @@ class MLPDiscreteBCQModel(MLPDQNModel):
         self.threshold = threshold
 
     def act(self, obs: Tensor, *, deterministic: bool) -> Tensor:
-        """The choice (B,) of the highest value among the allowed ones; there is nothing to sample."""
+        """The action (B,) of the highest value among the allowed ones; there is nothing to sample."""
         return self.constrain(self.critic(obs), obs).argmax(-1)
 
     def constrain(self, values: Tensor, obs: Tensor) -> Tensor:
-        """Values (B, choices), minus infinity where the clone finds a choice too unlikely."""
+        """Values (B, actions), minus infinity where the clone finds an action too unlikely."""
         return values.masked_fill(~allowed_choices(self.clone(obs), self.threshold), -math.inf)
 
 
 class MLPDiscreteIQLModel(GreedyModel):
     """A categorical actor, twin critics and a value network.
 
-    By `extraction`, the policy is the actor; or the best by the critics among the choices that are likely by the actor;
-    or the likeliest choice after the actor's log-probabilities were shifted by `beta` times the advantages.
+    By `extraction`, the policy is the actor; or the best by the critics among the actions that are likely by the actor;
+    or the likeliest action after the actor's log-probabilities were shifted by `beta` times the advantages.
     """
 
     actor: CategoricalActor
@@ -351,15 +351,15 @@ class MLPDiscreteIQLModel(GreedyModel):
         self.extraction, self.threshold, self.beta = extraction, threshold, beta
 
     def act(self, obs: Tensor, *, deterministic: bool) -> Tensor:
-        """The choice (B,) that the extraction gives; only that by weights can be sampled."""
+        """The action (B,) that the extraction gives; only the weighted one can be sampled."""
         if self.extraction == "weighted":
             return super().act(obs, deterministic=deterministic)
         log_probs: Tensor = self.actor(obs)
-        values = self.critic.choices(obs).amin(0)
+        values = self.critic.all_values(obs).amin(0)
         if self.extraction == "constrained":
             return values.masked_fill(~allowed_choices(log_probs, self.threshold), -math.inf).argmax(-1)
-        # The value of the state is the same for all choices, and does not change which is the best. Those that are not
-        # possible are out by their probability; 0 times their value would be no number.
+        # The value of the state is the same for all actions, and does not change which is the best. Invalid actions are
+        # out by their probability; 0 times their value would be no number.
         return (log_probs + self.beta * values.masked_fill(values == -math.inf, 0)).argmax(-1)
 
     @property
@@ -368,7 +368,7 @@ class MLPDiscreteIQLModel(GreedyModel):
         return ("actor",) if self.extraction == "weighted" else ("actor", "critic")
 
     def log_probs(self, obs: Tensor, actions: Tensor) -> Tensor:
-        """Log-probabilities (B,) of choices."""
+        """Log-probabilities (B,) of actions."""
         if self.extraction == "weighted":
             return self.actor.log_prob(obs, actions)
         return super().log_probs(obs, actions)
@@ -414,9 +414,9 @@ class MLPPPOModel(Model):
     def explore(self, obs: Tensor) -> tuple[Tensor, Batch]:
         """A sample that is not clipped, with the inputs of the networks, its log-probability, and the state's value."""
         if isinstance(self.actor, CategoricalActor):
-            choices: Tensor = self.actor(obs)
-            actions = draw(choices)
-            log_probs = pick(choices, actions)
+            all_log_probs: Tensor = self.actor(obs)
+            actions = draw(all_log_probs)
+            log_probs = pick(all_log_probs, actions)
         else:
             mean, log_std = self.actor(obs)
             actions = mean + log_std.exp() * torch.randn_like(mean)

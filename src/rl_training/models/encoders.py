@@ -1,4 +1,4 @@
-"""Encoders of observations, the package's and users' own."""
+"""Encoders of observations: those of the package and those of users."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rl_training.models.mlp import MLP, ActivationFunction, Norm, Perceptron
 
 
 class Encoder(Protocol):
-    """What a network expects of the module in front of it."""
+    """The interface of the module in front of a network."""
 
     output_size: int
 
@@ -36,18 +36,15 @@ class VectorEncoder(nn.Identity):
 
 
 class SkipMask(nn.Module):
-    """An encoder of observations that begin with a mask: 1 for every choice that is possible, 0 for the others.
+    """An encoder of observations that begin with an action mask, which it hides from the encoder behind it."""
 
-    The encoder behind it does not see the mask.
-    """
-
-    def __init__(self, encoder: Encoder, choices: int) -> None:
+    def __init__(self, encoder: Encoder, mask_dim: int) -> None:
         super().__init__()
-        self.encoder, self.choices, self.output_size = encoder, choices, encoder.output_size
+        self.encoder, self.mask_dim, self.output_size = encoder, mask_dim, encoder.output_size
 
     def forward(self, obs: Tensor) -> Tensor:
         """Features of the rest of the observation."""
-        return self.encoder(obs[..., self.choices :])
+        return self.encoder(obs[..., self.mask_dim :])
 
 
 def encoder_for(obs_dim: int, encoder: nn.Module | None) -> Encoder:
@@ -91,15 +88,15 @@ class Network(nn.Module):
         self.mlp = network(self.encoder.output_size + beside, hidden_sizes, output_size, **options)
 
     def mask_invalid(self, values: Tensor, obs: Tensor) -> Tensor:
-        """Values (..., B, choices) with minus infinity for choices that the mask in the observations excludes.
+        """Values (..., B, actions) with minus infinity for actions that the mask in the observations excludes.
 
-        So no maximum, no softmax and no gradient ever sees them. Without a mask, all choices are possible. So they are
-        under a mask that excludes every one of them, as it may where a task has ended: what a termination takes out of
-        a target must be a number.
+        So no maximum, no softmax and no gradient ever sees them. Without a mask, all actions are valid. So they are
+        under a mask that excludes all of them, as it may where a task has ended: what a termination takes out of a
+        target must be a number.
         """
         if not isinstance(self.encoder, SkipMask):
             return values
-        excluded = obs[..., : self.encoder.choices] == 0
+        excluded = obs[..., : self.encoder.mask_dim] == 0
         return values.masked_fill(excluded & ~excluded.all(-1, keepdim=True), -math.inf)
 
 
@@ -152,7 +149,7 @@ def make_encoder(path: str, obs_dim: int, kwargs: Mapping[str, Any]) -> nn.Modul
 
 
 def _problem(encoder: nn.Module, obs_dim: int, size: int) -> str | None:
-    """What is wrong with an encoder, found by a call with a batch of observations."""
+    """The problem with an encoder, found by a call with a batch of observations; None if there is none."""
     given = torch.linspace(-1, 1, ROWS * obs_dim).reshape(ROWS, obs_dim)
     obs = given.clone()
     features = encoder(obs)

@@ -22,7 +22,7 @@ Pairs = Sequence[tuple[Tensor, Tensor]]
 
 
 class Members(TypedDict, total=False):
-    """How an ensemble is evaluated: all members, the `first` ones, or those at the indices `members`."""
+    """The ensemble members to evaluate: all, the `first` ones, or those at the indices `members`."""
 
     first: int | None
     members: Tensor | None
@@ -30,7 +30,7 @@ class Members(TypedDict, total=False):
 
 
 class Perceptron(nn.Module):
-    """What all perceptrons have. The types are Any, since a module list does not know the type of its modules."""
+    """The base of all perceptrons. The types are Any, since a module list does not know the type of its modules."""
 
     layers: Any
     norms: Any
@@ -100,7 +100,7 @@ class _EnsembleLayer(nn.Module):
         self.weight, self.bias = nn.Parameter(weight), nn.Parameter(bias)
 
     def pairs(self, members: Tensor | None = None, *, between: bool = False) -> Pairs:
-        """Weight and bias of each member, as views; or copies, for those at the indices `members`.
+        """Weight and bias of each ensemble member, as views; or copies, for those at the indices `members`.
 
         Layers `between` hidden ones have the precision of products.
         """
@@ -114,7 +114,7 @@ class EnsembleLinear(_EnsembleLayer):
 
     def __init__(self, size: int, fan_in: int, fan_out: int, *, init: Init = uniform, last: bool = False) -> None:
         super().__init__(torch.empty(size, fan_in, fan_out), torch.empty(size, fan_out))
-        # Member by member: the fan of a stacked 3-D weight is not what torch.nn.init computes.
+        # Layer by layer: the fan of a stacked 3-D weight is not what torch.nn.init computes.
         for weight, bias in zip(self.weight.data, self.bias.data, strict=True):
             init(weight.T, bias, last)
 
@@ -136,7 +136,7 @@ class EnsembleMLP(Perceptron):
     """E perceptrons over one input: (..., input) to (E, ..., output).
 
     Dropout acts first in a hidden layer, right after the linear map and before normalisation and activation. Each
-    member draws its own masks.
+    ensemble member draws its own masks.
     """
 
     def __init__(
@@ -160,20 +160,20 @@ class EnsembleMLP(Perceptron):
         self, inputs: Tensor, *, first: int | None = None, members: Tensor | None = None, training: bool = False
     ) -> Tensor:
         """The stacked outputs of all members, of the `first` ones, or of those at the indices `members`."""
-        # One product per member: on CPU, 3 to 10 % faster than a batched product, for 2 members and for 50.
+        # One product per ensemble member: on CPU, 3 to 10 % faster than a batched product, for 2 and for 50.
         rows = inputs.reshape(-1, inputs.shape[-1])
         chosen = islice(self._members(members), first)
         outputs = torch.stack([self._forward(rows, *member, training=training) for member in chosen])
         return outputs.reshape(len(outputs), *inputs.shape[:-1], outputs.shape[-1])
 
     def forward_each(self, inputs: Tensor) -> Tensor:
-        """The outputs of the members, each for its own input: (E, B, input) to (E, B, output)."""
+        """The outputs of the ensemble members, each for its own input: (E, B, input) to (E, B, output)."""
         return torch.stack(
             [self._forward(rows, *member) for rows, member in zip(inputs.unbind(), self._members(), strict=True)]
         )
 
     def _members(self, members: Tensor | None = None) -> list[tuple[Pairs, Pairs]]:
-        """Layers and norms of each member."""
+        """Layers and norms of each ensemble member."""
         last = len(self.layers) - 1
         pairs = [layer.pairs(members, between=0 < number < last) for number, layer in enumerate(self.layers)]
         layers = list(zip(*pairs, strict=True))
@@ -294,7 +294,7 @@ Precision = Literal["float32", "bfloat16"]
 
 
 class _Products:
-    """The precision that products have at the moment."""
+    """The current precision of products."""
 
     precision: ClassVar[Precision] = "float32"
 

@@ -72,7 +72,7 @@ def behavior_vae(hidden_sizes: Sequence[int], model: Model) -> BehaviorVAE:
 
 
 class MLPBCQModel(Model):
-    """A model of the behaviour, an actor that perturbs its samples, and twin critics that choose among them."""
+    """A model of the behaviour policy, an actor that perturbs its samples, and twin critics that choose among them."""
 
     default_sizes = (400, 300)
 

@@ -17,7 +17,7 @@ from rl_training.models.model import Model, Shape
 
 
 class MLPBEARModel(Model):
-    """A model of the behaviour, a tanh-Gaussian actor, the multiplier that keeps it near that, and twin critics."""
+    """A model of the behaviour policy, a tanh-Gaussian actor, the multiplier that keeps it near, and twin critics."""
 
     def __init__(
         self, *, vae_hidden_sizes: Sequence[int] = (750, 750), num_action_samples: int = 100, **shape: Unpack[Shape]

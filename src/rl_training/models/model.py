@@ -1,4 +1,4 @@
-"""What the networks of every algorithm have in common."""
+"""The base class of every algorithm's networks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rl_training.models.mlp import ACTIVATIONS, Activation, ActivationFunction, 
 
 
 class Shape(TypedDict, total=False):
-    """The options of every bundle; `Model` explains them."""
+    """The options of every model; `Model` explains them."""
 
     obs_dim: Required[int]
     action_dim: Required[int]
@@ -63,7 +63,7 @@ class Model(nn.Module):
     The hidden layers of all networks have `hidden_sizes`, unless the actor, or critics and value network, have sizes of
     their own. Each network has its own copy of the encoder. `activation` is the function between the layers of all
     networks, and `layer_norm` says whether and where all hidden layers are normalised. Observations that are `masked`
-    begin with a mask of choices, which only the choice of an action looks at.
+    begin with an action mask, which networks use only to exclude invalid actions.
     """
 
     actor: Any
@@ -95,7 +95,7 @@ class Model(nn.Module):
             if masked:
                 front = SkipMask(encoder_for(obs_dim - action_dim, front), action_dim)
             plain: StateShape = {"obs_dim": obs_dim, "hidden_sizes": sizes if own is None else own, "encoder": front}
-            # What is not said is as the network has it, so that a network need not take options that are not used.
+            # Options that are not given are left out, so that a network need not take options that are not used.
             if chosen != "relu":
                 plain["activation"] = ACTIVATIONS[chosen]
             return with_norm(plain, layer_norm)

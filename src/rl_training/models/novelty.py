@@ -1,4 +1,4 @@
-"""The support score: how far an observation and the action for it are from what was logged.
+"""The novelty of an observation and the action for it: their distance from the logged ones.
 
     z = [(obs - mean) / std, action],    d(z) = min_m |z - c_m| / sqrt(dim z),    novelty = d / D
 
@@ -7,9 +7,9 @@ held out: q_i is the 95 % quantile of d over the rows of episode i, and D is the
 or the largest. So a new episode that is like the logged ones has more than 5 % of its rows above 1 with a probability
 of at most 10 %, if at least 9 episodes were held out, and of at most 1 / (m + 1) if fewer were.
 
-A choice among discrete actions enters z as its one-hot vector.
+A discrete action enters z as its one-hot vector.
 
-The score sees neither values nor, in dense data of few dimensions, a wrong action at a familiar observation.
+Novelty sees neither values nor, in dense data of few dimensions, a wrong action at a familiar observation.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ CHUNK = 4096
 
 
 class Novelty(nn.Module):
-    """The distance from the nearest logged row, as a multiple of what is usual: above 1 is far from the log.
+    """The distance from the nearest logged row, as a multiple of the usual distance: above 1 is unfamiliar.
 
-    `actions` are as networks see them: (B, dim) in [-1, 1], or choices (B,) if there are `choices` of them.
+    `actions` are as networks see them: (B, dim) in [-1, 1], or numbers (B,) of one of `choices` discrete actions.
     """
 
     mean: Tensor
@@ -56,7 +56,7 @@ class Novelty(nn.Module):
         self.register_buffer("distance", distance)
         self.choices = choices
         self.episodes = episodes
-        """How many episodes D comes from."""
+        """The number of episodes that D comes from."""
 
     def forward(self, obs: Tensor, actions: Tensor) -> Tensor:
         """Novelty (B,) of observations in native units and actions as networks see them."""
@@ -64,14 +64,10 @@ class Novelty(nn.Module):
 
     def distances(self, obs: Tensor, actions: Tensor) -> Tensor:
         """Distances (B,) from the nearest code: root mean squares over the coordinates."""
-        rows = self.join(obs, actions)
+        rows = _join((obs - self.mean) / self.std, actions, self.choices)
         nearest = self.codebook[_nearest(rows, self.codebook)]
         # From the differences again: what the search compares is rounded too coarsely where a row is close to a code.
         return (rows - nearest).square().mean(-1).sqrt()
-
-    def join(self, obs: Tensor, actions: Tensor) -> Tensor:
-        """The rows z (B, dim) whose distances are measured."""
-        return _join((obs - self.mean) / self.std, actions, self.choices)
 
     @property
     def false_alarms(self) -> float:
@@ -89,10 +85,10 @@ def fit_novelty(
     choices: int = 0,
     seed: int = 0,
 ) -> Novelty:
-    """The support score of a log, whose rows belong to the `episodes` (N,), calibrated on those that are `held_out`.
+    """The novelty score of a log, whose rows belong to the `episodes` (N,), calibrated on those that are `held_out`.
 
     Observations are in native units, actions as networks see them. Rows of episodes that are not held out make the
-    codebook. `hold_out` chooses episodes where none are held out yet.
+    codebook. `novelty_split` chooses episodes where none are held out yet.
     """
     states, moves = torch.as_tensor(obs), torch.as_tensor(actions)
     numbers, kept_back = np.asarray(episodes), np.unique(np.asarray(held_out))
@@ -102,7 +98,7 @@ def fit_novelty(
     if not bounds:
         raise DatasetError(
             "no held-out episodes to calibrate novelty on; distances of rows that made the codebook are too small: "
-            "hold out whole episodes, for example with hold_out(episodes)"
+            "hold out whole episodes, for example with novelty_split(episodes)"
         )
     if not len(training):
         raise DatasetError("all episodes are held out: novelty needs rows of other episodes for its codebook")
@@ -132,7 +128,7 @@ def calibrate(novelty: Novelty, obs: Tensor, actions: Tensor, rows_of_episodes: 
     return torch.tensor(max(usual, EPSILON), dtype=torch.float32)
 
 
-def hold_out(episodes: ArrayLike | Tensor, fraction: float = 0.2, *, seed: int = 0) -> NDArray[np.int64]:
+def novelty_split(episodes: ArrayLike | Tensor, fraction: float = 0.2, *, seed: int = 0) -> NDArray[np.int64]:
     """The numbers of episodes to calibrate on, chosen at random: `fraction` of all.
 
     Where that is fewer than 9, it is 9, or half of the episodes: with fewer than 9, false alarms are more frequent.
@@ -152,7 +148,7 @@ def _check(obs: Tensor, actions: Tensor, episodes: NDArray[np.int64], choices: i
         raise DatasetError("obs, actions and episodes must have as many rows each, got {}, {} and {}".format(*lengths))
     expected = 1 if choices else 2
     if obs.ndim != 2 or actions.ndim != expected:
-        shape = "(rows,) for choices" if choices else "(rows, dim)"
+        shape = "(rows,) for discrete actions" if choices else "(rows, dim)"
         raise DatasetError(
             f"obs must be (rows, dim) and actions {shape}, got {tuple(obs.shape)} and {tuple(actions.shape)}"
         )
@@ -167,6 +163,7 @@ def _rows_of(episodes: NDArray[np.int64], numbers: NDArray[np.int64]) -> list[ND
 
 
 def _join(obs: Tensor, actions: Tensor, choices: int) -> Tensor:
+    """The rows z (B, dim) whose distances are measured, from normalised observations."""
     if choices:
         actions = (actions[..., None] == torch.arange(choices, device=actions.device)).to(obs.dtype)
     return torch.cat([obs, actions.to(obs.dtype)], -1)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from rl_training.ope import importance, intervals, verdicts, weights
 from rl_training.ope.fqe import (
-    EARNED_AFTER,
     VALUE,
     EvaluationLog,
     FitOptions,
+    FitSettings,
     OutOfTimeError,
     PolicyValue,
+    Progress,
     ValueFit,
     ValueFitter,
-    as_inputs,
     default_gamma,
-    in_chunks,
+    policy_inputs,
 )
 from rl_training.ope.intervals import Floats
 from rl_training.ope.policies import Support, novelty_of_log
@@ -25,29 +26,21 @@ from rl_training.ope.verdicts import (
     MOST_NOVEL,
     SAME,
     WORSE,
-    Control,
     Outcome,
     Verdict,
     among_the_best,
+    decide_outcomes,
     outcome_text,
     probability_text,
-    refuse_unsupported,
     simultaneous,
     verdict_text,
 )
-from rl_training.ope.weighted import (
-    NO_PROBABILITIES,
-    CrossFit,
-    WeightedEstimate,
-    WeightedValue,
-    compared,
-    weigh_policies,
-)
+from rl_training.ope.weighted import NO_PROBABILITIES, WeightedEstimate, WeightedValue, weigh_policies
 
 __all__ = [
-    "BETTER", "CANNOT", "EARNED_AFTER", "LEAST_KAPPA", "MOST_CLIPPED", "MOST_NOVEL", "NO_PROBABILITIES", "SAME",
-    "VALUE", "WORSE", "Control", "CrossFit", "EvaluationLog", "FitOptions", "Floats", "OutOfTimeError", "Outcome",
-    "PolicyValue", "Support", "ValueFit", "ValueFitter", "Verdict", "WeightedEstimate", "WeightedValue",
-    "among_the_best", "as_inputs", "compared", "default_gamma", "in_chunks", "novelty_of_log", "outcome_text",
-    "probability_text", "refuse_unsupported", "simultaneous", "verdict_text", "weigh_policies",
+    "BETTER", "CANNOT", "LEAST_KAPPA", "MOST_CLIPPED", "MOST_NOVEL", "NO_PROBABILITIES", "SAME", "VALUE", "WORSE",
+    "EvaluationLog", "FitOptions", "FitSettings", "Floats", "OutOfTimeError", "Outcome", "PolicyValue", "Progress",
+    "Support", "ValueFit", "ValueFitter", "Verdict", "WeightedEstimate", "WeightedValue", "among_the_best",
+    "decide_outcomes", "default_gamma", "importance", "intervals", "novelty_of_log", "outcome_text", "policy_inputs",
+    "probability_text", "simultaneous", "verdict_text", "verdicts", "weigh_policies", "weights",
 ]  # fmt: skip

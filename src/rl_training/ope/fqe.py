@@ -1,4 +1,4 @@
-"""Fitted Q evaluation: the loss, the fit, and the value of a policy from a log."""
+"""Fitted Q evaluation (FQE): the loss, the fit, and the value of a policy from a log."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from rl_training.acting import Policy
 from rl_training.algorithms.base import AdamW, Algorithm, Hyper, Step
+from rl_training.compilation import can_compile
 from rl_training.core.batches import TRANSITION, Batch, Metrics, Transitions
 from rl_training.core.errors import LARGEST_BATCH, LARGEST_SEED, ConfigError, DatasetError
 from rl_training.core.options import option, options
@@ -28,7 +29,7 @@ from rl_training.data.replay import BlockSampler
 from rl_training.models import MLPFQEModel
 
 SLACK = 0.01
-"""How far beyond its bounds a target counts as clipped, relative to the range: less is noise of the fit."""
+"""How far beyond its bounds a target counts as clipped, relative to the range; less is noise."""
 
 
 @options
@@ -37,7 +38,7 @@ class FQEHyper(Hyper, learning_rate=1e-3):
 
     gamma: float = option(0.99, "discount per step", ge=0, lt=1)
     tau: float = option(0.05, "rate at which target networks follow", gt=0, le=1)
-    num_critics: int = option(11, "members: one for all episodes, the others for resampled ones", ge=1, le=1000)
+    num_critics: int = option(11, "ensemble members: one for all episodes, others for resampled ones", ge=1, le=1000)
     critic_weight_decay: float = option(1e-5, "weight decay of the critics", ge=0)
     target_low: float = option(0.0, "smallest possible target, in scaled units")
     target_high: float = option(1.0, "largest possible target, in scaled units")
@@ -46,7 +47,7 @@ class FQEHyper(Hyper, learning_rate=1e-3):
 def fqe_targets(
     *, rewards: Tensor, dones: Tensor, next_values: Tensor, gamma: float, target_low: float, target_high: float
 ) -> tuple[Tensor, Tensor]:
-    """Targets (E, B) in scaled units by next values (E, B), and the share of them that had to be clipped."""
+    """Targets (E, B) in scaled units from next values (E, B), and the share of them that had to be clipped."""
     raw = (1 - gamma) * rewards + gamma * (1 - dones) * next_values
     clipped = raw.clamp(target_low, target_high)
     slack = SLACK * ((target_high - target_low) or abs(target_high))
@@ -54,7 +55,7 @@ def fqe_targets(
 
 
 def fqe_loss(*, q_values: Tensor, target_q_values: Tensor, weights: Tensor) -> Metrics:
-    """Weighted squared error of E members (E, B), each against its own targets: mean over rows, sum over members."""
+    """Weighted squared error of E ensemble members (E, B), each against its own targets: mean over rows, then sum."""
     if q_values.ndim != 2 or not q_values.shape == target_q_values.shape == weights.shape:
         tensors = {"q_values": q_values, "target_q_values": target_q_values, "weights": weights}
         shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in tensors.items())
@@ -68,22 +69,22 @@ def fqe_loss(*, q_values: Tensor, target_q_values: Tensor, weights: Tensor) -> M
 
 
 class FQE(Algorithm[FQEHyper, MLPFQEModel]):
-    """Fitted Q evaluation by members of a bootstrap over episodes."""
+    """Fitted Q evaluation with an ensemble: a bootstrap over episodes."""
 
     name = "fqe"
     action_kinds = ("continuous", "discrete")
     steps = (Step("critic", tracks=("critic",), optimizer=AdamW),)
     reads = Transitions((*TRANSITION, "next_actions", "episodes", "row_weights"))
-    """`next_actions` are those of the policy, probabilities where they are choices; `episodes` are numbers, and
-    `row_weights` are 0 where the next action is not known."""
+    """`next_actions` are those of the policy, as probabilities where actions are discrete. `episodes` are numbers.
+    `row_weights` are 0 where the next action is unknown."""
     episode_weights: Tensor
 
     def set_episode_weights(self, weights: Tensor) -> None:
-        """How often each member has each episode: (E, episodes). To be called before the first update."""
+        """Set how often each ensemble member has each episode, (E, episodes); before the first update."""
         self.register_buffer("episode_weights", weights, persistent=False)
 
     def critic_loss(self, batch: Batch) -> Metrics:
-        """Each member against its own targets, weighted by its own episodes."""
+        """The loss of each ensemble member against its own targets, weighted by its own episodes."""
         hyper = self.hyper
         with torch.no_grad():
             targets, clipped = fqe_targets(
@@ -101,13 +102,13 @@ class FQE(Algorithm[FQEHyper, MLPFQEModel]):
 
 
 CHUNK = 1024
-"""Observations that a policy or the members answer at a time."""
+"""Observations per call of a policy or of the ensemble."""
 
 LARGEST_GAMMA = 0.995
-"""The largest discount that is chosen by itself: the work grows with 1 / (1 - gamma)."""
+"""The largest default discount: the work grows with 1 / (1 - gamma)."""
 
 POINTS = 40
-"""How often the estimate is taken down during a fit."""
+"""How many estimates are recorded during a fit."""
 
 LAST = 0.1
 """The share of updates, at the end, over which clipped targets are counted."""
@@ -115,29 +116,35 @@ LAST = 0.1
 SHORT = 0.9
 
 LEAST_UPDATES = 1000
-"""With a discount below 0.9, kappa is reached in fewer updates than a network needs to learn rewards at all."""
+"""With a discount below 0.9, kappa is reached before a network has learned the rewards."""
 
 EARNED_AFTER = 40_000
-"""Updates of all fits together from which compiling pays: it takes about 20 s and saves 1 ms per update."""
+"""Updates of all fits together from which compilation pays: it takes about 20 s and saves 1 ms per update."""
+
+REPEATED = 0.5
+"""The share of distinct observations up to which the states of a log of discrete actions count as repeating."""
 
 Actions = Callable[[Tensor], Tensor]
-"""From observations to actions as the members see them: vectors, or probabilities of choices."""
+"""From observations to actions as FQE sees them: vectors, or probabilities of discrete actions."""
 
-Progress = Callable[[int, int], None]
+FitProgress = Callable[[int, int], None]
 """Called with the updates done and those to do."""
+
+Progress = Callable[[str, int, int], None]
+"""Called with the name of the policy, the updates done and those to do."""
 
 
 class OutOfTimeError(Exception):
-    """What a `progress` function raises where there is no time for the rest of a fit."""
+    """Raised by a `progress` function if there is no time for the rest of a fit."""
 
 
 @options
 class FitOptions:
-    """How values are fitted."""
+    """Options of FQE."""
 
     gamma: float = option(0.99, "discount per step", ge=0, lt=1)
-    members: int = option(10, "members fitted to resampled episodes, beside the one for all of them", ge=0)
-    kappa: float = option(5.0, "times the estimate has come through its horizon at the end", gt=0)
+    members: int = option(10, "ensemble members for resampled episodes, beside the one for all episodes", ge=0)
+    kappa: float = option(5.0, "convergence: updates, as a multiple of the horizon of the estimate", gt=0)
     updates: int | None = option(None, "updates; null: as many as kappa needs", ge=1)
     hidden_sizes: tuple[int, ...] = option((64, 64), "widths of the hidden layers", min_length=1)
     learning_rate: float = option(1e-3, "learning rate", gt=0)
@@ -148,28 +155,28 @@ class FitOptions:
 
     @property
     def num_updates(self) -> int:
-        """The updates of a fit: those asked for, or the fewest that reach kappa and learn the rewards themselves."""
+        """The updates of a fit: those asked for, or the fewest that reach kappa and learn the rewards."""
         needed = math.ceil(round(self.kappa / (self.tau * (1 - self.gamma)), 6))
         return self.updates or (max(needed, LEAST_UPDATES) if self.gamma < SHORT else needed)
 
     @property
     def reached_kappa(self) -> float:
-        """The convergence number: exp(-kappa) is about the share of the value that is still missing."""
+        """The convergence number: about exp(-kappa) of the value is still missing."""
         return self.num_updates * self.tau * (1 - self.gamma)
 
 
 @dataclass(frozen=True, eq=False)
 class EvaluationLog:
-    """Logged episodes as values are fitted to them: rewards as logged, actions as the members see them."""
+    """Logged episodes for estimates: rewards as logged, actions as networks see them."""
 
     dataset: TransitionDataset
     spaces: SpaceSpec
 
     def __post_init__(self) -> None:
         if not self.dataset.has_episodes:
-            raise DatasetError("a value is that of whole episodes, and the rows seem shuffled")
+            raise DatasetError("values need whole episodes, and the rows seem shuffled")
         if self.dataset.reward_transforms:
-            raise DatasetError("values are in the units of logged rewards, and these rewards were transformed")
+            raise DatasetError("values need rewards as logged, and these rewards were transformed")
 
     @cached_property
     def bounds(self) -> NDArray[np.int64]:
@@ -188,40 +195,48 @@ class EvaluationLog:
         return torch.from_numpy(np.repeat(np.arange(len(self.bounds)), self.bounds[:, 1] - self.bounds[:, 0]))
 
     @cached_property
+    def states(self) -> NDArray[np.int64] | None:
+        """The number of each row's state; None unless actions are discrete and states repeat."""
+        if not self.dataset.is_discrete:
+            return None
+        states, numbers = np.unique(self.dataset.obs.numpy(force=True), axis=0, return_inverse=True)
+        return numbers.reshape(-1) if len(states) <= REPEATED * len(self.dataset) else None
+
+    @cached_property
     def reward_scale(self) -> float:
-        """The standard deviation of rewards, by which a fit divides them, so that their unit does not matter to it."""
+        """The standard deviation of rewards; FQE divides rewards by it, so their unit does not matter."""
         rewards = self.dataset.rewards.double()
         return float(rewards.std(correction=0)) or float(rewards.abs().max()) or 1.0
 
     @cached_property
     def reward_range(self) -> tuple[float, float]:
-        """The smallest and the largest value of (1 - gamma) * Q: of rewards, and 0 where an episode terminates."""
+        """Bounds of (1 - gamma) * Q: the extreme rewards, and 0 if any episode terminates."""
         rewards, dones = self.dataset.rewards, self.dataset.dones
         ends = [0.0] if bool(dones.any()) else []
         return min(float(rewards.min()), *ends, math.inf), max(float(rewards.max()), *ends, -math.inf)
 
     @cached_property
     def ends_everywhere(self) -> bool:
-        """Whether every row terminates, as in a log of single decisions: no row has a next action."""
+        """Whether every row terminates, as in a log of single decisions, so that no row has a next action."""
         return bool(self.dataset.dones.bool().all())
 
     @cached_property
     def known(self) -> Tensor:
         """1 on rows whose next action was logged or does not matter, else 0."""
         if "next_actions" not in self.dataset.fields and not self.ends_everywhere:
-            raise DatasetError("the data does not say which action came next, so the logged behaviour has no estimate")
+            raise DatasetError("the data has no next actions, so the value of the logged behaviour cannot be estimated")
         mask = self.dataset.next_action_mask
         return torch.ones(len(self.dataset)) if mask is None else mask.float()
 
     def logged_actions(self, name: str = "actions") -> Tensor:
-        """The logged actions, or the next ones, as a policy's are given: choices become probabilities."""
+        """The logged actions, or the next ones; discrete actions become probabilities."""
         if name == "next_actions" and self.ends_everywhere:
-            # Nothing follows, so that any action will do.
+            # Nothing follows, so any action will do.
             name = "actions"
         return self.as_inputs(self.dataset.fields[name])
 
     def as_inputs(self, actions: Tensor) -> Tensor:
-        """Encoded actions as the members see those of a policy."""
+        """Encoded actions as FQE sees them; discrete actions become probabilities."""
         if isinstance(self.spaces.action, BoxActions) or actions.is_floating_point():
             return actions
         return functional.one_hot(actions.clamp(0, self.spaces.action_dim - 1), self.spaces.action_dim).float()
@@ -229,32 +244,32 @@ class EvaluationLog:
 
 @dataclass(frozen=True, eq=False)
 class ValueFit:
-    """What a fit came to, in the units of logged rewards. The first member has every episode once."""
+    """The result of a fit, in the units of logged rewards. The first ensemble member has every episode once."""
 
     values: NDArray[np.float64]
-    """The discounted return from the logged first states, by each member: (E + 1,)."""
+    """The discounted return from the logged first states, by ensemble member: (E + 1,)."""
     clipped_share: float
-    """The share of targets, at the end, that had to be clipped."""
+    """The share of targets that were clipped near the end."""
     curve: list[tuple[float, list[float]]] = field(default_factory=list)
     """The values at growing kappa."""
 
     @property
     def course(self) -> NDArray[np.float64]:
-        """The first member's value at growing kappa."""
+        """The first ensemble member's value at growing kappa."""
         return np.array([values[0] for _, values in self.curve])
 
 
 class ValueFitter:
     """Fits one policy after the other to the same episodes.
 
-    All share rows, batches, resampled episodes, initial weights and, if it is compiled, the graph. So errors that two
-    fits have in common cancel in their difference.
+    All fits share rows, batches, resampled episodes, initial weights and, if compiled, the graph. Errors that two fits
+    have in common therefore cancel in their difference.
     """
 
     def __init__(
         self, log: EvaluationLog, options: FitOptions, *, weights: Tensor | None = None, compiled: bool = False
     ) -> None:
-        """`weights` say how often each member has each episode, (members + 1, episodes); by default as resampled."""
+        """`weights` say how often each ensemble member has each episode, (E + 1, episodes); default: as resampled."""
         self.log, self.options = log, options
         low, high = (end / log.reward_scale for end in log.reward_range)
         self.hyper = FQEHyper(
@@ -275,7 +290,7 @@ class ValueFitter:
             self.algorithm.compile_steps()
 
     def _build(self) -> FQE:
-        """Members with initial weights of their own, which do not depend on how many there are."""
+        """Build an ensemble; the initial weights of each member do not depend on how many there are."""
         algorithm = FQE.build(self.log.spaces, self.hyper)
         alone = replace(self.hyper, num_critics=1)
         for member in range(self.hyper.num_critics):
@@ -290,20 +305,20 @@ class ValueFitter:
         algorithm.set_episode_weights(self.weights.float())
         return algorithm
 
-    def fit_policy(self, policy: Actions, *, progress: Progress | None = None) -> ValueFit:
-        """The value of a policy, whose next actions are computed once."""
+    def fit_policy(self, policy: Actions, *, progress: FitProgress | None = None) -> ValueFit:
+        """Fit the value of a policy, whose next actions are computed once."""
         data = self.log.dataset
         next_actions = in_chunks(policy, data.next_obs)
         first_actions = in_chunks(policy, data.obs[self.log.starts])
         return self._fit(next_actions, first_actions, torch.ones(len(data)), progress)
 
-    def fit_behavior(self, *, progress: Progress | None = None) -> ValueFit:
-        """The value of whatever chose the logged actions."""
+    def fit_behavior(self, *, progress: FitProgress | None = None) -> ValueFit:
+        """Fit the value of the logged behaviour."""
         known, first_actions = self.log.known, self.log.logged_actions()[self.log.starts]
         return self._fit(self.log.logged_actions("next_actions"), first_actions, known, progress)
 
     def _fit(
-        self, next_actions: Tensor, first_actions: Tensor, row_weights: Tensor, progress: Progress | None
+        self, next_actions: Tensor, first_actions: Tensor, row_weights: Tensor, progress: FitProgress | None
     ) -> ValueFit:
         self.algorithm.load_state_dict(self.initial)
         names = ("obs", "actions", "rewards", "next_obs", "dones")
@@ -328,17 +343,17 @@ class ValueFitter:
 
     @torch.no_grad()
     def q_values(self, obs: Tensor, actions: Tensor) -> NDArray[np.float64]:
-        """Discounted returns after actions, by the target networks of the policy fitted last: (E + 1, B)."""
+        """Discounted returns after actions, by the target networks of the last fit: (E + 1, B)."""
         parts = zip(torch.split(obs, CHUNK), torch.split(actions, CHUNK), strict=True)
         critic = self.algorithm.target.critic
-        scaled = torch.cat([critic(self.algorithm.normalize(rows), chosen) for rows, chosen in parts], dim=1)
+        scaled = torch.cat([critic(self.algorithm.normalize(rows), taken) for rows, taken in parts], dim=1)
         values: NDArray[np.float64] = scaled.double().numpy(force=True)
         return values * self.log.reward_scale / (1 - self.options.gamma)
 
     def logged_returns(self) -> NDArray[np.float64]:
-        """The discounted return of each logged episode, (E + 1, episodes), after the behaviour has been fitted.
+        """The discounted return of each logged episode, (E + 1, episodes); after `fit_behavior`.
 
-        A cut episode goes on where its last action was logged, by the value that each member gives it.
+        Truncated episodes bootstrap from each ensemble member's value of the last logged action.
         """
         log, gamma = self.log, self.options.gamma
         data, known = log.dataset, log.known.bool()
@@ -348,19 +363,39 @@ class ValueFitter:
         has_row = np.array([bool(known[start:stop].any()) for start, stop in log.bounds])
         rows = torch.from_numpy(log.bounds[:, 0] + last)
         tails = self.q_values(data.next_obs[rows], log.logged_actions("next_actions")[rows])
-        goes_on = (1 - data.dones[rows].double().numpy()) * has_row
-        returns: NDArray[np.float64] = sums + gamma ** (last + 1) * goes_on * tails
+        continues = (1 - data.dones[rows].double().numpy()) * has_row
+        returns: NDArray[np.float64] = sums + gamma ** (last + 1) * continues * tails
         return returns
 
     def mean_values(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Means over episodes, (E + 1, episodes) to (E + 1,), each by the episodes that its member has."""
+        """Means over episodes, (E + 1, episodes) to (E + 1,), by the episodes of each ensemble member."""
         weights = self.weights.numpy()
         means: NDArray[np.float64] = (weights * values).sum(1) / weights.sum(1)
         return means
 
 
+@dataclass(frozen=True)
+class FitSettings:
+    """The options of fits, with what does not change their results."""
+
+    options: FitOptions
+    compiled: bool | None = None
+    """None: compiled if that pays."""
+    progress: Progress | None = None
+
+    def fitter(self, log: EvaluationLog, fits: int) -> ValueFitter:
+        """A fitter for this many fits."""
+        pays = self.options.num_updates * fits >= EARNED_AFTER
+        return ValueFitter(log, self.options, compiled=can_compile(pays if self.compiled is None else self.compiled))
+
+    def progress_of(self, name: str) -> FitProgress | None:
+        """The progress function of one fit, which passes on its name."""
+        told = self.progress
+        return None if told is None else lambda done, total: told(name, done, total)
+
+
 def resampled_episodes(episodes: int, members: int, seed: int) -> Tensor:
-    """How often each member has each episode, (members + 1, episodes): once in the first, as drawn in the others."""
+    """How often each ensemble member has each episode, (members + 1, episodes): once in the first, then as drawn."""
     draws = [
         np.random.default_rng([seed, member]).multinomial(episodes, np.full(episodes, 1 / episodes))
         for member in range(1, members + 1)
@@ -369,14 +404,14 @@ def resampled_episodes(episodes: int, members: int, seed: int) -> Tensor:
 
 
 def default_gamma(bounds: NDArray[np.int64]) -> float:
-    """A discount that looks about as far ahead as an episode is long."""
+    """A discount whose horizon is about the median length of an episode."""
     length = float(np.median(bounds[:, 1] - bounds[:, 0]))
     return min(round(1 - 1 / max(length, 1.0), 4), LARGEST_GAMMA)
 
 
 @torch.no_grad()
 def in_chunks(function: Actions, obs: Tensor) -> Tensor:
-    """A function of observations, applied to some at a time."""
+    """Apply a function to observations, some at a time."""
     return torch.cat([function(rows) for rows in torch.split(obs, CHUNK)])
 
 
@@ -387,10 +422,10 @@ KAPPA = 3.0
 
 
 class PolicyValue:
-    """A small FQE, one member and few updates, at every evaluation of a run.
+    """A small FQE, one network and few updates, at every evaluation of a run.
 
-    The logged behaviour is fitted too, once: what both fits miss cancels, and the value is the logged mean plus their
-    difference. All fits have the same seed, so that evaluations differ by the policy alone.
+    The logged behaviour is fitted too, once. The value is the logged mean plus the difference of both fits, so errors
+    that they share cancel. All fits have the same seed, so evaluations differ by the policy alone.
     """
 
     def __init__(self, log: EvaluationLog) -> None:
@@ -399,25 +434,25 @@ class PolicyValue:
 
     @cached_property
     def _reference(self) -> tuple[ValueFitter, float]:
-        """The fitter, and the logged mean minus what it says of the logged behaviour."""
+        """The fitter, and the logged mean minus its estimate of the logged behaviour."""
         fitter = ValueFitter(self.log, self.options)
         estimated = float(fitter.fit_behavior().values[0])
         return fitter, float(fitter.mean_values(fitter.logged_returns())[0]) - estimated
 
     def measure(self, policy: Policy) -> dict[str, float]:
-        """The value of the policy as it is; no random numbers are drawn from the run's generators."""
+        """The value of the present policy; the random generators of the run are not used."""
         device = policy.obs_mean.device
-        act = as_inputs(lambda obs: policy.act(torch.from_numpy(obs).to(device)).numpy(force=True), self.log, "it")
+        act = policy_inputs(lambda obs: policy.act(torch.from_numpy(obs).to(device)).numpy(force=True), self.log, "it")
         with forked(self.options.seed, device):
             fitter, missing = self._reference
             return {VALUE: float(fitter.fit_policy(act).values[0]) + missing}
 
 
-def as_inputs(policy: Any, log: EvaluationLog, name: str) -> Callable[[Tensor], Tensor]:
-    """A policy as a function from observations to actions as members of a fit see them.
+def policy_inputs(policy: Any, log: EvaluationLog, name: str) -> Actions:
+    """A policy as a function from observations to actions as FQE sees them.
 
-    A policy is an object with `predict`, or a function of an array of observations. It gives actions in native units;
-    a function may give probabilities of choices instead.
+    A policy is an object with `predict`, or a function of an array of observations. It gives actions in native units,
+    or probabilities of discrete actions.
     """
     predict = getattr(policy, "predict", policy)
     if not callable(predict):
@@ -427,14 +462,14 @@ def as_inputs(policy: Any, log: EvaluationLog, name: str) -> Callable[[Tensor], 
     def act(obs: Tensor) -> Tensor:
         found = np.asarray(predict(obs.numpy(force=True)))
         native = torch.from_numpy(_checked_actions(found, len(obs), space, name))
-        is_probable = isinstance(space, DiscreteActions) and native.ndim == 2
-        return native if is_probable else log.as_inputs(space.encode(native))
+        is_distribution = isinstance(space, DiscreteActions) and native.ndim == 2
+        return native if is_distribution else log.as_inputs(space.encode(native))
 
     return act
 
 
 def _checked_actions(actions: NDArray[Any], rows: int, space: BoxActions | DiscreteActions, name: str) -> NDArray[Any]:
-    """The answer of a policy, if it has the form of actions."""
+    """The answer of a policy, if it has the shape of actions."""
     if isinstance(space, DiscreteActions) and actions.shape == (rows,) and np.issubdtype(actions.dtype, np.integer):
         space.check(torch.from_numpy(actions), name="actions", origin=name)
         return actions.astype(np.int64)
@@ -446,5 +481,5 @@ def _checked_actions(actions: NDArray[Any], rows: int, space: BoxActions | Discr
         raise ConfigError(f"{name} answers with actions that are not finite numbers")
     is_distribution = (numbers >= 0).all() and np.allclose(numbers.sum(1), 1, atol=1e-3)
     if isinstance(space, DiscreteActions) and not is_distribution:
-        raise ConfigError(f"{name} answers with probabilities of choices that do not add up to 1")
+        raise ConfigError(f"{name} answers with probabilities of actions that do not add up to 1")
     return numbers

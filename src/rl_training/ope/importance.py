@@ -1,6 +1,6 @@
 """Values of a policy from episodes of another one, by importance sampling.
 
-The logged policy b is known by the probabilities of its actions. With discount g and weights
+The behaviour policy b is known by the probabilities of its actions. With discount g and weights
 `w_t = prod_{k <= t} pi(a_k | s_k) / b(a_k | s_k)`, `w_{-1} = 1`, and G the discounted return of an episode:
 
 | Estimator | Formula |
@@ -12,7 +12,7 @@ The logged policy b is known by the probabilities of its actions. With discount 
 | DR | `mean_i sum_t g^t [w_t (r_t - Q(s_t, a_t)) + w_{t-1} V(s_t)]` |
 | WDR | DR with every weight divided by its mean over episodes |
 
-An episode that has ended keeps its last weight and earns nothing: the task stays in its final state, where both
+An episode that has ended keeps its last weight and has no more rewards: the task stays in its final state, where both
 policies do the same. Sums of weights therefore run over all episodes at every step.
 """
 
@@ -40,17 +40,17 @@ class Trajectories:
 
     rewards: Floats
     weights: Floats
-    """Products of the ratios of probabilities up to and including each step; carried on after the last one."""
+    """Products of the ratios of probabilities up to and including each step; constant after the last one."""
     lengths: NDArray[np.int64]
 
     @classmethod
     def from_rows(
         cls, rewards: ArrayLike, log_probs: ArrayLike, behavior_log_probs: ArrayLike, lengths: ArrayLike
     ) -> Trajectories:
-        """Consecutive episodes of the given lengths, one after the other, from one value per row.
+        """Consecutive episodes of the given lengths, from one value per row.
 
         `log_probs` are those of the logged actions under the policy in question, `behavior_log_probs` those under the
-        logged policy.
+        behaviour policy.
         """
         sizes = np.asarray(lengths, dtype=np.int64)
         behavior = pad_rows(behavior_log_probs, sizes)
@@ -61,11 +61,13 @@ class Trajectories:
         """The episodes of a log, with the policy's log-probabilities of its actions, one per row.
 
         Those of continuous actions are of densities in [-1, 1], as `behavior_log_probs` are. The reward of a last row
-        that was dropped for lack of a next observation does not count: its action is not known any more.
+        that was dropped for lack of a next observation does not count: its action is unknown.
         """
         if "behavior_log_probs" not in dataset.fields:
             hint = "log them as 'behavior_log_probs', or probabilities as 'propensities'"
-            raise DatasetError(f"weights need the probabilities of the logged actions, and the data has none: {hint}")
+            raise DatasetError(
+                f"importance weights need probabilities of logged actions, and the data has none: {hint}"
+            )
         rewards, behavior = (dataset.fields[name].numpy(force=True) for name in ("rewards", "behavior_log_probs"))
         bounds = dataset.episode_bounds().numpy(force=True)
         return cls.from_rows(rewards, log_probs, behavior, bounds[:, 1] - bounds[:, 0])
@@ -105,14 +107,14 @@ def pad_rows(rows: ArrayLike, lengths: NDArray[np.int64]) -> Floats:
 
 
 def cumulative_weights(log_probs: Floats, behavior_log_probs: Floats) -> Floats:
-    """Weights (episodes, steps) from logarithms of probabilities, summed before they are exponentiated.
+    """Importance weights (episodes, steps) from log-probabilities, which are summed before they are exponentiated.
 
-    Their logarithms are kept in [-700, 700]. Once the policy would not have taken an action, the weight stays there.
+    Their logarithms are kept in [-700, 700]. After an action that the policy never takes, the weight stays at the
+    smallest.
     """
     with np.errstate(invalid="ignore"):
-        log_weights = np.clip(
-            np.cumsum(log_probs - behavior_log_probs, axis=1), -LARGEST_LOG_WEIGHT, LARGEST_LOG_WEIGHT
-        )
+        sums = np.cumsum(log_probs - behavior_log_probs, axis=1)
+        log_weights = np.clip(sums, -LARGEST_LOG_WEIGHT, LARGEST_LOG_WEIGHT)
     impossible = np.logical_or.accumulate(np.isneginf(log_probs), axis=1)
     weights: Floats = np.exp(np.where(impossible, -LARGEST_LOG_WEIGHT, log_weights))
     if np.isnan(weights).any():
@@ -137,7 +139,7 @@ def weighted_importance_sampling(log: Trajectories, gamma: float) -> EpisodeEsti
 
 
 def weighted_per_decision(log: Trajectories, gamma: float) -> EpisodeEstimate:
-    """PDWIS: PDIS with the weights of each step divided by their sum; the one to take where no Q is at hand."""
+    """PDWIS: PDIS with the weights of each step divided by their sum; the estimator to use without a Q."""
     return EpisodeEstimate(log.weights * log.rewards * log.discounts(gamma), log.weights)
 
 
@@ -152,7 +154,7 @@ def doubly_robust(log: Trajectories, gamma: float, q: Floats, v: Floats) -> Epis
 
 
 def weighted_doubly_robust(log: Trajectories, gamma: float, q: Floats, v: Floats) -> EpisodeEstimate:
-    """WDR: DR with every weight divided by its mean over episodes; the one to take with Q of fitted Q evaluation."""
+    """WDR: DR with every weight divided by its mean over episodes; the estimator to use with Q of FQE."""
     q, v, discounts = _only_running(log, q), _only_running(log, v), log.discounts(gamma)
     residuals, values = log.weights * (log.rewards - q), log.previous_weights * v
     return EpisodeEstimate(
@@ -206,30 +208,28 @@ def clipped(weights: ArrayLike, cap: float) -> Floats:
 def kernel_weights(
     policy_actions: ArrayLike, actions: ArrayLike, behavior_densities: ArrayLike, bandwidth: float
 ) -> Floats:
-    """Weights of a deterministic policy with continuous actions (rows, dimensions): near actions stand for equal ones.
+    """Weights of a deterministic policy with continuous actions (rows, dimensions), which count near actions as equal.
 
     The product over dimensions of the Epanechnikov kernel `0.75 max(0, 1 - u^2) / h` at `u = (pi(x) - a) / h`, divided
     by the density of the logged action. It estimates the value of the policy with noise of this shape.
     """
     if not bandwidth > 0:
         raise DatasetError(f"the bandwidth must be above 0, got {bandwidth}")
-    chosen, taken, densities = _floats(policy_actions), _floats(actions), _floats(behavior_densities)
-    if chosen.shape != taken.shape or len(taken) != len(densities):
-        shapes = f"{chosen.shape}, {taken.shape} and {densities.shape}"
-        raise DatasetError(
-            f"actions of the policy, logged actions and their densities do not belong together: {shapes}"
-        )
-    distances = ((chosen - taken) / bandwidth).reshape(len(taken), -1)
+    own, taken, densities = _floats(policy_actions), _floats(actions), _floats(behavior_densities)
+    if own.shape != taken.shape or len(taken) != len(densities):
+        shapes = f"{own.shape}, {taken.shape} and {densities.shape}"
+        raise DatasetError(f"actions of the policy, logged actions and their densities differ in shape: {shapes}")
+    distances = ((own - taken) / bandwidth).reshape(len(taken), -1)
     kernels = 0.75 * np.maximum(0, 1 - distances**2) / bandwidth
     weights: Floats = kernels.prod(axis=1) / densities
     return weights
 
 
 def slope(candidates: Sequence[EpisodeEstimate], *, delta: float = 0.1) -> int:
-    """The number of the estimate to trust among those of one estimator with several hyper-parameters (SLOPE).
+    """The index of the estimate to trust among those of one estimator with several hyper-parameters (SLOPE).
 
-    From the least certain on, estimates are followed as long as they agree with all before them within their
-    uncertainty: a more certain one that does not agree pays for its certainty with bias.
+    Going from the least to the most certain estimate, it is the last one before an estimate that disagrees with an
+    earlier one beyond their uncertainty: that one must be biased.
     """
     values = [estimate.value for estimate in candidates]
     widths = [student_quantile(1 - delta, len(one) - 1) * one.standard_error for one in candidates]

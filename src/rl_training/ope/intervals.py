@@ -1,14 +1,14 @@
 """Estimates over episodes and their confidence intervals: means, importance-weighted means, and their differences.
 
-An estimate keeps what every episode adds to it, so that it can be computed again for resampled episodes::
+An estimate keeps the contribution of every episode, so that it can be computed again for resampled episodes::
 
     value = sum_j ( sum_i numerators[i, j] / sum_i denominators[i, j] )
 
 A plain mean has one column and denominators of one. A self-normalised mean has its weights as denominators. An
 estimator that normalises at every step has one column per step.
 
-The unit is the episode, never the row. Resampling depends on the number of episodes and the seed only, so that
-estimates for several policies from one log are resampled together.
+The unit is the episode, never the row. Resampling depends on the number of episodes and the seed only, so estimates of
+several policies from one log are resampled together.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Floats = NDArray[np.float64]
 
 RESAMPLES = 2000
 FEWEST_EPISODES = 10
-"""With fewer episodes no interval keeps its promise."""
+"""With fewer episodes no interval has its nominal coverage."""
 CHUNK = 4_000_000
 """Numbers of resampled episodes that are in memory at once."""
 
@@ -77,12 +77,12 @@ class EpisodeEstimate:
 
     @property
     def standard_error(self) -> float:
-        """Standard error of the value, by how much each episode moves it."""
+        """Standard error of the value, by the influence of each episode."""
         return float(self.replicate(np.ones((1, len(self)))).errors[0])
 
     @property
     def degrees(self) -> int:
-        """What squared deviations are divided by: one less than the episodes for means, their number for ratios."""
+        """Degrees of freedom: one less than the episodes for means, their number for ratios."""
         return len(self) - int(bool(np.all(self.denominators == 1)))
 
     def replicate(self, counts: ArrayLike) -> Replicates:
@@ -123,7 +123,7 @@ class Interval(NamedTuple):
 def episode_interval(
     estimate: EpisodeEstimate, *, confidence: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
 ) -> Interval | None:
-    """The interval to report for logged or weighted returns: studentised, and none below ten episodes."""
+    """The interval to report for logged or weighted returns: studentised; None below ten episodes."""
     if len(estimate) < FEWEST_EPISODES:
         return None
     return studentised_interval(estimate, confidence=confidence, resamples=resamples, seed=seed)
@@ -132,7 +132,7 @@ def episode_interval(
 def studentised_interval(
     estimate: EpisodeEstimate, *, confidence: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
 ) -> Interval:
-    """Bootstrap of the estimate's distance from the truth in standard errors: the best choice for skewed returns.
+    """Bootstrap of the estimate's distance from the truth in standard errors, the best interval for skewed returns.
 
     Resamples with hardly any spread have no such distance. If they are more than 1 %, the interval is BCa.
     """
@@ -148,13 +148,14 @@ def studentised_interval(
 
 def bootstrap(estimate: EpisodeEstimate, *, resamples: int = RESAMPLES, seed: int = 0) -> Replicates:
     """The estimate and its standard error for resampled episodes; equal seeds draw equal episodes."""
-    _check_episodes(estimate)
+    if len(estimate) < 2:
+        raise DatasetError("an interval needs at least 2 episodes, got 1")
     parts = [estimate.replicate(counts) for counts in _resampled_counts(len(estimate), resamples, seed)]
     return Replicates(np.concatenate([part.values for part in parts]), np.concatenate([part.errors for part in parts]))
 
 
 def acceleration(jackknife: ArrayLike) -> float:
-    """How fast the standard error changes with the estimate, from the estimates without each episode."""
+    """The rate at which the standard error changes with the estimate, from estimates without each episode."""
     values = np.asarray(jackknife, dtype=np.float64)
     moves = values.mean() - values
     scale = float((moves**2).sum())
@@ -183,11 +184,6 @@ def _resampled_counts(episodes: int, resamples: int, seed: int) -> Iterator[Floa
         draws = rng.integers(episodes, size=(size, episodes)) + episodes * np.arange(size)[:, None]
         counts = np.bincount(draws.ravel(), minlength=size * episodes)
         yield counts.reshape(size, episodes).astype(np.float64)
-
-
-def _check_episodes(estimate: EpisodeEstimate) -> None:
-    if len(estimate) < 2:
-        raise DatasetError("an interval needs at least 2 episodes, got 1")
 
 
 def _finite(values: Floats) -> Floats:

@@ -1,7 +1,7 @@
 """Turns value estimates into verdicts, or into reasons for having none.
 
-Values are arrays (members + 1,): the first member has every episode once, the others have resampled ones. All policies
-have the same members, so that differences are paired.
+Values are arrays with a number per ensemble member: the first member has every episode once, the others have resampled
+ones. Members of all policies have the same episodes, so differences are paired.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ CANNOT, BETTER, WORSE, SAME = Verdict.__args__  # type: ignore[attr-defined]
 Outcome = Literal["better", "worse", "not distinguishable"]
 
 LEVEL = 0.05
-"""The largest probability that any of several claims of one kind, such as "better", is wrong."""
+"""The largest probability that any of several verdicts of one kind, such as "better", is wrong."""
 LEAST_KAPPA = 3.0
 MOST_CLIPPED = 0.05
 FEWEST_EPISODES = 30
 FEWEST_HELD_OUT = 10
 MOST_NOVEL = 0.25
 MOST_NEVER_LOGGED = 0.1
-"""Beyond what even the behaviour's own actions have, and with it at most `MOST_NOVEL`."""
+"""The share beyond that of the behaviour policy's own actions; in all, at most `MOST_NOVEL`."""
 SETTLING = 0.4
-"""The last share of a fit, in which its estimate should have come to rest."""
+"""The last share of a fit, in which its estimate should be stable."""
 CONTROL_SHARE = 0.1
-"""How far the estimate of the behaviour may be off, as a share of the standard deviation of logged returns."""
+"""The accepted error of the estimate of the behaviour, as a share of the standard deviation of logged returns."""
 
 
 @dataclass(frozen=True)
 class Control:
-    """The estimator tried on the one policy whose value is known: the logged behaviour."""
+    """The estimator applied to the one policy whose value is known: the logged behaviour."""
 
     logged: Values
-    """The mean discounted return of the logged episodes, by member."""
+    """The mean discounted return of the logged episodes, by ensemble member."""
     estimated: Values
-    """What the estimator says of the behaviour, by member."""
+    """The estimate of the behaviour, by ensemble member."""
     returns: Values
     """The discounted return of each logged episode."""
 
@@ -54,16 +54,16 @@ class Control:
 
     @property
     def error(self) -> float:
-        """By how much the estimator misses the logged mean: what is known of the error of its fits."""
+        """The difference from the logged mean: the known error of the estimator."""
         return float(self.estimated[0] - self.logged[0])
 
     @property
     def tolerance(self) -> float:
-        """The error that is still accepted: two standard errors, or a tenth of the standard deviation of returns.
+        """The accepted error: two standard errors, or a tenth of the standard deviation of returns.
 
-        The estimate has a standard error of its own. It counts up to a fifth of the standard deviation of returns, so
-        that an estimator does not pass because it is noisy. Where several policies made the log, even a perfect fit
-        misses its mean: what came next depends on more than the state.
+        The standard error of the estimate itself counts up to a fifth of the standard deviation of returns, so that an
+        estimator does not pass because it is noisy. If several policies made the log, even a perfect estimator misses
+        its mean: the next action depends on more than the state.
         """
         logged = self.std / math.sqrt(len(self.returns))
         both = math.hypot(logged, float(self.estimated[1:].std(ddof=1)))
@@ -72,25 +72,25 @@ class Control:
     @property
     def passes(self) -> bool:
         """Whether the estimator reproduces the log."""
-        # Where all logged returns are the same, only rounding is left.
+        # If all logged returns are the same, only rounding is left.
         return bool(abs(self.error) <= self.tolerance + 1e-3 * abs(self.logged[0]))
 
 
 def student_interval(values: Values, *, error: float = 0.0, confidence: float = 1 - LEVEL) -> tuple[float, float]:
-    """The first member's value, plus and minus a Student quantile times the standard error.
+    """The first ensemble member's value, plus and minus a Student quantile times the standard error.
 
-    The standard error is the standard deviation of the other members, which is chance in the log, together with the
-    `error` of the fit as far as it is known.
+    The standard error combines the standard deviation of the other members, which is chance in the log, and the known
+    `error` of the estimator.
     """
     half = student_quantile((1 + confidence) / 2, len(values) - 2) * _standard_error(values, error)
     return float(values[0]) - half, float(values[0]) + half
 
 
 def simultaneous(value: float, interval: tuple[float, float], *, policies: int, members: int) -> tuple[float, float]:
-    """The `student_interval` of one of several policies, widened so that all of theirs hold together.
+    """The `student_interval` of one of several policies, widened so that all of their intervals hold together.
 
-    Each has the error probability of a claim divided by the number of policies, after Bonferroni. `members` are the
-    resampled ones that the interval comes from.
+    By Bonferroni, each has the error probability of a verdict divided by the number of policies. The interval comes
+    from this many resampled `members`.
     """
     one, all_of_them = (student_quantile(1 - LEVEL / (2 * count), members - 1) for count in (1, policies))
     low, high = (value + (end - value) * all_of_them / one for end in interval)
@@ -98,7 +98,7 @@ def simultaneous(value: float, interval: tuple[float, float], *, policies: int, 
 
 
 def probability_above(values: Values, bound: float = 0.0, *, error: float = 0.0) -> float:
-    """The probability that what the members estimate is above a bound."""
+    """The probability that the value that the ensemble estimates is above a bound."""
     difference, std = float(values[0]) - bound, _standard_error(values, error)
     if std == 0:
         return 0.5 if difference == 0 else float(difference > 0)
@@ -110,26 +110,26 @@ def _standard_error(values: Values, error: float) -> float:
 
 
 def anchored(control: Control, values: Values) -> Values:
-    """The logged mean plus the estimated difference from the behaviour: errors that both estimates have cancel."""
+    """The logged mean plus the estimated difference from the behaviour: errors that both estimates share cancel."""
     return control.logged + values - control.estimated
 
 
 def movement(differences: Values) -> float:
-    """How far an estimate was from where it ended, at most, in the last part of its fit.
+    """The largest distance of an estimate from its final value in the last part of its fit.
 
-    `differences` are the first member's, from the behaviour's estimate, at equal distances along the fit. An estimate
-    is not known better than it moves: members that are fitted alike also settle alike.
+    `differences` are those of the first ensemble member from its estimate of the behaviour, at equal distances along
+    the fit. They count as an error: the spread of members does not show it, since they all converge alike.
     """
     late = differences[-math.ceil(SETTLING * len(differences)) :]
     return float(np.abs(late - differences[-1]).max())
 
 
-def compare(not_better: Scores, not_worse: Scores) -> list[Outcome]:
-    """The outcome of each of several comparisons: the one rule by which anything is called better than something else.
+def decide_outcomes(not_better: Scores, not_worse: Scores) -> list[Outcome]:
+    """The outcome of each of several comparisons: the one rule by which anything is called better.
 
     It is better if its p-value of "it is not better", adjusted for the number of comparisons after Holm, is below
-    `LEVEL`, and worse likewise. Where either side may turn out to be the better one, p-values are those of a two-sided
-    test. A policy is held against the logged behaviour, which is given, by one-sided ones.
+    `LEVEL`, and worse likewise. If either side may turn out to be better, the p-values are those of a two-sided test.
+    A policy is compared with the logged behaviour, which is given, by one-sided ones.
     """
     better, worse = holm(not_better) < LEVEL, holm(not_worse) < LEVEL
     outcomes: list[Outcome] = np.where(better, "better", np.where(worse, "worse", SAME)).tolist()
@@ -137,48 +137,45 @@ def compare(not_better: Scores, not_worse: Scores) -> list[Outcome]:
 
 
 def outcome_text(outcome: Outcome, other: str) -> str:
-    """The outcome of a comparison as a reader sees it."""
+    """The outcome of a comparison in words."""
     return f"{outcome} from {other}" if outcome == SAME else f"{outcome} than {other}"
 
 
-def judge(differences: Mapping[str, Values], errors: Mapping[str, float]) -> dict[str, Verdict]:
-    """The verdict on each policy by its difference from the behaviour.
-
-    `errors` are those of the fits, as far as they are known.
-    """
+def judge_differences(differences: Mapping[str, Values], errors: Mapping[str, float]) -> dict[str, Verdict]:
+    """The verdict on each policy by its difference from the behaviour and the known error of its estimate."""
     above = np.array([probability_above(each, error=errors[name]) for name, each in differences.items()])
     verdicts: dict[Outcome, Verdict] = {"better": BETTER, "worse": WORSE, "not distinguishable": SAME}
-    return {name: verdicts[outcome] for name, outcome in zip(differences, compare(1 - above, above), strict=True)}
+    outcomes = decide_outcomes(1 - above, above)
+    return {name: verdicts[outcome] for name, outcome in zip(differences, outcomes, strict=True)}
 
 
 def among_the_best(values: Mapping[str, Values], errors: Mapping[str, float]) -> list[str]:
-    """The policy with the highest value, first, and all that are not distinguishable from it."""
+    """The policy with the highest value, and after it all that are not distinguishable from it."""
     if not values:
         return []
     best, *others = sorted(values, key=lambda name: -float(values[name][0]))
     gaps = {name: (values[best] - values[name], math.hypot(errors[best], errors[name])) for name in others}
     above = np.array([probability_above(gap, error=error) for gap, error in gaps.values()])
-    # Two-sided: which policy is the best was decided by the same numbers.
-    outcomes = compare(2 * (1 - above), 2 * above)
+    # Two-sided: the best policy was chosen by the same numbers.
+    outcomes = decide_outcomes(2 * (1 - above), 2 * above)
     return [best, *(name for name, outcome in zip(others, outcomes, strict=True) if outcome != "better")]
 
 
 def refuse_all(control: Control, *, kappa: float, episodes: int, is_held_out: bool) -> list[str]:
-    """Why nothing can be said about any policy; empty if something can."""
+    """Reasons against a verdict on any policy; empty if there are none."""
     reasons = []
     if kappa < LEAST_KAPPA - 1e-9:
         missing = f"about {100 * math.exp(-kappa):.0f} % of the value may be missing"
-        reasons.append(f"the fit was stopped too early (kappa {kappa:.1f}, at least 3 is needed): {missing}")
+        reasons.append(f"FQE was stopped too early (kappa {kappa:.1f}, at least 3 is needed): {missing}")
     fewest = FEWEST_HELD_OUT if is_held_out else FEWEST_EPISODES
     if episodes < fewest:
         kind = "held-out episodes" if is_held_out else "episodes"
         reasons.append(f"there are only {episodes} {kind}, at least {fewest} are needed")
     if not control.passes:
-        said, true = f"{control.estimated[0]:.4g}", f"{control.logged[0]:.4g}"
         reasons.append(
-            f"the estimator does not reproduce the log: it says {said} for the logged behaviour, whose mean "
-            f"return is {true} (an error of {control.tolerance:.2g} would do); the fit is bad, or policies that "
-            "differ much made the log"
+            f"FQE does not reproduce the log: it estimates {control.estimated[0]:.4g} for the logged behaviour, whose "
+            f"mean return is {control.logged[0]:.4g} (an error of {control.tolerance:.2g} is accepted); either FQE "
+            "failed, or very different policies made the log"
         )
     return reasons
 
@@ -192,18 +189,17 @@ def refuse_one(
     novel: float,
     missing: float | None = None,
 ) -> list[str]:
-    """Why nothing can be said about one policy; empty if something can.
+    """Reasons against a verdict on one policy; empty if there are none.
 
-    `bounds` are the smallest and the largest value that is possible. `novel` and `missing` are as in
-    `refuse_unsupported`.
+    `bounds` are the smallest and the largest possible value. `novel` and `missing` are as in `refuse_unsupported`.
     """
     reasons = []
     if clipped > MOST_CLIPPED:
-        reasons.append(f"{100 * clipped:.0f} % of the values ran into the bounds of what is possible")
+        reasons.append(f"{100 * clipped:.0f} % of the fitted values were clipped to the possible range")
     disagreement = float(values[1:].std(ddof=1))
     if disagreement > control.std:
         reasons.append(
-            f"the members disagree: the estimate changes by {disagreement:.3g} from one resampled log to the "
+            f"the ensemble members disagree: the estimate changes by {disagreement:.3g} from one resampled log to the "
             f"next, while logged returns differ by {control.std:.3g}"
         )
     reasons += refuse_unsupported(novel, missing)
@@ -215,10 +211,10 @@ def refuse_one(
 
 
 def refuse_unsupported(novel: float, missing: float | None = None) -> list[str]:
-    """Why nothing can be said about a policy with this share of actions that the log does not back.
+    """Reasons against a verdict on a policy with this share of actions that the log does not back.
 
     `novel` is the share of its actions that are far from the log. Where states repeat, it is the share that was never
-    logged in that state, and `missing` is what that share is for the behaviour itself, since a log is never complete.
+    logged in that state, and `missing` is that share for the behaviour policy itself, since a log is never complete.
     """
     most = MOST_NOVEL if missing is None else min(MOST_NOVEL, MOST_NEVER_LOGGED + missing)
     if novel <= most:
@@ -228,12 +224,12 @@ def refuse_unsupported(novel: float, missing: float | None = None) -> list[str]:
 
 
 def verdict_text(verdict: Verdict) -> str:
-    """A verdict as a reader sees it."""
+    """A verdict in words."""
     return outcome_text(SAME, "the data") if verdict == SAME else verdict
 
 
 def probability_text(probability: float) -> str:
-    """A probability to two digits; it is never quite 0 or 1."""
+    """A probability to two digits, never 0 or 1."""
     if probability > 0.99:
         return ">0.99"
     return "<0.01" if probability < 0.01 else f"{probability:.2f}"

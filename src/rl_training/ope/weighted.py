@@ -1,13 +1,13 @@
-"""Policies judged by weights, beside the fit, where the log says how probable its actions were.
+"""Policies evaluated by importance sampling, beside FQE, on logs with action probabilities.
 
-Doubly robust estimates take the values of each episode from a member that has not learned from it. A deterministic
-policy with continuous actions is smoothed by a little noise, so that it has a density.
+Doubly robust estimates take the values of each episode from an ensemble member that has not learned from it. A
+deterministic policy with continuous actions is smoothed by a little noise, so that it has a density.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,45 +17,43 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rl_training.ope import importance
-from rl_training.ope.fqe import EvaluationLog, FitOptions, ValueFitter, as_inputs, in_chunks
+from rl_training.ope.fqe import EvaluationLog, FitSettings, ValueFitter, in_chunks, policy_inputs
 from rl_training.ope.importance import Trajectories
 from rl_training.ope.intervals import EpisodeEstimate, Floats, episode_interval
 from rl_training.ope.policies import Likelihood, likelihood
 from rl_training.ope.weights import (
-    LEVELS,
-    Finding,
     Level,
+    WeightCheck,
     WeightDiagnostics,
-    WeightVerdict,
+    check_cuts,
+    check_weights,
     diagnose,
     effective_sample_size,
-    judge,
-    judge_cuts,
     number_states,
     second_moment_radius,
 )
 
 NO_PROBABILITIES = (
-    "the data does not say how probable its actions were (behavior_log_probs, or propensities), and weights need that"
+    "the data has no action probabilities (behavior_log_probs, or propensities), which importance sampling needs"
 )
 NO_DENSITY = (
-    "the policy is deterministic, so its continuous actions have no density; only logs of single decisions can be "
-    "weighted then"
+    "the policy is deterministic, so its continuous actions have no density; importance sampling is then possible for "
+    "single decisions only"
 )
 CAPS = (2.0, 5.0, 10.0, 20.0, 50.0, 100.0, math.inf)
-"""The largest weights among which SLOPE chooses for clipped IPS."""
+"""The largest weights among which SLOPE selects for clipped IPS."""
 BINS = 20
 FOLDS = 5
-"""Parts of the episodes; each has values from a member that has learned from the others."""
+"""Parts of the episodes; each has values from an ensemble member that has learned from the others."""
 BANDWIDTHS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.8)
-"""Half widths of the noise, with actions in [-1, 1], among which SLOPE chooses."""
+"""Half widths of the noise, with actions in [-1, 1], among which SLOPE selects."""
 FEWEST_EFFECTIVE = 30
-"""A bandwidth whose weights are worth fewer rows is no candidate."""
+"""The least effective sample size of a bandwidth that is a candidate."""
 
 
 @dataclass(frozen=True)
 class WeightedValue:
-    """What one estimator says, in the units of logged rewards."""
+    """The estimate of one estimator, in the units of logged rewards."""
 
     estimator: str
     value: float
@@ -66,7 +64,7 @@ class WeightedValue:
 
 @dataclass(frozen=True)
 class WeightedEstimate:
-    """What weights say of one policy, and how far they can be trusted."""
+    """The estimates of one policy by importance sampling, and how far they can be trusted."""
 
     name: str
     level: Level
@@ -81,18 +79,18 @@ class WeightedEstimate:
     """By the recommended one, how much better than the data the policy is."""
     difference_interval: tuple[float, float] | None = None
     agrees: bool | None = None
-    """Whether its interval and that of the fit have values in common; None where they cannot be compared."""
+    """Whether its interval and that of FQE have values in common; None where they cannot be compared."""
     is_drawn: bool = False
-    """The weights are those of a policy that draws its actions; the fit takes the likeliest action."""
+    """The estimate is of the stochastic policy; that of FQE is of its likeliest action."""
     bandwidth: float | None = None
-    """Half the width of the noise that stands for a deterministic policy, with actions in [-1, 1]."""
+    """Half the width of the noise that was added to a deterministic policy, with actions in [-1, 1]."""
     cap: float | None = None
     """The largest weight of clipped IPS."""
     weights: dict[str, Any] = field(default_factory=dict)
     """Diagnostics; lists have a value per step."""
 
     def __getitem__(self, estimator: str) -> WeightedValue:
-        """What one estimator says."""
+        """The estimate of one estimator."""
         found = {each.estimator: each for each in self.estimates}
         if estimator not in found:
             raise KeyError(f"there is no estimate by {estimator!r}; there are {', '.join(found) or 'none: refused'}")
@@ -100,26 +98,24 @@ class WeightedEstimate:
 
     @property
     def headline(self) -> WeightedValue | None:
-        """What the recommended estimator says; None if refused."""
+        """The estimate of the recommended estimator; None if refused."""
         return None if self.recommended is None else self[self.recommended]
 
 
 class CrossFit:
-    """One member per fold of episodes, fitted to all other folds, for one policy after the other."""
+    """An ensemble with a member per fold of episodes, fitted to all other folds, for one policy after the other."""
 
-    def __init__(self, log: EvaluationLog, options: FitOptions, *, compiled: bool = False) -> None:
-        count = min(FOLDS, len(log.bounds))
+    def __init__(self, log: EvaluationLog, settings: FitSettings) -> None:
+        options, count = settings.options, min(FOLDS, len(log.bounds))
         folds = importance.episode_folds(len(log.bounds), count, seed=options.seed)
         learns = torch.from_numpy(folds[None, :] != np.arange(count)[:, None]).long()
-        self.log = log
+        self.log, self.settings = log, settings
         self.member = folds[log.episodes.numpy()]
-        self.fitter = ValueFitter(log, replace(options, members=count - 1), weights=learns, compiled=compiled)
+        self.fitter = ValueFitter(log, replace(options, members=count - 1), weights=learns)
 
-    def values(
-        self, policy: Likelihood, progress: Callable[[int, int], None] | None = None
-    ) -> tuple[Floats, Floats, Floats]:
-        """Per row: the value of the logged action, that of the policy's own, and what follows the cut of an episode."""
-        self.fitter.fit_policy(policy.inputs, progress=progress)
+    def values(self, name: str, policy: Likelihood) -> tuple[Floats, Floats, Floats]:
+        """Per row: the value of the logged action, that of the policy's own, and what follows a truncation."""
+        self.fitter.fit_policy(policy.inputs, progress=self.settings.progress_of(f"{name}, folds of episodes"))
         data = self.log.dataset
         rows = torch.arange(len(data))
         q = self._by_member(data.obs, self.log.logged_actions(), rows)
@@ -132,7 +128,7 @@ class CrossFit:
         return q, v, tails
 
     def _of_policy(self, obs: Tensor, rows: Tensor, policy: Likelihood) -> Floats:
-        """Means over the policy's actions; drawn ones are asked for together, so that they differ."""
+        """Means over the policy's actions; all draws are made in one call, so that they differ."""
         repeated, owners = obs.repeat(policy.draws, 1), rows.repeat(policy.draws)
         with torch.no_grad():
             actions = policy.inputs(repeated)
@@ -148,136 +144,120 @@ class CrossFit:
 def weigh_policies(
     policies: Mapping[str, Any],
     log: EvaluationLog,
-    gamma: float,
-    cross_fit: Callable[[], CrossFit],
-    *,
-    states_repeat: bool = False,
-    progress: Callable[[str], Callable[[int, int], None] | None] = lambda _: None,
+    settings: FitSettings,
+    intervals: Mapping[str, tuple[float, float] | None],
 ) -> tuple[WeightedEstimate, ...]:
-    """Estimates by weights, one per policy; refused ones have reasons instead. None where nothing was logged for them.
+    """Estimates by importance sampling, one per policy; a refused one has reasons instead.
 
-    `cross_fit` is called if any policy is not refused: doubly robust estimates need a fit of their own.
+    Each is compared with one of the `intervals` of FQE.
     """
-    weighing = Weighing(log, gamma, states_repeat=states_repeat)
-    found: list[WeightedEstimate] = []
+    evaluation = WeightedEvaluation(log, settings.options.gamma)
     model: CrossFit | None = None
+    found: list[WeightedEstimate] = []
     for name, policy in policies.items():
-        chances, bandwidth = weighing.chances(policy, name)
-        if chances is None:
+        likelihood = evaluation.likelihood(policy, name)
+        if likelihood is None:
             found.append(WeightedEstimate(name, "refuse", (NO_DENSITY,)))
             continue
-        judged = weighing.judged(name, chances)
-        judged = replace(judged, bandwidth=bandwidth, is_drawn=chances.is_drawn)
-        if judged.level != "refuse":
-            model = model or cross_fit()
-            judged = weighing.valued(judged, chances, model, progress(name))
-        found.append(judged)
+        episodes = Trajectories.from_dataset(log.dataset, likelihood.log_probs)
+        estimate = evaluation.check(name, likelihood, episodes)
+        if estimate.level != "refuse":
+            model = model or CrossFit(log, settings)
+            estimate = evaluation.valued(estimate, episodes, *model.values(name, likelihood))
+            estimate = compared(estimate, intervals[name])
+        found.append(estimate)
     return tuple(found)
 
 
-class Weighing:
-    """The logged episodes of several policies' weights."""
+class WeightedEvaluation:
+    """Importance sampling of several policies on the same logged episodes."""
 
-    def __init__(self, log: EvaluationLog, gamma: float, *, states_repeat: bool) -> None:
+    def __init__(self, log: EvaluationLog, gamma: float) -> None:
         self.log, self.gamma = log, gamma
         self.lengths: NDArray[np.int64] = log.bounds[:, 1] - log.bounds[:, 0]
         self.is_single = bool((self.lengths == 1).all())
         self.is_cut = ~log.dataset.dones[log.bounds[:, 1] - 1].bool().numpy(force=True) & (not self.is_single)
+        self.behavior = log.dataset.fields["behavior_log_probs"].numpy(force=True).astype(np.float64)
         self.states = None
-        if states_repeat and not self.is_single and not self.is_cut.any():
+        if log.states is not None and not self.is_single and not self.is_cut.any():
             obs, next_obs = (log.dataset.fields[name].numpy(force=True) for name in ("obs", "next_obs"))
             self.states = number_states(obs, next_obs)
-        self.behavior = log.dataset.fields["behavior_log_probs"].numpy(force=True).astype(np.float64)
 
-    def chances(self, policy: Any, name: str) -> tuple[Likelihood | None, float | None]:
-        """How likely the policy's actions are, with the bandwidth if they had to be smoothed."""
+    def likelihood(self, policy: Any, name: str) -> Likelihood | None:
+        """The action probabilities of a policy; a deterministic one is smoothed for single decisions."""
         found = likelihood(policy, self.log, name)
-        if found is None and self.is_single:
-            return smoothed(policy, self.log, self.behavior, name)
-        return found, None
+        return smoothed(policy, self.log, self.behavior, name) if found is None and self.is_single else found
 
-    def judged(self, name: str, chances: Likelihood) -> WeightedEstimate:
+    def check(self, name: str, likelihood: Likelihood, episodes: Trajectories) -> WeightedEstimate:
         """Whether the weights can be trusted, without an estimate."""
-        log = Trajectories.from_dataset(self.log.dataset, chances.log_probs)
-        found = diagnose(log.weights, behavior_log_probs=self.behavior, unsupported=chances.forbidden)
-        findings = [judge_cuts(self.lengths, self.is_cut, log.final_weights)]
-        radius = self._radius(chances)
+        found = diagnose(episodes.weights, behavior_log_probs=self.behavior, unsupported=likelihood.forbidden)
+        growth, radius = None, self._radius(likelihood)
         if radius is not None and radius >= 1:
             said = f"the variance of the weights is infinite: their mean square grows {radius:.2f}-fold with every step"
-            findings.append(Finding("refuse", f"{said}, among the states that were logged"))
-        verdict = _worst(judge(found), [each for each in findings if each is not None])
-        about = _describe(found, log) | {"second_moment_radius": radius}
-        return WeightedEstimate(name, verdict.level, verdict.reasons, weights=about)
+            growth = WeightCheck("refuse", f"{said}, among the states that were logged")
+        verdict = check_weights(found, check_cuts(self.lengths, self.is_cut, episodes.final_weights), growth)
+        about = _describe(found, episodes) | {"second_moment_radius": radius}
+        return WeightedEstimate(
+            name, *verdict, weights=about, bandwidth=likelihood.bandwidth, is_drawn=likelihood.is_drawn
+        )
 
-    def _radius(self, chances: Likelihood) -> float | None:
+    def _radius(self, likelihood: Likelihood) -> float | None:
         if self.states is None:
             return None
         states, after = self.states
         actions, dones = (self.log.dataset.fields[name].numpy(force=True) for name in ("actions", "dones"))
         reached = np.where(dones > 0, -1, after)
-        return second_moment_radius(states, actions, reached, np.exp(chances.log_probs), np.exp(self.behavior))
+        return second_moment_radius(states, actions, reached, np.exp(likelihood.log_probs), np.exp(self.behavior))
 
     def valued(
-        self,
-        judged: WeightedEstimate,
-        chances: Likelihood,
-        model: CrossFit,
-        progress: Callable[[int, int], None] | None,
+        self, estimate: WeightedEstimate, episodes: Trajectories, q: Floats, v: Floats, tails: Floats
     ) -> WeightedEstimate:
-        """The estimate with its numbers."""
-        log = Trajectories.from_dataset(self.log.dataset, chances.log_probs)
-        q, v, tails = model.values(chances, progress)
+        """The estimate with its numbers, from the values of a model per row."""
         if self.is_single:
-            rewards, weights = log.rewards[:, 0], log.final_weights
-            cap, found = _single(rewards, weights, q, v)
+            cap, found = _of_decisions(episodes.rewards[:, 0], episodes.final_weights, q, v)
             recommended = "SNIPS"
         else:
             padded = [importance.pad_rows(each, self.lengths) for each in (q, v, tails)]
-            cap, found = None, _episodes(log, self.gamma, *padded)
-            # Cut episodes go on in the model only, as they do in the fit.
+            cap, found = None, _of_episodes(episodes, self.gamma, *padded)
+            # Only WDR and DR continue beyond a truncation, as FQE does.
             recommended = "WDR" if self.is_cut.any() else "PDWIS"
-        difference = None
-        if recommended != "WDR":
-            difference = found[recommended] - EpisodeEstimate.of_mean(log.returns(self.gamma))
-        return replace(
-            judged,
-            estimates=tuple(_value(name, each) for name, each in found.items()),
-            recommended=recommended,
-            difference=None if difference is None else difference.value,
-            difference_interval=None if difference is None else _interval(difference),
-            cap=cap,
+        values = tuple(
+            WeightedValue(name, one.value, one.standard_error, _interval(one)) for name, one in found.items()
         )
+        estimate = replace(estimate, estimates=values, recommended=recommended, cap=cap)
+        if recommended == "WDR":
+            return estimate
+        difference = found[recommended] - EpisodeEstimate.of_mean(episodes.returns(self.gamma))
+        return replace(estimate, difference=difference.value, difference_interval=_interval(difference))
 
 
-def smoothed(policy: Any, log: EvaluationLog, behavior: Floats, name: str) -> tuple[Likelihood, float]:
-    """A deterministic policy for single decisions, as one with noise around its action, and the bandwidth of the noise.
+def smoothed(policy: Any, log: EvaluationLog, behavior: Floats, name: str) -> Likelihood:
+    """A deterministic policy for single decisions, as one with noise around its action.
 
-    The noise has the shape of the Epanechnikov kernel and stays inside the bounds of actions. More of it uses more
-    rows and judges a policy that is farther from the one in question. SLOPE takes the widest that agrees with all
-    narrower ones.
+    The noise has the shape of the Epanechnikov kernel and stays inside the bounds of actions. More noise uses more
+    rows, but evaluates a policy that is farther from the one in question. SLOPE selects the widest bandwidth that
+    agrees with all narrower ones.
     """
-    act = as_inputs(policy, log, name)
-    chosen = in_chunks(act, log.dataset.obs).double().numpy(force=True)
-    taken = log.dataset.actions.double().numpy(force=True)
+    act = policy_inputs(policy, log, name)
+    own, taken = (each.double().numpy(force=True) for each in (in_chunks(act, log.dataset.obs), log.dataset.actions))
     rewards = log.dataset.rewards.double().numpy(force=True)
-    candidates = {width: kernel_densities(chosen, taken, width) for width in BANDWIDTHS}
-    weights = {width: each / np.exp(behavior) for width, each in candidates.items()}
+    densities = {width: kernel_densities(own, taken, width) for width in BANDWIDTHS}
+    weights = {width: each / np.exp(behavior) for width, each in densities.items()}
     widths = [each for each in BANDWIDTHS if effective_sample_size(weights[each]) >= FEWEST_EFFECTIVE]
     estimates = [importance.ips(rewards, weights[each]) for each in widths]
     width = widths[importance.slope(estimates)] if widths else BANDWIDTHS[-1]
     with np.errstate(divide="ignore"):
-        log_probs = np.log(candidates[width])
-    return Likelihood(log_probs, act, draws=1, is_drawn=False), width
+        return Likelihood(np.log(densities[width]), act, bandwidth=width)
 
 
-def kernel_densities(chosen: Floats, taken: Floats, bandwidth: float) -> Floats:
+def kernel_densities(own: Floats, taken: Floats, bandwidth: float) -> Floats:
     """Densities of actions (rows, dimensions) under noise around a policy's own that is kept inside [-1, 1]."""
-    inside = _below((1 - chosen) / bandwidth) - _below((-1 - chosen) / bandwidth)
-    densities: Floats = importance.kernel_weights(chosen, taken, np.ones(len(taken)), bandwidth) / inside.prod(axis=1)
+    inside = _share_below((1 - own) / bandwidth) - _share_below((-1 - own) / bandwidth)
+    densities: Floats = importance.kernel_weights(own, taken, np.ones(len(taken)), bandwidth) / inside.prod(axis=1)
     return densities
 
 
-def _below(distance: Floats) -> Floats:
+def _share_below(distance: Floats) -> Floats:
     """The share of the kernel below a distance from its centre, in bandwidths."""
     u = np.clip(distance, -1, 1)
     share: Floats = (2 + 3 * u - u**3) / 4
@@ -285,47 +265,40 @@ def _below(distance: Floats) -> Floats:
 
 
 def compared(found: WeightedEstimate, interval: tuple[float, float] | None) -> WeightedEstimate:
-    """The estimate with whether it agrees with the interval of the fit, where both are of the same policy."""
+    """The estimate with whether it agrees with an interval of FQE, if both are of the same policy."""
     own = found.headline
     if own is None or own.interval is None or interval is None or found.is_drawn:
         return found
     return replace(found, agrees=own.interval[0] <= interval[1] and interval[0] <= own.interval[1])
 
 
-def _single(rewards: Floats, weights: Floats, q: Floats, v: Floats) -> tuple[float | None, dict[str, EpisodeEstimate]]:
-    """Estimates from single decisions, and the cap that SLOPE chose."""
+def _of_decisions(
+    rewards: Floats, weights: Floats, q: Floats, v: Floats
+) -> tuple[float | None, dict[str, EpisodeEstimate]]:
+    """Estimates from single decisions, and the cap that SLOPE selected."""
     candidates = [importance.ips(rewards, importance.clipped(weights, cap)) for cap in CAPS]
-    chosen = importance.slope(candidates)
+    selected = importance.slope(candidates)
     found = {
         "SNIPS": importance.snips(rewards, weights),
         "IPS": importance.ips(rewards, weights),
         "SNDR": importance.sndr(rewards, weights, q, v),
         "DR": importance.dr(rewards, weights, q, v),
-        "clipped IPS": candidates[chosen],
+        "clipped IPS": candidates[selected],
     }
-    return None if math.isinf(CAPS[chosen]) else CAPS[chosen], found
+    return None if math.isinf(CAPS[selected]) else CAPS[selected], found
 
 
-def _episodes(log: Trajectories, gamma: float, q: Floats, v: Floats, tails: Floats) -> dict[str, EpisodeEstimate]:
-    """Estimates from whole episodes. With a model they go on beyond a cut, by its value of the last state."""
-    ongoing = replace(log, rewards=log.rewards + gamma * tails)
+def _of_episodes(log: Trajectories, gamma: float, q: Floats, v: Floats, tails: Floats) -> dict[str, EpisodeEstimate]:
+    """Estimates from whole episodes. Those with a model bootstrap from its value of the last state at a truncation."""
+    continued = replace(log, rewards=log.rewards + gamma * tails)
     return {
         "PDWIS": importance.weighted_per_decision(log, gamma),
         "PDIS": importance.per_decision(log, gamma),
         "WIS": importance.weighted_importance_sampling(log, gamma),
         "IS": importance.importance_sampling(log, gamma),
-        "WDR": importance.weighted_doubly_robust(ongoing, gamma, q, v),
-        "DR": importance.doubly_robust(ongoing, gamma, q, v),
+        "WDR": importance.weighted_doubly_robust(continued, gamma, q, v),
+        "DR": importance.doubly_robust(continued, gamma, q, v),
     }
-
-
-def _worst(verdict: WeightVerdict, findings: list[Finding]) -> WeightVerdict:
-    levels = [verdict.level, *(each.level for each in findings)]
-    return WeightVerdict(max(levels, key=LEVELS.index), (*verdict.reasons, *(each.reason for each in findings)))
-
-
-def _value(name: str, estimate: EpisodeEstimate) -> WeightedValue:
-    return WeightedValue(name, estimate.value, estimate.standard_error, _interval(estimate))
 
 
 def _interval(estimate: EpisodeEstimate) -> tuple[float, float] | None:
@@ -355,5 +328,5 @@ def _describe(found: WeightDiagnostics, log: Trajectories) -> dict[str, Any]:
 
 
 def _plain(value: float) -> float | None:
-    """A number, or None where JSON has no word for it."""
+    """A number, or None if it is not finite, which JSON cannot hold."""
     return float(value) if math.isfinite(value) else None

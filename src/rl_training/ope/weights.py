@@ -1,13 +1,13 @@
-"""Can importance weights be trusted? What is printed about them, and when an estimate is refused.
+"""Checks of importance weights: diagnostics, and when an estimate is refused.
 
 No check can see what a log does not contain. A variance that is infinite because of episodes that are too rare to be
-logged passes all of them. Where states repeat, a log can tell before such episodes come: the mean squared weight of
+logged passes all of them. Where states repeat, a log can show it before such episodes come: the mean squared weight of
 episodes grows from step to step by the matrix
 
     M[s, s'] = sum_a pi(a | s)^2 / b(a | s) * P(s' | s, a)
 
-If its spectral radius is 1 or more and episodes have no fixed length, the variance is infinite. It can be so through a
-chain of states of which no logged episode has seen enough to show it in its weight.
+If its spectral radius is 1 or more and episodes have no fixed length, the variance is infinite, even if no logged
+episode is long enough to show it in its weight.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ ROUNDED = 1e-3
 
 Numbers = NDArray[np.int64]
 POOLED = 10.0
-"""As many rows of the state count for where a pair leads as the pair was logged itself: few rows cannot tell."""
+"""Rows of the whole state that are added to those of a pair of state and action, which may be few."""
 ROUNDS = 200
 LAST = 50
-"""Rounds over which growth is averaged, since it may alternate."""
+"""Rounds at the end whose growth is averaged, since it may alternate."""
 
 
 class WeightVerdict(NamedTuple):
-    """Whether weights support an estimate, with a sentence per reason."""
+    """Whether importance weights support an estimate, with a sentence per reason."""
 
     level: Level
     reasons: tuple[str, ...]
 
 
-class Finding(NamedTuple):
-    """What one check says."""
+class WeightCheck(NamedTuple):
+    """A check that does not proceed."""
 
     level: Level
     reason: str
@@ -54,11 +54,11 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class WeightDiagnostics:
-    """What importance weights say about themselves; arrays have one value per step."""
+    """Diagnostics of importance weights; arrays have one value per step."""
 
     episodes: int
     effective_sample_sizes: Floats
-    """`(sum w)^2 / sum w^2`: as many episodes of equal weight would be as good."""
+    """`(sum w)^2 / sum w^2`: the number of equally weighted episodes that would be as good."""
     largest_shares: Floats
     """Share of the largest weight in the sum."""
     means: Floats
@@ -67,11 +67,11 @@ class WeightDiagnostics:
     """Standard errors of the mean weights."""
     tail_index: float
     """Index k of a generalised Pareto distribution fitted to the largest final weights; the variance is infinite from
-    0.5 on. Not a number where the tail is too short to tell."""
+    0.5 on. Not a number if the tail is too short."""
     zero_propensities: float
-    """Share of rows whose logged action has no probability under the logged policy."""
+    """Share of rows whose logged action has no probability under the behaviour policy."""
     unsupported: float | None
-    """The policy's mean probability of actions that the logged policy never takes, where it is known."""
+    """The policy's mean probability of actions that the behaviour policy never takes; None if unknown."""
 
 
 def diagnose(
@@ -79,14 +79,13 @@ def diagnose(
 ) -> WeightDiagnostics:
     """Diagnostics of weights (episodes, steps), or (rows,) where every row is an episode."""
     array = np.asarray(weights, dtype=np.float64)
-    array = array.reshape(len(array), -1)
+    count = len(array)
+    array = array.reshape(count, -1)
     zero = 0.0 if behavior_log_probs is None else float(np.isneginf(np.asarray(behavior_log_probs)).mean())
     with np.errstate(over="ignore", invalid="ignore"):
-        errors = (
-            array.std(axis=0, ddof=1) / math.sqrt(len(array)) if len(array) > 1 else np.full(array.shape[1], np.inf)
-        )
+        errors = array.std(axis=0, ddof=1) / math.sqrt(count) if count > 1 else np.full(array.shape[1], np.inf)
     return WeightDiagnostics(
-        episodes=len(array),
+        episodes=count,
         effective_sample_sizes=np.array([effective_sample_size(column) for column in array.T]),
         largest_shares=np.array([largest_share(column) for column in array.T]),
         means=array.mean(axis=0),
@@ -98,7 +97,7 @@ def diagnose(
 
 
 def effective_sample_size(weights: ArrayLike) -> float:
-    """How many episodes of equal weight would be as good; 0 if all weights are 0."""
+    """The number of equally weighted episodes that would be as good; 0 if all weights are 0."""
     array = np.asarray(weights, dtype=np.float64)
     largest = array.max()
     if largest == 0:
@@ -114,7 +113,7 @@ def largest_share(weights: ArrayLike) -> float:
 
 
 def tail_index(weights: ArrayLike) -> float:
-    """Index k of the largest min(n/5, 3 sqrt(n)) weights, shrunk a little towards 1/2 as few values cannot tell.
+    """Index k of the largest min(n/5, 3 sqrt(n)) weights, shrunk a little towards 1/2 since they may be few.
 
     The fit is that of Zhang and Stephens (2009), the shrinkage that of "Pareto Smoothed Importance Sampling". Equal
     weights have the index 0; not a number if fewer than five weights stand out.
@@ -134,16 +133,18 @@ def tail_index(weights: ArrayLike) -> float:
     return (len(tail) * _pareto_index(tail / tail[-1]) + 10 * 0.5) / (len(tail) + 10)
 
 
-def judge(diagnostics: WeightDiagnostics) -> WeightVerdict:
-    """Proceed, warn or refuse: the worst level of all checks, and the reasons of those that do not proceed."""
-    checks = [_effective, _share, _mean, _tail, _support]
-    return combine([finding for check in checks if (finding := check(diagnostics)) is not None])
+def check_weights(diagnostics: WeightDiagnostics, *others: WeightCheck | None) -> WeightVerdict:
+    """Proceed, warn or refuse: the worst level of all checks and of `others`, with the reasons of those that fail."""
+    checks = [*(check(diagnostics) for check in (_effective, _share, _mean, _tail, _support)), *others]
+    failed = [each for each in checks if each is not None]
+    worst = max((LEVELS.index(each.level) for each in failed), default=0)
+    return WeightVerdict(LEVELS[worst], tuple(each.reason for each in failed))
 
 
-def judge_cuts(lengths: ArrayLike, truncated: ArrayLike, final_weights: ArrayLike) -> Finding | None:
-    """Episodes that were cut at different lengths: refused if the policy in question would be cut elsewhere.
+def check_cuts(lengths: ArrayLike, truncated: ArrayLike, final_weights: ArrayLike) -> WeightCheck | None:
+    """Refuse episodes of different lengths at truncation if the policy's would be truncated elsewhere.
 
-    An estimate counts rewards up to the cut. That is fair only if all policies are cut alike.
+    An estimate counts rewards up to the truncation. That is fair only if all policies are truncated alike.
     """
     is_cut = np.asarray(truncated, dtype=bool)
     cuts = np.asarray(lengths, dtype=np.float64)[is_cut]
@@ -151,68 +152,62 @@ def judge_cuts(lengths: ArrayLike, truncated: ArrayLike, final_weights: ArrayLik
         return None
     weighted = EpisodeEstimate.of_weighted_mean(cuts, np.asarray(final_weights)[is_cut])
     move = weighted - EpisodeEstimate.of_mean(cuts)
-    said = f"{len(cuts)} episodes were cut, after {cuts.min():.0f} to {cuts.max():.0f} steps"
+    said = f"{len(cuts)} episodes were truncated, after {cuts.min():.0f} to {cuts.max():.0f} steps"
     if not abs(move.value) <= 3 * move.standard_error + ROUNDING * cuts.max():
         means = f"{cuts.mean():.1f} steps on average in the log and {weighted.value:.1f} under the policy"
-        return Finding("refuse", f"{said}; cuts depend on the policy: {means}")
-    return Finding("warn", f"{said}; the estimate is of the return up to the cut")
+        return WeightCheck("refuse", f"{said}; truncation depends on the policy: {means}")
+    return WeightCheck("warn", f"{said}; the estimate is of the return up to the truncation")
 
 
-def combine(findings: list[Finding]) -> WeightVerdict:
-    """The worst level of several findings, with all reasons."""
-    worst = max((LEVELS.index(finding.level) for finding in findings), default=0)
-    return WeightVerdict(LEVELS[worst], tuple(finding.reason for finding in findings))
-
-
-def _effective(found: WeightDiagnostics) -> Finding | None:
+def _effective(found: WeightDiagnostics) -> WeightCheck | None:
     effective, n = found.effective_sample_sizes[-1], found.episodes
-    said = f"the weights are worth {effective:.1f} of {n} episodes"
+    said = f"the effective sample size is {effective:.1f} of {n} episodes"
     if not (effective >= 30 and effective >= 0.01 * n):
-        return Finding("refuse", f"{said}; at least 30 and 1 % are needed")
+        return WeightCheck("refuse", f"{said}; at least 30 and 1 % are needed")
     if not (effective >= 100 and effective >= 0.1 * n):
-        return Finding("warn", f"{said}; 100 and 10 % would be safe")
+        return WeightCheck("warn", f"{said}; 100 and 10 % would be safe")
     return None
 
 
-def _share(found: WeightDiagnostics) -> Finding | None:
+def _share(found: WeightDiagnostics) -> WeightCheck | None:
     share = found.largest_shares[-1]
     said = f"one episode has {share:.1%} of all weight"
     if not share < 0.1:
-        return Finding("refuse", f"{said}; at most 10 % can be accepted")
-    return Finding("warn", f"{said}; below 2 % would be safe") if share >= 0.02 else None
+        return WeightCheck("refuse", f"{said}; at most 10 % can be accepted")
+    return WeightCheck("warn", f"{said}; below 2 % would be safe") if share >= 0.02 else None
 
 
-def _mean(found: WeightDiagnostics) -> Finding | None:
+def _mean(found: WeightDiagnostics) -> WeightCheck | None:
     with np.errstate(divide="ignore", invalid="ignore"):
         distances = np.maximum(np.abs(found.means - 1) - ROUNDED, 0) / found.mean_errors
     distances[np.abs(found.means - 1) <= ROUNDED] = 0
     said = f"the mean weight is {found.means[-1]:.4g}, {distances[-1]:.1f} standard errors from 1"
     why = "the logged probabilities are wrong, or the policy takes actions that are not in the log"
     if not (distances[-1] <= 3 and math.isfinite(found.mean_errors[-1])):
-        return Finding("refuse", f"{said}: {why}")
+        return WeightCheck("refuse", f"{said}: {why}")
     if distances[-1] > 2:
-        return Finding("warn", said)
+        return WeightCheck("warn", said)
     # As unlikely for the worst of all steps as three standard errors are for one.
     if distances.max() > -NORMAL.inv_cdf(NORMAL.cdf(-3) / len(distances)):
         step = int(distances.argmax())
-        return Finding("warn", f"at step {step} the mean weight is {found.means[step]:.4g} instead of 1: {why}")
+        return WeightCheck("warn", f"at step {step} the mean weight is {found.means[step]:.4g} instead of 1: {why}")
     return None
 
 
-def _tail(found: WeightDiagnostics) -> Finding | None:
+def _tail(found: WeightDiagnostics) -> WeightCheck | None:
     if math.isnan(found.tail_index) or found.tail_index < 0.5:
         return None
     said = f"the tail index of the weights is {found.tail_index:.2f}; from 0.5 on their variance is infinite"
-    return Finding("refuse" if found.tail_index >= 0.7 else "warn", said)
+    return WeightCheck("refuse" if found.tail_index >= 0.7 else "warn", said)
 
 
-def _support(found: WeightDiagnostics) -> Finding | None:
+def _support(found: WeightDiagnostics) -> WeightCheck | None:
     if found.zero_propensities > 0:
-        return Finding("refuse", f"{found.zero_propensities:.2%} of the logged actions have a probability of zero")
+        return WeightCheck("refuse", f"{found.zero_propensities:.2%} of the logged actions have a probability of zero")
     if not found.unsupported:
         return None
     said = f"the policy gives {found.unsupported:.2%} of its probability to actions that the log never has"
-    return Finding("refuse" if found.unsupported >= 1e-3 else "warn", said)
+    return WeightCheck("refuse" if found.unsupported >= 1e-3 else "warn", said)
 
 
 def _pareto_index(tail: Floats) -> float:
@@ -242,10 +237,10 @@ def number_states(obs: NDArray[np.float32], next_obs: NDArray[np.float32]) -> tu
 def second_moment_radius(
     states: Numbers, actions: Numbers, next_states: Numbers, probabilities: Floats, behavior: Floats
 ) -> float:
-    """The spectral radius of M, by logged rows; `next_states` are -1 where the episode has ended.
+    """The spectral radius of M from logged rows; `next_states` are -1 where the episode has ended.
 
-    `probabilities` and `behavior` are those of the logged actions. Actions that were never logged are left out, so that
-    the radius is rather too small.
+    `probabilities` and `behavior` are those of the logged actions. Actions that were never logged are left out, so the
+    radius is rather too small.
     """
     width = int(actions.max()) + 1
     found, pair = np.unique(states * width + actions, return_inverse=True)

@@ -1,4 +1,4 @@
-"""The options of a pipeline, and the folder that belongs to one set of them."""
+"""The options of a pipeline, and its folder, which belongs to one set of them."""
 
 from __future__ import annotations
 
@@ -21,55 +21,58 @@ from rl_training.storage import read_json
 
 FILE = "pipeline.yaml"
 FORMAT = 2
-"""Of what stages write; results of another format are made anew."""
+"""The format of stage results; results of another format are not used."""
 DEFAULT_MINUTES = 10.0
 SHOWN = 5
-"""Differing options that a refusal names."""
+"""Differing options that an error names."""
 
 
 @options
 class PipelineConfig:
-    """From a log to a policy: the data, what is tried on it, and how long it may take."""
+    """From a log to a policy: the data, the algorithms, and the time."""
 
     data: PathText = Field(description="a table, a file of transitions, or the id of a Minari dataset")
-    columns: ColumnsConfig | None = option(None, "what the columns of a table mean, as dataset_columns")
-    env_id: str | None = option(None, "environment that tells the bounds of actions and evaluates the policies")
-    real_episodes: int = option(0, "episodes in that environment that may be spent on the choice", ge=0)
-    algorithms: tuple[str, ...] = option((), "algorithms to try beside bc; empty: chosen by what the data is like")
+    columns: ColumnsConfig | None = option(None, "columns of a table, as dataset_columns")
+    env_id: str | None = option(None, "environment that has the bounds of actions and evaluates the policies")
+    real_episodes: int = option(0, "episodes in that environment that may be spent on selection", ge=0)
+    algorithms: tuple[str, ...] = option((), "algorithms to try beside bc; empty: those that suit the data")
     seeds: tuple[int, ...] = option((0, 1), "seeds of each algorithm", min_length=1)
     minutes: float | None = option(None, "time for everything; default 10 where updates are not given", gt=0)
     updates: int | None = option(None, "updates of each run, instead of minutes", ge=1)
-    selection_fraction: float = option(0.2, "share of episodes that choose among policies", gt=0, lt=1)
-    claim_fraction: float = option(0.2, "share of episodes for the claim about the chosen one", gt=0, lt=1)
+    selection_fraction: float = option(0.2, "share of episodes for selection", gt=0, lt=1)
+    claim_fraction: float = option(0.2, "share of episodes for the claim about the selected policy", gt=0, lt=1)
     gamma: float | None = option(
-        None, "discount of training and of estimates; default the algorithms' own, and by length", ge=0, lt=1
+        None,
+        "discount of training and of estimates; default: the algorithms' own, and by the length of episodes",
+        ge=0,
+        lt=1,
     )
     members: int | None = option(
-        None, "fits to resampled episodes, which intervals come from; default 10, or 5 where time is short", ge=2
+        None, "ensemble members for resampled episodes, for intervals; default 10, or 5 if time is short", ge=2
     )
-    fit_updates: int | None = option(
-        None, "updates of each fit of a value; default as many as its convergence needs", ge=1
-    )
+    fit_updates: int | None = option(None, "updates of each FQE estimate; default: as many as convergence needs", ge=1)
     action_low: tuple[float, ...] | None = option(None, "lower action bounds, without an env_id")
     action_high: tuple[float, ...] | None = option(None, "upper action bounds, without an env_id")
-    num_actions: int | None = option(None, "number of choices, without an env_id; default: largest logged + 1", ge=1)
+    num_actions: int | None = option(
+        None, "number of discrete actions, without an env_id; default: largest logged + 1", ge=1
+    )
     seed: int = option(0, "seed of the split and of the estimates", ge=0, le=LARGEST_SEED)
-    accept_audit: bool = option(False, "go on even with data that the audit refuses", incidental=True)
+    accept_audit: bool = option(False, "continue even with data that the audit refuses", incidental=True)
     algo_kwargs: dict[str, Any] = option({}, "options for all runs, such as hidden_sizes")
 
     def __post_init__(self) -> None:
         if self.minutes is not None and self.updates is not None:
-            raise ConfigError("minutes and updates both say how long training may take; give one")
+            raise ConfigError("minutes and updates both set the length of training; give one")
         if self.selection_fraction + self.claim_fraction >= 1:
             both = f"{self.selection_fraction:g} and {self.claim_fraction:g}"
             raise ConfigError(f"selection_fraction and claim_fraction leave no episodes to train on, got {both}")
         if (self.action_low is None) != (self.action_high is None):
             raise ConfigError("action_low and action_high go together")
         if self.real_episodes and self.env_id is None:
-            raise ConfigError("real_episodes are played in an environment: name it, with env_id (--env)")
+            raise ConfigError("real_episodes need an environment: name it, with env_id (--env)")
         scheduled = [name for name in self.algo_kwargs if name.endswith("_schedule")]
         if scheduled and self.updates is None:
-            raise ConfigError(f"{scheduled[0]} needs to know the length of a run: give updates instead of minutes")
+            raise ConfigError(f"{scheduled[0]} needs the length of a run: give updates instead of minutes")
         for name in self.algorithms:
             check_name(name)
 
@@ -105,7 +108,7 @@ def _require_file(path: str | Path) -> None:
 class Workspace:
     """The folder of one pipeline: its options, and the results of its stages.
 
-    A result is used again only if it was made from the same options and the same data, so that the same command goes on
+    A result is used again only if it was made from the same options and the same data, so the same command continues
     wherever it was stopped.
     """
 
@@ -115,10 +118,10 @@ class Workspace:
         self._refuse_others()
 
     def begin(self) -> None:
-        """Make the folder and write the options."""
+        """Create the folder and write the options."""
         (self.out / "data").mkdir(parents=True, exist_ok=True)
         (self.out / "runs").mkdir(exist_ok=True)
-        # The whole path, so that the folder belongs to the same data from wherever the command is given.
+        # The whole path, so that the folder belongs to the same data in every working directory.
         write_text(self.out / FILE, dump_yaml({**self.config.to_plain(), "data": _whole(self.config.data)}))
 
     def _refuse_others(self) -> None:
@@ -127,7 +130,7 @@ class Workspace:
         file = self.out / FILE
         if not file.is_file():
             if not self.out.is_dir() or any(self.out.iterdir()):
-                raise ConfigError(f"{str(self.out)!r} holds something else than a pipeline: choose another folder")
+                raise ConfigError(f"{str(self.out)!r} holds something other than a pipeline: choose another folder")
             return
         before, now = (_defining(config) for config in (read_pipeline(file), self.config))
         others = [f"{name}: {before[name]}, not {now[name]}" for name in now if before[name] != now[name]]
@@ -137,12 +140,12 @@ class Workspace:
 
     @property
     def key(self) -> str:
-        """Stands for the options and the data."""
+        """A hash of the options and the data."""
         text = json.dumps([FORMAT, _defining(self.config), self.fingerprint], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def known(self, name: str) -> dict[str, Any] | None:
-        """The result of a stage, if there is one that was made from these options and this data."""
+        """The result of a stage from these options and this data, if there is one."""
         found = read_json(self.out / name)
         return found if found and found.get("made_from") == self.key else None
 
@@ -159,7 +162,7 @@ class Workspace:
 
 
 def _defining(config: PipelineConfig) -> dict[str, Any]:
-    """The options that a result depends on, by name."""
+    """The options that results depend on, by name."""
     loose = options_with("incidental", PipelineConfig)
     plain = replace(config, minutes=config.time).to_plain()
     plain["data"] = _whole(config.data)

@@ -1,4 +1,4 @@
-"""How a pipeline judges its runs: by the rules of `select`, on episodes that none of them was trained on."""
+"""The evaluation of a pipeline's runs by the rules of `select`, on episodes that none was trained on; the outcome."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from typing import Any
 
 from rl_training.core.machine import one_thread
 from rl_training.experiment import ProgressListener
-from rl_training.ope import BETTER, CANNOT, FitOptions, OutOfTimeError, verdict_text
+from rl_training.ope import BETTER, CANNOT, FitOptions, FitSettings, OutOfTimeError, verdict_text
 from rl_training.pipeline.candidates import is_clone
 from rl_training.pipeline.config import Workspace
-from rl_training.pipeline.splits import Parts
-from rl_training.pipeline.time_budget import LAST_SECONDS, LONG_FITS, MARGIN, Clock, Plan, between, fit_speed
+from rl_training.pipeline.splits import DataSplits
+from rl_training.pipeline.time_budget import LAST_SECONDS, LONG_FITS, MARGIN, Clock, TimeBudget, between, fit_speed
 from rl_training.selection import (
     NO_TIME,
     Basis,
-    Candidate,
     Claim,
     EvaluationData,
+    RealEpisodes,
     Selection,
-    check_can_run,
     choose,
     corrected_claim,
+    find_evaluation_data,
     held_out_claim,
-    judged_data,
     named_policies,
+    not_judged,
 )
 
 CLAIM_FITS = 2
-"""A claim fits the logged behaviour and the chosen policy."""
+"""Fits for a claim: of the logged behaviour and of the selected policy."""
 
 PLENTY = 1.3
 
@@ -39,109 +39,90 @@ OVERTIME = 0.05
 
 @dataclass(frozen=True)
 class Judge:
-    """Judges runs of a pipeline."""
+    """Evaluates runs of a pipeline."""
 
     space: Workspace
-    parts: Parts
-    plan: Plan
+    splits: DataSplits
+    budget: TimeBudget
     clock: Clock
-    watcher: ProgressListener
+    listener: ProgressListener
 
-    def choose(self, names: list[str]) -> dict[str, Any]:
-        """The selection among these runs, as plain values; where there are claim episodes, nothing is claimed yet."""
-        has_claim, named = self.parts.has_claim, self._named(names)
-        runnable = check_can_run({name: policy for name, (policy, _) in named.items()}, None) if self._episodes else {}
-        data = judged_data(named, self.parts.path("selection"), "held-out", None)
-        later = CLAIM_FITS * has_claim + self._weighs
+    def judge_runs(self, names: list[str]) -> dict[str, Any]:
+        """The selection among these runs, as plain values; without a claim if there are claim episodes."""
+        has_claim, named = self.splits.has_claim, named_policies(self._runs(names))
+        policies = {name: each.policy for name, each in named.items()}
+        episodes = self.space.config.real_episodes
+        real = RealEpisodes.up_to(episodes, policies, tell=lambda pull: self.listener.on_news([pull.sentence]))
+        data = find_evaluation_data(named, self.splits.path("selection"), "held-out")
+        later = CLAIM_FITS * has_claim + self._further_fits
         try:
             with one_thread():
-                updates, seconds = self._affordable("selection", len(names) + 1 + later)
-                options = self._options(updates)
-                self.watcher.on_fits(len(names) + 1)
-                found = choose(
-                    named,
-                    data,
-                    options,
-                    episodes=self._episodes,
-                    runnable=runnable,
-                    compiled=self._compiled,
-                    progress=self._until(LAST_SECONDS + seconds * later, names),
-                    tell=lambda pull: self.watcher.on_news([pull.sentence]),
-                )
+                settings, seconds = self._settings("selection", len(names) + 1 + later)
+                self.listener.on_fits(len(names) + 1)
+                until = self._until(LAST_SECONDS + seconds * later, names)
+                found = choose(named, data, replace(settings, progress=until), real)
                 if found.chosen is not None and not has_claim:
-                    found = replace(found, claim=self._corrected(found, found.chosen, named, data, options))
+                    found = replace(found, claim=self._corrected(found, named, data, settings))
         except OutOfTimeError:
             return _no_selection(named)
         return found.to_plain()
 
-    def claim(self, chosen: str) -> dict[str, Any]:
-        """The claim about a run by episodes that had no part in the choice, and the estimates behind it."""
-        named = self._named([chosen])
-        data: EvaluationData = judged_data(named, self.parts.path("claim"), "held-out", None)
+    def judge_selected(self, chosen: str) -> dict[str, Any]:
+        """The claim about a run by the claim episodes, and the estimates behind it."""
+        named = named_policies(self._runs([chosen]))
+        data = find_evaluation_data(named, self.splits.path("claim"), "held-out")
         try:
             with one_thread():
-                updates, _ = self._affordable("claim", CLAIM_FITS + self._weighs)
-                self.watcher.on_fits(CLAIM_FITS + self._weighs)
-                options = self._options(updates)
-                claim, judged = held_out_claim(
-                    chosen, named, data, options, compiled=self._compiled, progress=self._tell
-                )
+                settings, _ = self._settings("claim", CLAIM_FITS + self._further_fits)
+                self.listener.on_fits(CLAIM_FITS + self._further_fits)
+                claim, found = held_out_claim(chosen, named, data, settings)
         except OutOfTimeError:
             return {"claim": asdict(_no_claim(chosen, "held-out episodes", data)), "estimates": None}
-        return {"claim": asdict(claim), "estimates": judged.to_plain()}
+        return {"claim": asdict(claim), "estimates": found.to_plain()}
 
-    def _corrected(
-        self, found: Selection, chosen: str, named: dict[str, Any], data: EvaluationData, options: FitOptions
-    ) -> Claim:
-        among = sum(each.rank is not None for each in found.candidates)
-        known: dict[str, Any] = {"found": found.estimates, "among": among}
+    def _corrected(self, found: Selection, named: dict[str, Any], data: EvaluationData, settings: FitSettings) -> Claim:
         try:
-            return corrected_claim(chosen, named, data, options, **known, progress=self._tell)
+            return corrected_claim(found, named, data, settings)
         except OutOfTimeError:
-            return _no_claim(chosen, "corrected", data)
+            return _no_claim(str(found.chosen), "corrected", data)
 
     @property
-    def _episodes(self) -> int:
-        return self.space.config.real_episodes
+    def _further_fits(self) -> int:
+        """The most fits that importance sampling needs."""
+        return int(self.splits.has_probabilities)
 
-    @property
-    def _weighs(self) -> int:
-        """Further fits that weights need, at most."""
-        return int(self.parts.has_probabilities)
+    def _runs(self, names: list[str]) -> dict[str, str]:
+        return {name: str(self.space.out / "runs" / name) for name in names}
 
-    @property
-    def _compiled(self) -> bool | None:
-        """Whether fits are compiled; where time is given, only if there is so much of it that compiling pays."""
-        return None if self.clock.left is None else self.plan.fits_seconds > LONG_FITS
-
-    def _named(self, names: list[str]) -> dict[str, Any]:
-        return named_policies({name: str(self.space.out / "runs" / name) for name in names})
-
-    def _options(self, updates: int) -> FitOptions:
-        return FitOptions(
-            gamma=self.plan.gamma, members=self.plan.members, updates=updates, seed=self.space.config.seed
-        )
+    def _settings(self, part: str, fits: int) -> tuple[FitSettings, float]:
+        """The settings of each fit, and its expected seconds."""
+        updates, seconds = self._affordable(part, fits)
+        budget, seed = self.budget, self.space.config.seed
+        options = FitOptions(gamma=budget.gamma, members=budget.members, updates=updates, seed=seed)
+        # With a time limit, fits are compiled only if there is so much time that it pays.
+        compiled = None if self.clock.left is None else budget.fits_seconds > LONG_FITS
+        return FitSettings(options, compiled, self._tell), seconds
 
     def _affordable(self, part: str, fits: int) -> tuple[int, float]:
-        """The updates of each fit, and the seconds that one is expected to take."""
+        """The updates of each fit, and its expected seconds."""
         left = self.clock.left
         if left is None:
-            return self.plan.fit_updates, 0.0
-        speed = fit_speed(self.parts.path(part), self.plan.gamma, self.plan.members) / MARGIN
-        # Longer fits than are needed only where there is plenty of time: others may slow this machine down.
-        updates = between((left - LAST_SECONDS) * speed / fits / PLENTY, self.space.config, self.plan.gamma)
+            return self.budget.fit_updates, 0.0
+        speed = fit_speed(self.splits.path(part), self.budget.gamma, self.budget.members) / MARGIN
+        # Longer fits than needed only if there is plenty of time: other processes may slow this machine down.
+        updates = between((left - LAST_SECONDS) * speed / fits / PLENTY, self.space.config, self.budget.gamma)
         return updates, updates / speed
 
     def _tell(self, name: str, done: int, total: int) -> None:
-        """Tells how far a fit is, and ends it where much more time is used than was given."""
+        """Report the progress of a fit, and end it if much more time is used than was given."""
         self.clock.tick()
-        self.watcher.on_fit(name, done, total)
-        latest = LAST_SECONDS - OVERTIME * (self.plan.seconds or 0.0)
+        self.listener.on_fit(name, done, total)
+        latest = LAST_SECONDS - OVERTIME * (self.budget.seconds or 0.0)
         if self.clock.left is not None and self.clock.left < latest and done < total:
             raise OutOfTimeError
 
     def _until(self, reserved: float, names: list[str]) -> Callable[[str, int, int], None]:
-        """As `_tell`, and once a policy is judged, the others end where only the reserved seconds are left."""
+        """As `_tell`, but once a policy is judged, end the others when only the reserved seconds are left."""
         fitted: set[str] = set()
 
         def tell(name: str, done: int, total: int) -> None:
@@ -162,65 +143,60 @@ def _no_claim(chosen: str, basis: Basis, data: EvaluationData) -> Claim:
 
 def _no_selection(names: Iterable[str]) -> dict[str, Any]:
     """A selection that there was no time for, as plain values."""
-    candidates = [
-        asdict(Candidate(name, None, None, None, None, CANNOT, is_among_the_best=False, reasons=(NO_TIME,)))
-        for name in names
-    ]
     empty: dict[str, Any] = {"best": [], "chosen": None, "claim": None, "pulls": [], "budget": 0, "estimates": None}
-    return {"candidates": candidates, **empty}
+    return {"candidates": [asdict(not_judged(name, (NO_TIME,))) for name in names], **empty}
 
 
 CLONED = "The clone of the logged behaviour is exported, marked as such."
 
 
 @dataclass(frozen=True)
-class Ending:
-    """The policy that is handed over, and the statement about it."""
+class PipelineOutcome:
+    """The exported policy, and the statement about it."""
 
     sentence: str
+    """The outcome in words."""
     chosen: str
+    """The run whose policy is exported."""
     is_clone: bool
+    """Whether that is the clone of the logged behaviour, since nothing was shown to be better."""
     beats_the_data: bool
     claim_on: str
+    """The episodes that the claim is about."""
 
 
 def conclude(
-    parts: Parts, selection: Mapping[str, Any] | None, claim: Mapping[str, Any] | None, *, clone: str
-) -> Ending:
-    """The ending. A policy is handed over as better only if the claim about it says so."""
-    on = claim_text(parts)
+    splits: DataSplits, selection: Mapping[str, Any] | None, claim: Mapping[str, Any] | None, *, clone: str
+) -> PipelineOutcome:
+    """The outcome. A policy is exported as better only if the claim about it says so."""
+    on = "claim episodes" if splits.has_claim else "selection data"
     if selection is None:
-        return Ending(f"Nothing can be called better: {_why_not(parts)}. {CLONED}", clone, True, False, on)
-    if claim is None:
-        return Ending(f"{_not_judged(selection)} {CLONED}", clone, True, False, on)
-    name = claim["name"]
-    if claim["verdict"] == BETTER:
-        return Ending(f"{name} is better than the data, {_basis(parts, claim)}.", name, is_clone(name), True, on)
-    is_refused = claim["verdict"] == CANNOT
-    said = f"it cannot be judged: {claim['reasons'][0]}" if is_refused else f"it is {verdict_text(claim['verdict'])}"
-    doubt = f"{name} was chosen, and {_basis(parts, claim)}, {said}"
-    return Ending(f"Nothing is shown to beat the data: {doubt}. {CLONED}", clone, True, False, on)
+        why = "all rewards are the same" if splits.facts.has_rewards else "the data has no rewards"
+        sentence = f"Nothing can be called better: {why}."
+    elif claim is None:
+        sentence = _not_judged(selection)
+    elif claim["verdict"] == BETTER:
+        name = claim["name"]
+        sentence = f"{name} is better than the data, {_basis(splits, claim)}."
+        return PipelineOutcome(sentence, name, is_clone(name), True, on)
+    else:
+        is_refused = claim["verdict"] == CANNOT
+        said = f"cannot be judged: {claim['reasons'][0]}" if is_refused else f"is {verdict_text(claim['verdict'])}"
+        doubt = f"{claim['name']} was selected, and {_basis(splits, claim)}, it {said}"
+        sentence = f"Nothing is shown to beat the data: {doubt}."
+    return PipelineOutcome(f"{sentence} {CLONED}", clone, True, False, on)
 
 
-def _basis(parts: Parts, claim: Mapping[str, Any]) -> str:
-    """By which episodes something is said about the choice."""
-    if parts.has_claim:
-        return f"on {parts.episodes['claim']:,} episodes that neither training nor the choice has seen"
+def _basis(splits: DataSplits, claim: Mapping[str, Any]) -> str:
+    """The episodes of a claim in words."""
+    if splits.has_claim:
+        return f"on {splits.episodes['claim']:,} episodes that neither training nor selection has seen"
     lowered = ", with its value lowered for that" if claim["correction"] else ""
-    return f"on selection data (the same {parts.episodes['selection']} episodes chose it{lowered})"
-
-
-def claim_text(parts: Parts) -> str:
-    """Which episodes a claim is about."""
-    return "claim episodes" if parts.has_claim else "selection data"
-
-
-def _why_not(parts: Parts) -> str:
-    return "all rewards are the same" if parts.facts.has_rewards else "the data has no rewards"
+    return f"on selection data (the same {splits.episodes['selection']} episodes selected it{lowered})"
 
 
 def _not_judged(selection: Mapping[str, Any]) -> str:
-    """That no policy can be judged, with the first reason."""
+    """The first reason why no policy can be judged."""
     reason = next(reason for each in selection["candidates"] for reason in each["reasons"])
     if reason == NO_TIME:
         return "The time was over before the first policy could be judged."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,33 +24,33 @@ from rl_training.data import (
     with_spaces_of_data,
 )
 from rl_training.ope import default_gamma
-from rl_training.pipeline.candidates import Facts
+from rl_training.pipeline.candidates import DatasetFacts
 from rl_training.pipeline.config import PipelineConfig, Workspace
 from rl_training.storage import read_json, refusing_broken_state
 
 FEWEST_FOR_CLAIM = 100
-"""Episodes below which no third part is set aside for the claim."""
+"""Episodes below which none are set aside for the claim."""
 FEWEST_EPISODES = 2
 SPLIT = "split.json"
 AUDIT = "audit.json"
 
 
 @dataclass(frozen=True)
-class Parts:
-    """The parts of the data on disk, and what is known of all of it."""
+class DataSplits:
+    """The parts of the data on disk, and facts about all of it."""
 
     folder: Path
     episodes: dict[str, int]
-    """How many each part has."""
-    facts: Facts
+    """The number of episodes of each part."""
+    facts: DatasetFacts
     gamma: float
     """The discount of the estimates."""
     space: dict[str, Any]
-    """The options that tell a run what actions can be: the data of one part alone may not show all of them."""
+    """The options that state the action space: the data of one part alone may not show all of it."""
     says: str
-    """The space of actions in words, and who says so."""
+    """The action space in words, and where it comes from."""
     has_probabilities: bool
-    """Whether the log says how probable its actions were."""
+    """Whether the log has action probabilities."""
 
     def path(self, part: str) -> Path:
         """Where a part is."""
@@ -62,18 +62,16 @@ class Parts:
         return "claim" in self.episodes
 
     @classmethod
-    def from_plain(cls, folder: Path, plain: Mapping[str, Any]) -> Parts:
-        """What `split.json` says."""
-        facts = {
-            **plain["facts"],
-            "returns": None if plain["facts"]["returns"] is None else tuple(plain["facts"]["returns"]),
-        }
+    def from_plain(cls, folder: Path, plain: Mapping[str, Any]) -> DataSplits:
+        """The contents of `split.json`."""
+        returns = plain["facts"]["returns"]
+        facts = DatasetFacts(**{**plain["facts"], "returns": None if returns is None else tuple(returns)})
         names = ("gamma", "space", "says", "has_probabilities")
-        return cls(folder, plain["episodes"], Facts(**facts), *(plain[name] for name in names))
+        return cls(folder, plain["episodes"], facts, *(plain[name] for name in names))
 
 
-def prepare_data(space: Workspace) -> tuple[dict[str, Any], Parts]:
-    """The audit and the parts of the data, made unless they are there and the source has not changed."""
+def prepare_data(space: Workspace) -> tuple[dict[str, Any], DataSplits]:
+    """The audit and the parts of the data, made unless they exist and the source has not changed."""
     config, folder, stamp = space.config, space.out / "data", _stamp(space.config.data)
     stored = read_json(folder / SPLIT)
     if stored and stamp is not None and stored.get("stamp") == stamp:
@@ -83,7 +81,7 @@ def prepare_data(space: Workspace) -> tuple[dict[str, Any], Parts]:
             space.begin()
             _refuse(audit, config)
             with refusing_broken_state(f"{folder / SPLIT}"):
-                return audit, Parts.from_plain(folder, split)
+                return audit, DataSplits.from_plain(folder, split)
     report, dataset = _read(config)
     space.fingerprint = "" if dataset is None else dataset.fingerprint()
     if stored and stored["fingerprint"] != space.fingerprint:
@@ -97,23 +95,23 @@ def prepare_data(space: Workspace) -> tuple[dict[str, Any], Parts]:
     if dataset is None:
         raise DatasetError(f"{config.data} cannot be read: {report.findings[0].message}")
     plain = _split(dataset, config, folder, counts)
-    return audit, Parts.from_plain(folder, space.keep(f"data/{SPLIT}", {**plain, "stamp": stamp}))
+    return audit, DataSplits.from_plain(folder, space.keep(f"data/{SPLIT}", {**plain, "stamp": stamp}))
 
 
 def _stamp(source: str) -> list[int] | None:
-    """Size and time of a file, by which one that has not changed is known without being read."""
+    """Size and time of a file, which show without reading it that it has not changed."""
     path = Path(source)
     return [path.stat().st_size, path.stat().st_mtime_ns] if path.is_file() else None
 
 
 def _read(config: PipelineConfig) -> tuple[Audit, TransitionDataset | None]:
-    """The audit and the dataset; none where the audit says that it cannot be read."""
+    """The audit and the dataset; None if it cannot be read."""
     columns = None if config.columns is None else stated_columns(config)
     if columns is None and table_kind(config.data) == "csv" and Path(config.data).is_file():
         ways = (
             "--obs-columns, --action-columns, --reward-column and --episode-column, or columns: in the file of --config"
         )
-        raise ConfigError(f"{config.data} is a table: say what its columns are, with {ways}")
+        raise ConfigError(f"{config.data} is a table: state its columns, with {ways}")
     if config.algo_kwargs.get("invalid_actions") == "drop":
         dataset = check_logged(load_any(config.data, columns), drop=True)
         return replace(audit_data(dataset, env_id=config.env_id), source=config.data), dataset
@@ -122,18 +120,18 @@ def _read(config: PipelineConfig) -> tuple[Audit, TransitionDataset | None]:
 
 
 def stated_columns(config: PipelineConfig) -> dict[str, Any]:
-    """The columns as a mapping, without what was left open."""
+    """The columns as a mapping, without those left empty."""
     columns: dict[str, Any] = config.to_plain()["columns"]
     return {name: value for name, value in columns.items() if value not in (None, [], {})}
 
 
 def _counts(dataset: TransitionDataset, config: PipelineConfig) -> dict[str, int]:
-    """How many episodes each part gets; with few of them, there are two parts."""
+    """The number of episodes of each part; with few of them, there are two parts."""
     if not dataset.has_episodes:
         raise DatasetError(f"{config.data} has no episodes to split by: its rows seem shuffled")
     count = len(dataset.episode_bounds())
     if count < FEWEST_EPISODES:
-        raise DatasetError(f"{config.data} has {count} episode: choosing a policy needs at least {FEWEST_EPISODES}")
+        raise DatasetError(f"{config.data} has {count} episode: selecting a policy needs at least {FEWEST_EPISODES}")
     shares = {"selection": config.selection_fraction, "claim": config.claim_fraction}
     if count < FEWEST_FOR_CLAIM:
         shares = {"selection": config.selection_fraction + config.claim_fraction}
@@ -146,30 +144,30 @@ def _refuse(audit: Mapping[str, Any], config: PipelineConfig) -> None:
     failed = [each for each in audit["findings"] if each["verdict"] == "fail"]
     if failed and (not config.accept_audit or audit["rows"] is None):
         texts = [f"{each['check']}: {each['message']}; {each['advice']}" for each in failed]
-        ways = "see `rl-training data audit`; --accept-audit (accept_audit: true) goes on all the same"
+        ways = "see `rl-training data audit`; --accept-audit (accept_audit: true) continues anyway"
         raise DatasetError("\n  ".join(["the audit refuses the data", *texts, ways]))
 
 
 def _split(
     dataset: TransitionDataset, config: PipelineConfig, folder: Path, counts: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Write the parts; what is said of them."""
+    """Write the parts; the contents of `split.json`."""
     order = np.random.default_rng(config.seed).permutation(sum(counts.values()))
     space, says = _space(dataset, config)
     start = 0
     for part, count in counts.items():
         chosen = dataset.take_episodes(sorted(order[start : start + count].tolist()))
         start += count
-        # A part without its stage's result may have been left by a kill.
+        # A killed process may have left an incomplete part.
         shutil.rmtree(folder / f"{part}.rlt", ignore_errors=True)
         chosen.save(folder / f"{part}.rlt")
         if part == "train":
-            facts = Facts.of(chosen)
+            facts = DatasetFacts.of(chosen)
     bounds = dataset.episode_bounds().numpy(force=True)
     return {
         "fingerprint": dataset.fingerprint(),
         "episodes": dict(counts),
-        "facts": facts.to_plain(),
+        "facts": asdict(facts),
         "gamma": default_gamma(bounds) if config.gamma is None else config.gamma,
         "space": space,
         "says": says,
@@ -178,12 +176,12 @@ def _split(
 
 
 def _space(dataset: TransitionDataset, config: PipelineConfig) -> tuple[dict[str, Any], str]:
-    """What actions can be, as options of a run and in words; an environment tells it to the runs itself."""
+    """The action space, as options of a run and in words; runs with an environment need no options."""
     stated = {name: getattr(config, name) for name in ("action_low", "action_high", "num_actions")}
     if config.env_id is not None:
         if any(value is not None for value in stated.values()):
-            raise ConfigError("bounds of actions come from the environment; leave them out, or env_id")
-        return {}, f"as {config.env_id} has them"
+            raise ConfigError("the action space comes from the environment; leave out its options, or env_id")
+        return {}, f"as in {config.env_id}"
     options: DataOptions = bind(stated, DataOptions)[0]
     _, spaces, says = with_spaces_of_data(dataset, options)
     action, text = spaces.action, f"{spaces.action.describe()}, {says}"

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from rl_training.policies.novelty_check import far_text, find_novelty
-from rl_training.policies.saved import SavedPolicy, collect, evaluate, load_policy, predict
-from rl_training.policies.tables import (
-    check_table_path,
+from rl_training.policies.novelty_check import find_novelty, novelty_text
+from rl_training.policies.saved import (
+    SavedPolicy,
+    collect,
+    evaluate,
     find_columns,
+    load_policy,
     name_actions,
     observation_names,
-    table_kind,
+    predict,
     table_observations,
-    table_text,
-    tabulate,
-    write_table,
 )
 
 __all__ = [
-    "SavedPolicy", "check_table_path", "collect", "evaluate", "far_text", "find_columns", "find_novelty",
-    "load_policy", "name_actions", "observation_names", "predict", "table_kind", "table_observations", "table_text",
-    "tabulate", "write_table",
+    "SavedPolicy", "collect", "evaluate", "find_columns", "find_novelty", "load_policy", "name_actions",
+    "novelty_text", "observation_names", "predict", "table_observations",
 ]  # fmt: skip

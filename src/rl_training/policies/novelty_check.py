@@ -1,4 +1,4 @@
-"""Observations that a policy should not be asked about: not finite, or far from what it was trained on."""
+"""The novelty of observations: how far they are from the training data of a policy."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from rl_training.policies.saved import SavedPolicy
 from rl_training.storage import load_tree, run_of, save_tree
 
 FAR = 2.0
-"""The novelty of an observation that is worth a remark; one in twenty of the logged ones is above 1."""
+"""The novelty from which an observation is named; one in twenty of the logged ones is above 1."""
 CHUNK = 4096
 PARTS = ("mean", "std", "codebook", "distance")
 
 
 def find_novelty(saved: SavedPolicy, *, fit: bool, dataset: Any = None) -> Novelty | None:
-    """The support score that the run keeps in novelty.pt; with `fit`, it is made from the run's data and kept there.
+    """The novelty score that the run keeps in novelty.pt; with `fit`, it is made from the run's data and kept there.
 
     A run that was given its `dataset` as an object needs it again.
     """
@@ -34,7 +34,7 @@ def find_novelty(saved: SavedPolicy, *, fit: bool, dataset: Any = None) -> Novel
         return None
     log, why_not = find_log(saved, dataset)
     if log is None:
-        raise ConfigError(f"there is no support score: {why_not}")
+        raise ConfigError(f"there is no novelty score: {why_not}")
     novelty = fit_log(log, saved.policy)
     if path is not None and (path.parent / "checkpoints").is_dir():
         state = {name: getattr(novelty, name) for name in PARTS}
@@ -43,29 +43,28 @@ def find_novelty(saved: SavedPolicy, *, fit: bool, dataset: Any = None) -> Novel
 
 
 def _read(path: Path, saved: SavedPolicy) -> Novelty:
-    """The score in a file, which must be for observations and actions of the policy's sizes."""
-    space = saved.spaces.action
-    width = saved.spaces.obs_dim
+    """The score in a file, which must fit the sizes of the policy's observations and actions."""
+    space, width = saved.spaces.action, saved.spaces.obs_dim
     state: Any = load_tree(path).get("novelty")
     shapes = {"mean": (width,), "std": (width,), "distance": ()}
     is_whole = isinstance(state, dict) and all(isinstance(state.get(name), torch.Tensor) for name in PARTS)
     if not is_whole or any(state[name].shape != shape for name, shape in shapes.items()):
-        raise CheckpointError(f"{path} holds no support score of this policy: delete it, and use --novelty again")
-    choices = space.count if isinstance(space, DiscreteActions) else 0
-    if state["codebook"].shape[1:] != (width + saved.spaces.action_dim,) or state.get("choices") != choices:
+        raise CheckpointError(f"{path} holds no novelty score of this policy: delete it, and use --novelty again")
+    count = space.count if isinstance(space, DiscreteActions) else 0
+    if state["codebook"].shape[1:] != (width + saved.spaces.action_dim,) or state.get("choices") != count:
         raise CheckpointError(f"{path} is for other observations or actions: delete it, and use --novelty again")
     parts = {name: state[name].float() for name in PARTS}
-    return Novelty(**parts, choices=choices, episodes=int(state.get("episodes") or 0))
+    return Novelty(**parts, choices=count, episodes=int(state.get("episodes") or 0))
 
 
 @torch.no_grad()
-def far_text(novelty: Novelty, saved: SavedPolicy, obs: Any, actions: NDArray[Any]) -> str | None:
-    """How many observations are far from the training data, and which is the farthest; None where none is."""
-    rows = torch.from_numpy(np.atleast_2d(saved.spaces.flatten(obs)))
+def novelty_text(novelty: Novelty, saved: SavedPolicy, obs: Any, actions: NDArray[Any]) -> str | None:
+    """The number of unfamiliar observations, and the most unfamiliar one, in words; None if there are none."""
+    rows = torch.from_numpy(np.atleast_2d(saved.spaces.encode(obs)))
     column = saved.spaces.action.column
     native = torch.as_tensor(actions, dtype=column.torch_dtype).reshape(-1, *column.shape)
-    chosen = saved.spaces.action.encode(native)
-    parts = zip(torch.split(rows, CHUNK), torch.split(chosen, CHUNK), strict=True)
+    encoded = saved.spaces.action.encode(native)
+    parts = zip(torch.split(rows, CHUNK), torch.split(encoded, CHUNK), strict=True)
     found = torch.cat([novelty(*part) for part in parts]).nan_to_num(torch.inf)
     count = int((found > FAR).sum())
     if not count:
@@ -74,5 +73,5 @@ def far_text(novelty: Novelty, saved: SavedPolicy, obs: Any, actions: NDArray[An
     what = "1 observation is" if count == 1 else f"{count} of {len(found)} observations are"
     return (
         f"{what} far from the training data, the farthest in row {worst}: {float(found[worst]):.1f} times as far as "
-        "logged ones usually are; nobody knows whether the policy is any good there"
+        "logged ones usually are; the policy was not trained on such inputs: do not rely on its actions"
     )

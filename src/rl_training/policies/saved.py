@@ -1,4 +1,4 @@
-"""A trained policy from a checkpoint: evaluate it, show it, ask it for actions."""
+"""A trained policy from a checkpoint: load, evaluate, record, play, collect, predict, also for rows of a table."""
 
 from __future__ import annotations
 
@@ -24,11 +24,22 @@ from rl_training.acting import (
     record_policy,
 )
 from rl_training.config import TrainConfig
-from rl_training.core.errors import CheckpointError, ConfigError, DamagedError
+from rl_training.core.errors import CheckpointError, ConfigError, DamagedError, DatasetError
 from rl_training.core.seeds import forked
 from rl_training.core.spaces import SpaceSpec
 from rl_training.core.user_code import trust
-from rl_training.data import LONGEST_EPISODE, TransitionDataset, check_destination, collect_dataset, write_dataset
+from rl_training.data import (
+    LONGEST_EPISODE,
+    ColumnsConfig,
+    TableFiles,
+    TransitionDataset,
+    check_destination,
+    collect_dataset,
+    read_observations,
+    table_kind,
+    write_dataset,
+)
+from rl_training.data.tables import feature_names
 from rl_training.envs import make_native_env, named_env, space_spec
 from rl_training.runtime import bind_hyper, find_algorithm, merge, read_saved_config, traces_logged
 from rl_training.storage import (
@@ -51,22 +62,22 @@ if TYPE_CHECKING:
 
 
 CHUNK = 1024
-"""Observations that a policy answers at a time; some look at a hundred actions for each."""
+"""Observations per call of a policy; some policies evaluate a hundred actions for each."""
 
 
 @dataclass(frozen=True)
 class SavedPolicy:
-    """A trained policy with the config of its run, and the checkpoint that it comes from."""
+    """A trained policy with the config of its run and its checkpoint."""
 
     policy: Policy
     config: TrainConfig
     tree: dict[str, Any]
     path: Path | None = None
-    """The file that the checkpoint was read from."""
+    """The file of the checkpoint, if it was read from one."""
 
     @property
     def spaces(self) -> SpaceSpec:
-        """What the policy was trained for."""
+        """The spaces that the policy was trained for."""
         return self.policy.spaces
 
     def save(self, path: str | Path) -> None:
@@ -76,7 +87,7 @@ class SavedPolicy:
     def evaluate(
         self, *, episodes: int | None = None, num_envs: int | None = None, **options: Unpack[EpisodeOptions]
     ) -> EvaluationResult:
-        """Episodes on raw reward, with fixed seeds, in the run's own environment or in another that fits.
+        """Evaluate on raw rewards, with fixed seeds, in the run's own environment or in another that fits.
 
         `env` is the name of an environment, an environment, or a function that makes one. `env_kwargs` are written into
         those of the run, or given to the other environment. The first episode starts from `seed`. A policy that is not
@@ -88,16 +99,16 @@ class SavedPolicy:
 
     @property
     def run_dir(self) -> Path | None:
-        """The directory of the run that the checkpoint is in; None where it is elsewhere."""
+        """The directory of the run that the checkpoint is in; None if it is in none."""
         folder = None if self.path is None else run_of(self.path.resolve())
         return folder if folder is not None and is_run(folder) else None
 
     def record(self, path: str | Path, *, episodes: int = 1, **options: Unpack[EpisodeOptions]) -> EvaluationResult:
-        """Write a video (.mp4 or .gif) of the episodes that `evaluate` has, one after the other, with its options."""
+        """Write a video (.mp4 or .gif) of the episodes of `evaluate`, one after the other; the options are the same."""
         return self._run(partial(record_policy, Path(path)), episodes, **options)
 
     def play(self, *, episodes: int = 1, **options: Unpack[EpisodeOptions]) -> EvaluationResult:
-        """Show the episodes that `evaluate` has in a window, one after the other, with its options."""
+        """Show the episodes of `evaluate` in a window, one after the other; the options are the same."""
         return self._run(play_policy, episodes, **options)
 
     def _run(
@@ -109,7 +120,7 @@ class SavedPolicy:
         env_kwargs: Mapping[str, Any] | None = None,
         **acting: Unpack[Acting],
     ) -> EvaluationResult:
-        """Let the function run episodes in the environment that is meant; they are given up where the run's are."""
+        """Run episodes in the named environment with the step limit of the run."""
         config = self.config
         if episodes < 1:
             raise ConfigError(f"at least 1 episode is needed, got {episodes}")
@@ -134,11 +145,11 @@ class SavedPolicy:
     ) -> NDArray[Any]:
         """Actions in native units for one observation or a batch; the same call gives the same actions.
 
-        Where the environment gives dictionaries, an observation may be such a dictionary. A policy that was trained
-        with masks of choices needs `valid_actions`, 1 for each choice that is possible, as an argument or in that
-        dictionary. Rows with NaN or infinity are refused, unless `allow_nan`: the action for them means nothing.
+        If the environment gives dictionaries, an observation may be such a dictionary. A policy that was trained with
+        action masks needs `valid_actions`, 1 for each valid action, as an argument or in that dictionary. Rows with NaN
+        or infinity are refused, unless `allow_nan`: the action for them means nothing.
         """
-        rows = self.spaces.flatten(obs if valid_actions is None else self.spaces.with_valid(obs, valid_actions))
+        rows = self.spaces.encode(obs if valid_actions is None else self.spaces.with_valid(obs, valid_actions))
         if not allow_nan:
             _refuse_not_finite(np.atleast_2d(rows))
         with forked(self.config.seed), torch.no_grad():
@@ -148,13 +159,12 @@ class SavedPolicy:
         return found if rows.ndim == 2 else found[0]
 
     def predict_value(self, obs: ArrayLike | Mapping[str, ArrayLike], actions: ArrayLike) -> NDArray[Any]:
-        """Values of native actions by the critics: the discounted return that they predict, of transformed rewards."""
-        if POLICY_ONLY in self.tree and not hasattr(self.policy.model, "critic"):
-            raise ConfigError(
-                f"{self.path} holds a policy only, without critics: take a file in checkpoints/ of its run"
-            )
+        """Values of native actions by the critics: predicted discounted returns of the transformed rewards."""
         if not hasattr(self.policy.model, "critic"):
-            raise ConfigError(f"{self.config.algo} has no critic, so it cannot value actions")
+            why = f"{self.config.algo} has no critic, so it cannot value actions"
+            if POLICY_ONLY in self.tree:
+                why = f"{self.path} holds a policy only, without critics: use a file in checkpoints/ of its run"
+            raise ConfigError(why)
         rows, native = self._pairs(obs, actions)
         with torch.no_grad():
             values: NDArray[Any] = self.policy.values(rows, native).numpy()
@@ -163,8 +173,8 @@ class SavedPolicy:
     def log_probs(self, obs: ArrayLike | Mapping[str, ArrayLike], actions: ArrayLike) -> NDArray[Any] | None:
         """Log-probabilities with which the stochastic policy draws native actions, one per observation.
 
-        Those of continuous actions are of densities in [-1, 1]. A greedy choice has the probability 1, all others 0.
-        None where the policy has no density, as a deterministic one with continuous actions.
+        Those of continuous actions are of densities in [-1, 1]. A greedy discrete action has the probability 1, all
+        others 0. None if the policy has no density, as a deterministic one with continuous actions.
         """
         rows, native = self._pairs(obs, actions)
         parts = zip(torch.split(rows, CHUNK), torch.split(native, CHUNK), strict=True)
@@ -175,7 +185,7 @@ class SavedPolicy:
 
     def _pairs(self, obs: ArrayLike | Mapping[str, ArrayLike], actions: ArrayLike) -> tuple[torch.Tensor, torch.Tensor]:
         """Observations (B, obs_dim) and as many native actions."""
-        rows, column = np.atleast_2d(self.spaces.flatten(obs)), self.spaces.action.column
+        rows, column = np.atleast_2d(self.spaces.encode(obs)), self.spaces.action.column
         native = torch.as_tensor(np.asarray(actions), dtype=column.torch_dtype).reshape(-1, *column.shape)
         if len(native) != len(rows):
             raise ConfigError(f"got {len(rows)} observations and {len(native)} actions")
@@ -184,7 +194,7 @@ class SavedPolicy:
     def export(self, out: str | Path, *, dataset: Any = None, novelty: bool = True) -> Export:
         """Write the policy to a folder for use without this package: an ONNX file, its description, and a check.
 
-        A run that was given its `dataset` as an object needs it again for `novelty`, the support score.
+        A run that was given its `dataset` as an object needs it again for `novelty`, the novelty score.
         """
         # Here, since that module imports this one, and packages that only an export needs.
         from rl_training.policies.export.bundle import export_policy
@@ -193,7 +203,7 @@ class SavedPolicy:
 
 
 def load_policy(path: str | Path, *, algo: str | None = None) -> SavedPolicy:
-    """The policy in a checkpoint or run directory; `algo`, if given, is the algorithm it must be of."""
+    """Load the policy of a checkpoint or run directory; `algo`, if given, is its required algorithm."""
     checkpoint = find_checkpoint(path)
     try:
         tree = open_checkpoint(checkpoint, policy_only=True)
@@ -202,7 +212,7 @@ def load_policy(path: str | Path, *, algo: str | None = None) -> SavedPolicy:
     check_algo(checkpoint, tree["config"]["algo"], algo)
     with refusing_broken_state(f"the config in {checkpoint}"):
         config, spaces = read_saved_config(tree["config"]), saved_spaces(tree)
-    # Initial weights are drawn, and then replaced by those of the checkpoint.
+    # Networks are initialised at random, and then loaded from the checkpoint.
     with forked(config.seed), refusing_broken_state(str(checkpoint)), refusing_other_networks(str(checkpoint)):
         acts_only = POLICY_ONLY in tree
         policy = Policy.load(
@@ -212,11 +222,11 @@ def load_policy(path: str | Path, *, algo: str | None = None) -> SavedPolicy:
 
 
 def _whole_beside(damaged: Path) -> str:
-    """Which checkpoint may be named instead of a damaged one. None is taken by itself: it has another policy."""
+    """A hint at a whole checkpoint beside a damaged one. It is not used by itself, since its policy is another one."""
     for path in numbered_checkpoints(damaged.parent).values():
         with suppress(CheckpointError):
             load_checkpoint(path, policy_only=True)
-            return f"; the newest that is whole is {path}: name that one"
+            return f"; the newest that is whole is {path}: use that one"
     return ""
 
 
@@ -232,7 +242,7 @@ def _refuse_not_finite(rows: NDArray[np.float32]) -> None:
 def evaluate(
     path: str | Path, *, episodes: int | None = None, num_envs: int | None = None, **options: Unpack[EpisodeOptions]
 ) -> EvaluationResult:
-    """Raw returns of a checkpoint's policy over episodes with fixed seeds; the options are those of `SavedPolicy`."""
+    """Evaluate the policy of a checkpoint on raw rewards, over episodes with fixed seeds, as `SavedPolicy.evaluate`."""
     return load_policy(path).evaluate(episodes=episodes, num_envs=num_envs, **options)
 
 
@@ -247,7 +257,7 @@ def collect(
     stochastic: bool = True,
     seed: int = 0,
 ) -> TransitionDataset:
-    """Let a checkpoint's policy, or one that acts at random, make a dataset, and write it.
+    """Write a dataset of a checkpoint's policy, or of random actions.
 
     Rewards are raw. The environment is the checkpoint's own unless another is named.
     """
@@ -276,7 +286,7 @@ def collect(
 
 
 def _act(policy: Policy, spaces: SpaceSpec, obs: NDArray[Any], *, deterministic: bool) -> NDArray[Any]:
-    """The action for one observation, as an environment with these spaces takes it."""
+    """The action for one observation, for an environment with these spaces."""
     native = policy.act(torch.from_numpy(obs)[None], deterministic=deterministic)[0]
     is_same = policy.spaces.action == spaces.action
     actions: NDArray[Any] = (native if is_same else spaces.action.confine(native)).numpy()
@@ -293,7 +303,47 @@ def predict(
 ) -> NDArray[Any]:
     """Actions of a checkpoint's policy in native units, for one observation or a batch.
 
-    Rows with NaN or infinity are refused, unless `allow_nan`. A policy that was trained with masks of choices needs
+    Rows with NaN or infinity are refused, unless `allow_nan`. A policy that was trained with action masks needs
     `valid_actions`.
     """
     return load_policy(path).predict(obs, valid_actions=valid_actions, deterministic=deterministic, allow_nan=allow_nan)
+
+
+def table_observations(saved: SavedPolicy, path: Path) -> NDArray[Any]:
+    """The observations in a table like the one that a policy was trained on."""
+    columns, kind = _table_columns(saved), table_kind(path)
+    if kind is None:
+        raise ConfigError(f"{str(path)!r} is no table: its name must end with .csv or .parquet")
+    try:
+        return read_observations(TableFiles(path, kind), columns)
+    except DatasetError as error:
+        raise error if str(path) in str(error) else DatasetError(f"{path}: {error}") from None
+
+
+def name_actions(saved: SavedPolicy, actions: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    """Actions as columns of the table that a policy was trained on, discrete actions by their names."""
+    columns = _table_columns(saved)
+    named = np.array(columns.choices)[actions] if columns.choices else actions
+    return dict(zip(columns.actions, named.reshape(len(named), -1).T, strict=True))
+
+
+def observation_names(spaces: SpaceSpec, columns: ColumnsConfig) -> list[str]:
+    """A name for every number of an observation, by the columns of a table; those of the action mask come first."""
+    return [*(columns.valid_actions if spaces.is_masked else ()), *feature_names(columns.obs, columns)]
+
+
+def _table_columns(saved: SavedPolicy) -> ColumnsConfig:
+    """The columns of the table that a policy was trained on."""
+    found = find_columns(saved)
+    if found is None:
+        raise ConfigError("the policy was not trained on a table: give its observations as a .npy or .json file")
+    return found
+
+
+def find_columns(saved: SavedPolicy) -> ColumnsConfig | None:
+    """The columns of the table that a policy was trained on; None if it was not."""
+    kwargs = saved.config.algo_kwargs
+    with refusing_broken_state("the table columns of the policy"):
+        parts = [kwargs, *(kwargs.get("dataset_mix") or ())]
+        found: list[Mapping[str, Any]] = [part["dataset_columns"] for part in parts if part.get("dataset_columns")]
+        return ColumnsConfig(**found[0]) if found else None

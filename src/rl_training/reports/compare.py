@@ -1,4 +1,4 @@
-"""Last scores over seeds: of each task, of all tasks put together, their profiles, and which group scores higher."""
+"""Last scores over seeds: of each task and of all tasks together, their profiles, and comparisons of groups."""
 
 from __future__ import annotations
 
@@ -14,25 +14,17 @@ from rl_training.core.errors import ConfigError, nearest
 from rl_training.core.statistics import (
     Numbers,
     Scores,
+    bootstrap_band,
+    bootstrap_improvement,
+    bootstrap_interval,
     improvement_over_tasks,
     interquartile_mean,
     rank_test,
     score_profile,
-    stratified_band,
-    stratified_improvement,
-    stratified_interval,
 )
-from rl_training.ope import Outcome, outcome_text
-from rl_training.ope import verdicts as claims
+from rl_training.ope import Outcome, decide_outcomes, outcome_text
 from rl_training.reports.runs import ALGORITHM, RunRecord, SweepFolder, named_sweeps, undone_text
-from rl_training.reports.table import (
-    FEWEST_RUNS,
-    PREFERRED,
-    Group,
-    choose_metrics,
-    is_error,
-    is_one_sweep,
-)
+from rl_training.reports.table import FEWEST_RUNS, PREFERRED, Group, choose_metrics, is_error, is_one_sweep
 
 NORMALIZED = "normalized_score"
 
@@ -40,7 +32,7 @@ EVALUATIONS = (NORMALIZED, "return_mean")
 """Metrics that are scores in an environment."""
 
 MOST_COMPARED = 6
-"""Groups whose profiles stand in one figure, those with the highest scores."""
+"""Groups with profiles in one figure: those with the highest scores."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +47,7 @@ class ScoreRow:
 
 @dataclass(frozen=True)
 class ScoreTable:
-    """Scores that may stand in one figure: those of one task, or of all tasks put together."""
+    """Scores on one scale: those of one task, or of all tasks together."""
 
     task: str
     metric: str
@@ -70,7 +62,7 @@ class ScoreTable:
 
 
 def score_rows(records: Sequence[RunRecord], metrics: Sequence[str] = ()) -> list[ScoreRow]:
-    """The last scores of every group, by metrics that runs may be chosen by, or that are asked for."""
+    """The last scores of every group, by metrics that rank policies, or by those that the user names."""
     rows = []
     for group, metric, members in choose_metrics(records, metrics):
         scores = [curve[-1][1] for record in members if (curve := record.curve(metric))]
@@ -80,7 +72,7 @@ def score_rows(records: Sequence[RunRecord], metrics: Sequence[str] = ()) -> lis
 
 
 def score_tables(rows: Sequence[ScoreRow]) -> list[ScoreTable]:
-    """The scores of each task and metric by themselves; before them, of all tasks that can be put together."""
+    """A table per task and metric; before them, a table of all tasks if their scores can be pooled."""
     tables: dict[tuple[str, str], ScoreTable] = {}
     for row in rows:
         task = row.group.task
@@ -91,30 +83,28 @@ def score_tables(rows: Sequence[ScoreRow]) -> list[ScoreTable]:
 
 
 def pool_tasks(rows: Sequence[ScoreRow]) -> tuple[ScoreTable | None, str]:
-    """The scores of groups that have all tasks, as runs and tasks; without it, why not, if there are several tasks.
+    """The scores of all groups that have runs on every task, or the reason why several tasks cannot be pooled.
 
-    Scores must be normalised, or of one environment, or their mean would be that of the task with the largest numbers.
+    Scores must be normalised, or of one environment. Otherwise the task with the largest numbers would decide the mean.
     """
     tasks = list(dict.fromkeys(row.group.task for row in rows))
     if len(tasks) < 2:
         return None, ""
-    apart, metrics = f"the {len(tasks)} tasks stand each for itself", sorted({row.metric for row in rows})
+    apart, metrics = f"the {len(tasks)} tasks are not pooled", sorted({row.metric for row in rows})
     if len(metrics) > 1:
         return None, f"{apart}: their runs report different metrics ({', '.join(metrics)})"
     one_env = len({row.env_id for row in rows}) == 1 and metrics[0] in EVALUATIONS
     if metrics[0] != NORMALIZED and not one_env:
-        return None, f"{apart}: {metrics[0]} of different tasks cannot be put together, and not all have {NORMALIZED}"
+        return None, f"{apart}: {metrics[0]} differs in scale between tasks, and not all have {NORMALIZED}"
     by_name: dict[str, dict[str, list[float]]] = {}
     for row in rows:
         by_name.setdefault(row.group.name, {})[row.group.task] = row.scores
     whole = {name: [found[task] for task in tasks] for name, found in by_name.items() if len(found) == len(tasks)}
     if not whole:
         return None, f"{apart}: no combination has runs on all of them"
-    left_out = [name for name in by_name if name not in whole]
-    return (
-        ScoreTable(f"all {len(tasks)} tasks", metrics[0], tuple(tasks), whole),
-        f"not on all tasks: {'; '.join(left_out)}" if left_out else "",
-    )
+    left_out = "; ".join(name for name in by_name if name not in whole)
+    note = f"not on all tasks: {left_out}" if left_out else ""
+    return ScoreTable(f"all {len(tasks)} tasks", metrics[0], tuple(tasks), whole), note
 
 
 def summary_over_tasks(table: ScoreTable) -> list[dict[str, Any]]:
@@ -126,29 +116,29 @@ def summary_over_tasks(table: ScoreTable) -> list[dict[str, Any]]:
             "tasks": len(tasks),
             "runs": sum(map(len, tasks)),
             "iqm": interquartile_mean(np.concatenate(tasks)),
-            "interval": list(stratified_interval(tasks)) if has_interval(*tasks) else None,
+            "interval": list(bootstrap_interval(tasks)) if has_interval(*tasks) else None,
         }
         for name, tasks in table.groups.items()
     ]
 
 
 def has_interval(*samples: Scores) -> bool:
-    """Whether there are runs enough of each kind to say how much runs differ."""
+    """Whether each sample has enough runs for an interval."""
     return all(len(scores) >= FEWEST_RUNS for scores in samples)
 
 
 def make_profile(
     tasks: Sequence[Sequence[float]], thresholds: Numbers
 ) -> tuple[Numbers, Numbers | None, Numbers | None]:
-    """The share of runs above each threshold, and its band where there are runs enough."""
+    """The share of runs above each threshold, and its band if there are enough runs."""
     rows = [score_profile(scores, thresholds) for scores in tasks]
-    low, high = stratified_band(rows) if has_interval(*tasks) else (None, None)
+    low, high = bootstrap_band(rows) if has_interval(*tasks) else (None, None)
     return np.concatenate(rows).mean(axis=0), low, high
 
 
 @dataclass(frozen=True)
 class Improvement:
-    """How probably a run of one group scores higher than one of another."""
+    """The probability that a run of one group scores higher than a run of another."""
 
     first: str
     second: str
@@ -161,13 +151,13 @@ class Improvement:
     by_task: tuple[float, ...]
     """The probability on each task, whose mean it is."""
     p_value: float | None = None
-    """Of the hypothesis that both score alike, by a test of ranks; None where runs are too few for an interval."""
+    """Rank test of equal scores; None where runs are too few for an interval."""
     verdict: Outcome = "not distinguishable"
-    """Whether the first is better or worse than the second, or neither that one could tell."""
+    """The first group in comparison with the second."""
 
     @property
     def meaning(self) -> str:
-        """What follows from the numbers, in words."""
+        """The verdict and its test, in a sentence."""
         if self.p_value is None:
             counts = " and ".join(map(str, min(self.runs, key=min)))
             test = f"{counts} runs are too few for an interval, for which {FEWEST_RUNS} of each are needed"
@@ -177,19 +167,11 @@ class Improvement:
 
     def to_plain(self) -> dict[str, Any]:
         """Plain values."""
+        names = ("first", "second", "metric", "probability", "interval", "p_value", "verdict", "meaning")
+        tasks = zip(self.tasks, self.by_task, self.runs, strict=True)
         return {
-            "first": self.first,
-            "second": self.second,
-            "metric": self.metric,
-            "probability": self.probability,
-            "interval": None if self.interval is None else list(self.interval),
-            "p_value": self.p_value,
-            "verdict": self.verdict,
-            "meaning": self.meaning,
-            "tasks": [
-                {"task": task, "probability": probability, "runs": list(counts)}
-                for task, probability, counts in zip(self.tasks, self.by_task, self.runs, strict=True)
-            ],
+            **{name: getattr(self, name) for name in names},
+            "tasks": [{"task": task, "probability": value, "runs": list(counts)} for task, value, counts in tasks],
         }
 
 
@@ -211,8 +193,8 @@ def improvement(
     if not has_interval(*ours, *theirs):
         return found
     not_better, not_worse = rank_test(ours, theirs)
-    (verdict,) = claims.compare([not_better], [not_worse])
-    interval = stratified_improvement(ours, theirs)
+    (verdict,) = decide_outcomes([not_better], [not_worse])
+    interval = bootstrap_improvement(ours, theirs)
     return replace(found, interval=interval, p_value=min(not_better, not_worse), verdict=verdict)
 
 
@@ -222,7 +204,7 @@ def _of_rows(names: tuple[str, str], first: Sequence[ScoreRow], second: Sequence
 
 
 def compare_named(rows: Sequence[ScoreRow], first: str, second: str) -> list[Improvement]:
-    """The groups that two texts stand for, compared by each metric; a text is such as `algo=bc, batch_size=16`.
+    """Compare by each metric the groups that two texts name, such as `algo=bc, batch_size=16`.
 
     Where a text leaves out the task, tasks that both have are compared one by one, and the mean counts.
     """
@@ -242,7 +224,7 @@ def compare_named(rows: Sequence[ScoreRow], first: str, second: str) -> list[Imp
 
 
 def compare_two(rows: Sequence[ScoreRow]) -> list[Improvement]:
-    """The comparison that goes without saying: of two groups, or of two on the same tasks, where there are no more."""
+    """Compare by each metric, if there are exactly two groups, or one group on exactly two tasks."""
     found = []
     for metric in dict.fromkeys(row.metric for row in rows):
         own = [row for row in rows if row.metric == metric]
@@ -257,7 +239,7 @@ def compare_two(rows: Sequence[ScoreRow]) -> list[Improvement]:
 
 
 def _select(rows: Sequence[ScoreRow], text: str) -> list[ScoreRow]:
-    """The rows that a text stands for: options with their values, and the name of an algorithm by itself."""
+    """The rows that a text names by options with their values, or by an algorithm alone."""
     chosen, known = list(rows), list(dict.fromkeys(name for row in rows for name in _options(row.group)))
     # A comma inside a value, such as that of a list, is followed by neither.
     for part in re.split(r",\s*(?=[\w.]+\s*=|[^=\]]+$)", text.strip()):
@@ -273,7 +255,7 @@ def _select(rows: Sequence[ScoreRow], text: str) -> list[ScoreRow]:
 
 
 def _options(group: Group) -> dict[str, str]:
-    """Everything by which a group can be named."""
+    """The options by which a group can be named."""
     return {"algo": group.algo, "task": group.task, **dict(group.options)}
 
 
@@ -301,10 +283,9 @@ def _single(rows: list[ScoreRow], text: str) -> list[ScoreRow]:
 def _paired(
     first: Sequence[ScoreRow], second: Sequence[ScoreRow]
 ) -> tuple[Sequence[ScoreRow], Sequence[ScoreRow]] | None:
-    """The rows of both on tasks that both have; of one row each, the two, if their scores mean the same."""
+    """The rows on common tasks; without any, the only row of each if both have one scale; else None."""
     ours, theirs = {row.group.task: row for row in first}, {row.group.task: row for row in second}
-    common = [task for task in ours if task in theirs]
-    if common:
+    if common := [task for task in ours if task in theirs]:
         return [ours[task] for task in common], [theirs[task] for task in common]
     envs = {row.env_id for row in (*first, *second)}
     is_one_scale = first[0].metric == NORMALIZED or (len(envs) == 1 and None not in envs)
@@ -313,19 +294,19 @@ def _paired(
 
 @dataclass(frozen=True)
 class Findings:
-    """What belongs to a table of runs."""
+    """Facts below a table of runs: unfinished runs, scores over all tasks, comparisons."""
 
     sweeps: Sequence[SweepFolder]
-    """The sweeps that the table is about."""
+    """The sweeps in the table."""
     over_tasks: Sequence[dict[str, Any]]
-    """A row per combination over all tasks, where there are several and they can be put together."""
+    """A row per combination over all tasks, if there are several and they can be pooled."""
     note: str
-    """Why they cannot be put together, or which combinations are left out."""
+    """Why the tasks are not pooled, or which combinations are left out."""
     improvements: Sequence[Improvement]
 
     @property
     def undone_lines(self) -> list[str]:
-        """Which runs are not done, in words."""
+        """Lines about runs that are not done."""
         return [line for sweep in self.sweeps for line in undone_text(sweep)]
 
     def to_plain(self) -> dict[str, Any]:
@@ -345,9 +326,9 @@ def sweep_findings(
     metrics: Sequence[str] = (),
     compare: tuple[str, str] | None = None,
 ) -> Findings | None:
-    """What belongs to a table of these runs, found by these names; None where they are no sweep and none was asked for.
+    """The findings on these runs, found by these names; None without a sweep and without a comparison.
 
-    Of one sweep, two combinations are compared without being asked for, where there are no more.
+    A sweep with exactly two combinations is compared even if `compare` is None.
     """
     sweeps, is_sweep = named_sweeps(names, records), is_one_sweep(records)
     if not sweeps and not is_sweep and compare is None:

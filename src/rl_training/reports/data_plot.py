@@ -17,18 +17,17 @@ if TYPE_CHECKING:
 
     from rl_training.data import TransitionDataset
 
-__all__ = ["check_picture", "plot_dataset"]
-
 MOST_ROWS = 20_000
-"""Rows of which rewards, actions and coverage are drawn: more would not be seen."""
+"""The most rows in the panels of rewards, actions and coverage."""
+SHUFFLED = "the rows seem shuffled: episodes are not known"
 MOST_LINES = 6
-"""Dimensions that are told apart by colour."""
+"""The most dimensions with a colour each."""
 SIZE = (12.0, 7.2)
 """Width and height in inches."""
 
 
 def plot_dataset(dataset: TransitionDataset, path: str | Path, *, title: str | None = None) -> None:
-    """Draw what is in a dataset; of a large one, rows at equal distances."""
+    """Draw a dataset; of a large one, rows at equal distances."""
     path = Path(path)
     check_picture(path)
     save_picture(path, lambda: _draw(dataset, title))
@@ -54,7 +53,7 @@ def _draw(dataset: TransitionDataset, title: str | None) -> Figure:
 
 
 def _histogram(axes: Axes, values: NDArray[Any], name: str, unit: str) -> None:
-    """A distribution, or a sentence where all values are equal."""
+    """A distribution, or a sentence if all values are equal."""
     axes.set(title=f"{name}s", xlabel=name, ylabel=unit)
     if values.min() == values.max():
         _say(axes, f"every {name} is {values[0]:g}")
@@ -74,8 +73,8 @@ def _draw_episodes(left: Axes, right: Axes, dataset: TransitionDataset) -> None:
     left.set(title="returns", xlabel="episode, in the order of the log", ylabel="return")
     right.set(title="lengths", xlabel="steps of an episode", ylabel="episodes")
     if not dataset.has_episodes:
-        _say(left, "the rows seem shuffled: episodes are not known")
-        _say(right, "the rows seem shuffled: episodes are not known")
+        _say(left, SHUFFLED)
+        _say(right, SHUFFLED)
         return
     returns = dataset.episode_returns().numpy(force=True)
     left.plot(returns, linestyle="", marker="o", markersize=3, color=COLOURS[0], alpha=0.6)
@@ -103,7 +102,7 @@ def _add_legend(axes: Axes, **options: Any) -> None:
 
 
 def _draw_actions(axes: Axes, actions: NDArray[Any]) -> None:
-    """How often each choice was made, or the distribution of each dimension."""
+    """The counts of discrete actions, or the distribution of each dimension."""
     axes.set(title="actions", xlabel="action", ylabel="rows")
     if actions.ndim == 1:
         values, counts = np.unique(actions, return_counts=True)
@@ -111,19 +110,16 @@ def _draw_actions(axes: Axes, actions: NDArray[Any]) -> None:
         axes.locator_params(axis="x", integer=True)
         return
     edges = np.histogram_bin_edges(actions, bins=50).tolist()
-    for number in range(min(actions.shape[1], MOST_LINES)):
-        axes.hist(
-            actions[:, number], bins=edges, histtype="step", color=COLOURS[number], label=f"{number}", linewidth=1.4
-        )
-    if actions.shape[1] > 1:
-        shown = (
-            f"dimension (first {MOST_LINES} of {actions.shape[1]})" if actions.shape[1] > MOST_LINES else "dimension"
-        )
-        _add_legend(axes, title=shown)
+    looks: Any = {"bins": edges, "histtype": "step", "linewidth": 1.4}
+    for number, column in enumerate(actions.T[:MOST_LINES]):
+        axes.hist(column, color=COLOURS[number], label=f"{number}", **looks)
+    count = actions.shape[1]
+    if count > 1:
+        _add_legend(axes, title=f"dimension (first {MOST_LINES} of {count})" if count > MOST_LINES else "dimension")
 
 
 def _draw_coverage(axes: Axes, obs: NDArray[Any], rewards: NDArray[Any]) -> None:
-    """Observations along the two directions in which they, standardised, differ most."""
+    """Observations along the first two principal components, after standardisation."""
     axes.set(title="coverage of observations")
     scaled = (obs - obs.mean(axis=0)) / np.where(obs.std(axis=0) > 0, obs.std(axis=0), 1)
     _, strengths, directions = np.linalg.svd(scaled, full_matrices=False)
@@ -135,37 +131,32 @@ def _draw_coverage(axes: Axes, obs: NDArray[Any], rewards: NDArray[Any]) -> None
     axes.set(xlabel=f"first component ({shares[0]:.0%} of variance)", ylabel=f"second component ({shares[1]:.0%})")
     colours: Any = COLOURS[0] if rewards.min() == rewards.max() else rewards
     points = axes.scatter(places[:, 0], places[:, 1], c=colours, s=4, linewidths=0, rasterized=True)
-    figure = axes.get_figure()
-    if figure is not None and colours is rewards:
+    if colours is rewards and (figure := axes.get_figure()) is not None:
         figure.colorbar(points, ax=axes, label="reward")
 
 
 def _draw_episode(axes: Axes, dataset: TransitionDataset, columns: dict[str, NDArray[Any]]) -> None:
-    """The episode with the median return, of those that have more than one step: observations and rewards over time."""
+    """The observations and rewards of the episode with the median return, of those with more than one step."""
+    axes.set(title="one episode")
     if not dataset.has_episodes:
-        axes.set(title="one episode")
-        _say(axes, "the rows seem shuffled: episodes are not known")
+        _say(axes, SHUFFLED)
         return
     returns = dataset.episode_returns().numpy(force=True)
     bounds = dataset.episode_bounds().numpy(force=True)
     several = np.flatnonzero(np.diff(bounds)[:, 0] > 1)
     if not len(several):
-        axes.set(title="one episode")
         _say(axes, "every episode has one step")
         return
     number = int(several[np.argsort(returns[several], kind="stable")[len(several) // 2]])
-    start, stop = bounds[number].tolist()
-    obs = columns["obs"][start:stop]
-    width = obs.shape[1]
-    # Those that move most say most; a constant one says nothing.
-    spread = obs.std(axis=0)
+    rows = slice(*bounds[number].tolist())
+    obs, reward = columns["obs"][rows], columns["rewards"][rows]
+    # The dimensions that move most are shown; constant ones are left out.
+    width, spread = obs.shape[1], obs.std(axis=0)
     moving = [column for column in np.argsort(-spread, kind="stable")[:MOST_LINES] if spread[column] > 0]
     for place, column in enumerate(sorted(moving)):
         line = (obs[:, column] - obs[:, column].mean()) / spread[column] + 4 * place
         axes.plot(line, color=COLOURS[place], linewidth=1.2, label=f"obs {column}")
-    reward = columns["rewards"][start:stop]
-    scale = reward.std() or 1.0
-    axes.plot((reward - reward.mean()) / scale - 4, color="#555555", linewidth=1.2, label="reward")
+    axes.plot((reward - reward.mean()) / (reward.std() or 1.0) - 4, color="#555555", linewidth=1.2, label="reward")
     axes.set(title=f"episode {number}, return {returns[number]:.4g}", xlabel="step", yticks=[])
     axes.set_ylabel(f"standardised, {len(moving)} of {width} dimensions" if width > len(moving) else "standardised")
     axes.legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5), reverse=True)

@@ -1,4 +1,4 @@
-"""A policy handed over together with the report on it: `export_with_report`."""
+"""Export of a policy together with its report."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def export_with_report(
 ) -> Export:
     """Write a policy as `export_policy` does, with the report on it in the same folder, as report.html.
 
-    The report is about the run of the policy, or about `runs`, of which it is one. `report` are options of
-    `report_content`. Where no report can be made, policy.json says why, and the policy is exported without it.
+    The report is about the run of the policy, or about `runs` that include it. `report` are options of
+    `report_content`. If no report can be made, policy.json says why, and the policy is exported without it.
     """
     options = {"dataset": dataset, "chosen": saved.path, **(report or {})}
     add = partial(_add_report, saved, Path(out).name, runs, options)
@@ -43,14 +43,14 @@ def export_with_report(
 def _add_report(
     saved: SavedPolicy, name: str, runs: Iterable[str | Path] | None, options: Mapping[str, Any], folder: Path
 ) -> dict[str, Any]:
-    """Write the page into the folder of a policy; what policy.json is to say of it."""
+    """Write the page into the folder of a policy, and return its entry in policy.json."""
     run = saved.run_dir
     if run is None:
         return _without("the policy does not come from a run directory")
     try:
         content = report_content([run] if runs is None else runs, bundle=folder, **options)
     except (UserError, OSError) as error:
-        return _without(_nameless(str(error)))
+        return _without(FOLDERS.sub("", str(error)))
     # The folder gets its name when everything is in it.
     content["handover"]["folder"] = name
     content["verdict"]["chosen"]["why"] = "it is the one in this folder"
@@ -63,13 +63,9 @@ def _without(reason: str) -> dict[str, Any]:
 
 
 def without_folders(value: Any) -> Any:
-    """The content of a report with files by their names: whoever gets it does not have the folders of this machine."""
+    """The content of a report with the names of files only, since folders of this machine mean nothing elsewhere."""
     if isinstance(value, str):
-        return _nameless(value)
+        return FOLDERS.sub("", value)
     if isinstance(value, Mapping):
         return {name: without_folders(each) for name, each in value.items()}
     return [without_folders(each) for each in value] if isinstance(value, list) else value
-
-
-def _nameless(text: str) -> str:
-    return FOLDERS.sub("", text)

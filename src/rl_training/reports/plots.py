@@ -1,10 +1,11 @@
-"""Learning curves: which values are drawn over which timesteps, and how."""
+"""Plots of runs: learning curves and performance profiles."""
 
 from __future__ import annotations
 
 import math
 import textwrap
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -17,32 +18,29 @@ from numpy.typing import NDArray
 from rl_training.core.errors import ConfigError, import_extra, nearest
 from rl_training.core.files import atomic_write
 from rl_training.core.statistics import bootstrap_band
+from rl_training.reports.compare import MOST_COMPARED, ScoreTable, make_profile, score_rows, score_tables
 from rl_training.reports.runs import RunRecord
-from rl_training.reports.table import FEWEST_RUNS, by_number, choose_metrics
+from rl_training.reports.table import FEWEST_RUNS, by_number, choose_metrics, is_error
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-
 THIN = 1.0
-"""The width of lines of single runs."""
-
+"""Line width of single runs."""
 DATA: dict[str, Any] = {"color": "#555555", "linestyle": (0, (5, 3)), "linewidth": 1.2}
-
 BEGIN: dict[str, Any] = {"color": "#555555", "linestyle": (0, (1, 2)), "linewidth": 1.2}
-"""The return of the data, and where acting begins."""
-
+"""Line styles of the return of the data, and of the timestep where acting begins."""
 MOST_COLUMNS = 3
-
 PANEL = (4.2, 3.1)
-"""Width and height of a panel in inches, where the size of the picture is not given."""
-
+"""Width and height of a panel in inches, by default."""
 LEAST_WIDTH = 7.0
-
 ENOUGH_FOR_INTERVAL = 10
-"""With fewer runs, a bootstrap interval covers the mean far less often than it says; the band is their range then."""
+"""The fewest runs for a band that is a bootstrap interval; with fewer, such an interval misses the mean too often."""
+PROFILES = "--profiles"
+MARGIN = 0.05
+"""Room beside the lowest and the highest score of a profile, as a share of their distance."""
 
 
 def plot_curves(
@@ -68,42 +66,48 @@ def plot_curves(
 
 
 def _draw(panels: Sequence[Panel], smooth: int, title: str | None, size: tuple[float, float] | None) -> Figure:
-    from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
-
-    columns = _columns(panels)
-    rows = math.ceil(len(panels) / columns)
-    width, height = size or (max(LEAST_WIDTH, PANEL[0] * columns), PANEL[1] * rows)
-    figure = Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.08))
+    figure, all_axes = _make_figure(len(panels), _columns(panels), size)
     names = sorted({line.name for panel in panels for line in panel.lines}, key=by_number)
     styles = dict(zip(names, line_styles(), strict=False))
     fewest = min((len(line.curves) for panel in panels for line in panel.lines if line.has_mean), default=0)
     is_interval = fewest >= ENOUGH_FOR_INTERVAL
-    for number, panel in enumerate(panels, start=1):
-        axes = figure.add_subplot(rows, columns, number)
+    for axes, panel in zip(all_axes, panels, strict=True):
         for place, line in enumerate(panel.lines):
             shift = None if panel.only_step is None else float(place)
             _draw_line(axes, line, styles[line.name], shift, is_interval=is_interval)
         _finish(axes, panel)
     explanation = _explanation(panels, smooth, is_interval=is_interval)
-    finish_picture(figure, _handles(panels, styles), explanation, title=title, is_sized=size is not None)
+    _finish_figure(figure, _handles(panels, styles), explanation, title=title, is_sized=size is not None)
     return figure
 
 
+def _make_figure(count: int, columns: int, size: tuple[float, float] | None) -> tuple[Figure, list[Axes]]:
+    """A figure with this number of panels."""
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    rows = math.ceil(count / columns)
+    default = (max(LEAST_WIDTH, PANEL[0] * columns), PANEL[1] * rows)
+    figure = Figure(figsize=size or default, layout=ConstrainedLayoutEngine(w_pad=0.08))
+    return figure, [figure.add_subplot(rows, columns, number) for number in range(1, count + 1)]
+
+
 def _columns(panels: Sequence[Panel]) -> int:
-    """Columns of panels: the metrics of a task stand side by side, where there are a few for every task."""
-    tasks = [panel.task for panel in panels]
-    counts = {tasks.count(task) for task in tasks}
+    """The number of columns: a few metrics of one task stand side by side."""
+    counts = set(Counter(panel.task for panel in panels).values())
     if len(counts) == 1 and 1 < max(counts) <= MOST_COLUMNS:
         return max(counts)
-    return 2 if len(panels) == 4 else min(len(panels), MOST_COLUMNS)
+    return _default_columns(len(panels))
+
+
+def _default_columns(count: int) -> int:
+    return 2 if count == 4 else min(count, MOST_COLUMNS)
 
 
 def _draw_line(axes: Axes, line: Line, style: dict[str, Any], place: float | None, *, is_interval: bool) -> None:
-    """The mean and its band, and single runs; `place` takes the place of the timestep where a panel has only one."""
+    """The mean and its band, and single runs; in a panel with one timestep, `place` is the position on the axis."""
     if line.has_mean:
-        mean = line.values.mean(axis=0)
-        low, high = bootstrap_band(line.values) if is_interval else (line.values.min(axis=0), line.values.max(axis=0))
+        mean, low, high = line.mean_and_band(is_interval=is_interval)
         if line.is_point:
             # A band over one timestep would have no width.
             where = line.steps if place is None else [place]
@@ -119,18 +123,18 @@ def _draw_line(axes: Axes, line: Line, style: dict[str, Any], place: float | Non
 
 
 def _point(style: dict[str, Any]) -> dict[str, Any]:
-    """A style without a line, in which lines that differ in their style differ in their marker."""
+    """A style without a line, with a different marker for every line style."""
     marker = style["marker"] or MARKERS[1 + LINE_STYLES.index(style["linestyle"])]
     return {**style, "marker": marker, "linestyle": ""}
 
 
 def _every(steps: Numbers) -> int:
-    """Every how many points a marker is drawn: about ten times in all."""
+    """The distance between markers, so that there are about ten."""
     return max(len(steps) // 10, 1)
 
 
 def _finish(axes: Axes, panel: Panel) -> None:
-    """What is drawn for comparison, and the names of the axes."""
+    """Add lines for comparison and the names of the axes."""
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
     if panel.data_return is not None:
@@ -147,7 +151,7 @@ def _finish(axes: Axes, panel: Panel) -> None:
 
 
 def _explanation(panels: Sequence[Panel], smooth: int, *, is_interval: bool) -> str:
-    """What lines and bands are, in the words of the legend."""
+    """The meaning of lines and bands, for the legend."""
     lines = [line for panel in panels for line in panel.lines]
     band = "95 % bootstrap interval of the mean" if is_interval else "lowest to highest run"
     single = [curve for line in lines for curve in line.rests]
@@ -162,7 +166,7 @@ def _explanation(panels: Sequence[Panel], smooth: int, *, is_interval: bool) -> 
 
 
 def _handles(panels: Sequence[Panel], styles: dict[str, dict[str, Any]]) -> dict[str, Line2D]:
-    """What the legend shows, by its words."""
+    """The entries of the legend, by label."""
     from matplotlib.lines import Line2D
 
     handles = {}
@@ -183,7 +187,6 @@ def _handles(panels: Sequence[Panel], styles: dict[str, dict[str, Any]]) -> dict
 Numbers: TypeAlias = "NDArray[np.float64]"
 
 UPDATES, STEPS, BOTH = "updates", "environment steps", "updates, then environment steps"
-
 MIXED = "updates or environment steps, as each run counts"
 
 
@@ -212,14 +215,19 @@ class Line:
     name: str
     curves: list[Curve]
     steps: Numbers
-    """Where all runs have values: every timestep at which one of them was evaluated. Empty below three runs."""
+    """Every evaluated timestep that lies within all runs. Empty below three runs."""
     values: Numbers
     """A row per run, a column per timestep, interpolated between the run's own evaluations."""
 
     @property
     def has_mean(self) -> bool:
-        """Whether there are runs enough, with timesteps in common, for a mean and a band."""
+        """Whether there are enough runs with common timesteps for a mean and a band."""
         return len(self.steps) > 0
+
+    def mean_and_band(self, *, is_interval: bool) -> tuple[Numbers, Numbers, Numbers]:
+        """The mean over runs, and the ends of its 95 % interval or of the range of runs."""
+        low, high = bootstrap_band([self.values]) if is_interval else (self.values.min(axis=0), self.values.max(axis=0))
+        return self.values.mean(axis=0), low, high
 
     @property
     def is_point(self) -> bool:
@@ -228,7 +236,7 @@ class Line:
 
     @property
     def rests(self) -> list[Curve]:
-        """What some runs have beyond the timesteps that all have; without a mean, the runs themselves."""
+        """The parts of runs outside their common timesteps; without a mean, the whole runs."""
         if not self.has_mean:
             return self.curves
         return [part for curve in self.curves for part in curve.outside(self.steps[0], self.steps[-1])]
@@ -242,15 +250,15 @@ class Panel:
     metric: str
     lines: list[Line]
     axis: str
-    """What its timesteps are."""
+    """The unit of its timesteps."""
     acts_from: tuple[int, ...]
-    """Where runs begin to act after updates on data alone."""
+    """Timesteps where runs begin to act after updates on data alone."""
     data_return: float | None
-    """Mean return of the data, where all runs have the same and the metric is a return."""
+    """Mean return of the data, if all runs have the same and the metric is a return."""
 
     @property
     def only_step(self) -> float | None:
-        """The timestep of all evaluations, if there is one for all."""
+        """The timestep of all evaluations, if they have only one."""
         steps = {float(step) for line in self.lines for curve in line.curves for step in curve.steps}
         return steps.pop() if len(steps) == 1 else None
 
@@ -286,14 +294,14 @@ def _panel(task: str, metric: str, groups: dict[str, list[RunRecord]], smooth: i
 
 
 def smoothed(curve: Sequence[tuple[int, float]], smooth: int) -> Curve:
-    """A curve whose values are averages over the last `smooth` evaluations; the first have as many as there are."""
+    """A curve of averages over the last `smooth` evaluations, or over fewer at the start."""
     steps, values = np.array(curve, dtype=np.float64).T
     means = [values[max(end - smooth, 0) : end].mean() for end in range(1, len(values) + 1)]
     return Curve(steps, np.array(means))
 
 
 def make_line(name: str, curves: list[Curve]) -> Line:
-    """Runs on the timesteps that lie within all of them, so that a value is interpolated but never extrapolated."""
+    """A line over the timesteps that lie within all runs, so that values are interpolated but never extrapolated."""
     first, last = max(curve.steps[0] for curve in curves), min(curve.steps[-1] for curve in curves)
     steps = np.unique(np.concatenate([curve.steps for curve in curves]))
     steps = steps[(steps >= first) & (steps <= last)] if len(curves) >= FEWEST_RUNS else steps[:0]
@@ -302,15 +310,11 @@ def make_line(name: str, curves: list[Curve]) -> Line:
 
 
 FORMATS: dict[str, dict[str, None]] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
-"""Endings of pictures, with the metadata to leave out: the same runs make the same file."""
-
+"""Endings of picture files, with the metadata to leave out: the same runs make the same file."""
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 """The palette of Okabe and Ito, which colour-blind people can tell apart, without its yellow: too pale on white."""
-
 LINE_STYLES = ("-", "--", "-.", ":")
-
 MARKERS = ("", "o", "s", "^", "D", "v", "x")
-
 STYLE: dict[str, Any] = {
     "font.size": 9,
     "axes.titlesize": 10,
@@ -330,28 +334,25 @@ STYLE: dict[str, Any] = {
     # A name may contain dollar signs, and is no formula.
     "text.parse_math": False,
 }
-
 FEWEST_LETTERS = 10
-"""Names in the legend are not broken into shorter lines than this."""
-
+"""The shortest lines into which names in the legend are broken."""
 LEAST_PANEL = (1.0, 0.75)
-"""Below these inches the axes of a panel show nothing."""
+"""The smallest width and height of a panel in inches."""
 
 
 def save_picture(path: Path, draw: Callable[[], Figure], *, option: str = "--plot") -> None:
-    """Draw a figure in the looks of all pictures, and write it; `option` is what asked for it."""
+    """Draw a figure in the common style, and write it; `option` names the user's request in errors."""
     mpl = import_extra("matplotlib", "plot", option)
     import_extra("matplotlib.style", "plot", option)
-    # The reader's own settings would make another picture of the same runs.
+    # The user's own settings would make another picture of the same runs.
     with mpl.style.context(["default", STYLE]):
-        figure = draw()
+        figure, ending = draw(), path.suffix.lower()
         with atomic_write(path) as temporary:
-            ending = path.suffix.lower()
             figure.savefig(temporary, format=ending[1:], dpi=150, metadata=FORMATS[ending])
 
 
 def check_picture(path: Path, option: str = "--plot") -> None:
-    """Refuse a picture of an unknown kind, or in a folder that is not there."""
+    """Refuse a picture of an unknown kind, or in a missing folder."""
     if path.suffix.lower() not in FORMATS:
         known = f"expected one of the endings {', '.join(FORMATS)}"
         raise ConfigError(f"{option} {str(path)!r}: {known}{nearest(path.suffix.lower(), FORMATS)}")
@@ -360,16 +361,16 @@ def check_picture(path: Path, option: str = "--plot") -> None:
 
 
 def line_styles() -> Iterator[dict[str, Any]]:
-    """Colours first, then other line styles, then markers: 196 lines that differ, and from there on again."""
+    """Styles of lines: first colours vary, then line styles, then markers; they repeat after 196 lines."""
     while True:
         for marker, style, colour in product(MARKERS, LINE_STYLES, COLOURS):
             yield {"color": colour, "linestyle": style, "marker": marker}
 
 
-def finish_picture(
+def _finish_figure(
     figure: Figure, handles: dict[str, Line2D], explanation: str, *, title: str | None, is_sized: bool
 ) -> None:
-    """Add title and legend; a figure whose size was not given grows by what they need."""
+    """Add title and legend; a figure without a given size grows by their height."""
     width, height = figure.get_size_inches()
     if title is not None:
         figure.suptitle(textwrap.fill(title, max(int(width * 11), 10)))
@@ -379,8 +380,70 @@ def finish_picture(
     _check_room(figure)
 
 
+def plot_profiles(
+    records: Sequence[RunRecord],
+    path: str | Path,
+    *,
+    metrics: Sequence[str] = (),
+    title: str | None = None,
+    size: tuple[float, float] | None = None,
+) -> None:
+    """Performance profiles as a picture: for every score, the share of runs whose last score is above it.
+
+    There is a panel per task and metric, and one for all tasks if their scores can be pooled. A band is the 95 %
+    bootstrap interval, if there are three runs or more of each task.
+    """
+    path = Path(path)
+    check_picture(path, PROFILES)
+    tables = score_tables(score_rows(records, metrics))
+    if not tables:
+        raise ConfigError(f"these runs have no score for {PROFILES}; name a metric with --metric")
+    for table in tables:
+        if is_error(table.metric):
+            raise ConfigError(f"{PROFILES} shows scores of which more is better, and {table.metric} is an error")
+    save_picture(path, lambda: _draw_profiles(tables, title, size), option=PROFILES)
+
+
+def _draw_profiles(tables: Sequence[ScoreTable], title: str | None, size: tuple[float, float] | None) -> Figure:
+    from matplotlib.lines import Line2D
+
+    figure, all_axes = _make_figure(len(tables), _default_columns(len(tables)), size)
+    names = sorted({name for table in tables for name in table.best()}, key=by_number)
+    styles = dict(zip(names, line_styles(), strict=False))
+    for axes, table in zip(all_axes, tables, strict=True):
+        _draw_table(axes, table, styles)
+    handles = {name: Line2D([], [], **styles[name]) for name in names}
+    most = max(len(table.groups) for table in tables)
+    kept = f"; of {most}, the {MOST_COMPARED} with the highest IQM" if most > MOST_COMPARED else ""
+    bands = "band: 95 % bootstrap interval, where there are three runs or more"
+    explanation = f"line: share of runs whose last score is above; {bands}{kept}"
+    _finish_figure(figure, handles, explanation, title=title, is_sized=size is not None)
+    return figure
+
+
+def _draw_table(axes: Axes, table: ScoreTable, styles: dict[str, dict[str, Any]]) -> None:
+    shown = table.best()
+    thresholds = np.unique(np.concatenate([scores for name in shown for scores in table.groups[name]]))
+    room = MARGIN * float(thresholds[-1] - thresholds[0]) or 1.0
+    edges = np.array([thresholds[0] - room, *thresholds, thresholds[-1] + room])
+    for name in shown:
+        # From below the lowest score, where all runs are above, to beyond the highest.
+        shares, *band = (
+            np.array([1.0, *each, each[-1]])
+            for each in make_profile(table.groups[name], thresholds)
+            if each is not None
+        )
+        axes.plot(edges, shares, **styles[name], drawstyle="steps-post")
+        if band:
+            low, high = band
+            axes.fill_between(edges, low, high, step="post", color=styles[name]["color"], alpha=0.15, linewidth=0)
+    axes.set(
+        title=table.task, xlabel=f"score to reach ({table.metric})", ylabel="share of runs above", ylim=(-0.03, 1.03)
+    )
+
+
 def _add_legend(figure: Figure, handles: dict[str, Line2D], explanation: str) -> float:
-    """The legend below all panels, in as many columns as fit; long names get several lines. Its height in inches."""
+    """Add the legend below all panels, in as many columns as fit, and return its height in inches."""
     room, columns, letters = figure.get_figwidth() - 0.2, min(len(handles), 4), max(map(len, [*handles, explanation]))
     while True:
         legend = figure.legend(

@@ -1,4 +1,4 @@
-"""Run directories, read: the evaluations of each run, and what it stands for in a sweep."""
+"""Records of run directories: their evaluations, and their points in a sweep."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from rl_training.config import TrainConfig, flatten, load_config
 from rl_training.core.errors import CheckpointError, ConfigError
@@ -26,13 +26,13 @@ from rl_training.storage import (
 )
 
 
-class Alarm(NamedTuple):
-    """What a guard has found in a run."""
+class RunAlarm(NamedTuple):
+    """An alarm of a guard during a run."""
 
     global_step: int
     message: str
     action: str
-    """What the run did: warn, or rollback."""
+    """The response of the run: warn, or rollback."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,9 @@ class RunRecord:
     config: TrainConfig
     rows: list[dict[str, Any]]
     metadata: Mapping[str, Any]
-    alarms: tuple[Alarm, ...] = ()
-    """What guards have found."""
+    alarms: tuple[RunAlarm, ...] = ()
     swept: SweepPoint | None = None
-    """What it stands for in a sweep, if it is part of one."""
+    """Its point, if it is part of a sweep."""
 
     @property
     def group(self) -> tuple[str, str]:
@@ -63,7 +62,7 @@ class RunRecord:
 
     @property
     def acts_from(self) -> int | None:
-        """The timestep from which on the run acts and counts environment steps; before it, updates. None: never."""
+        """The timestep from which the run acts and counts environment steps, not updates; None if it never acts."""
         if not any("env_steps" in row for row in self.rows):
             return None
         starts = [row["global_step"] - row["env_steps"] for row in self.rows if row.get("env_steps")]
@@ -76,9 +75,9 @@ class RunRecord:
 
 
 def read_runs(names: str | Path | Iterable[str | Path]) -> list[RunRecord]:
-    """The runs that are meant: run directories, checkpoints, folders of runs, however deep, and patterns.
+    """The runs that names stand for: run directories, checkpoints, folders of runs at any depth, and patterns.
 
-    A run that cannot be read is refused where it is named itself, and else left out with a warning.
+    A run that cannot be read is refused if it is named itself, else left out with a warning.
     """
     names = [names] if isinstance(names, (str, Path)) else list(names)
     try:
@@ -104,7 +103,7 @@ def read_runs(names: str | Path | Iterable[str | Path]) -> list[RunRecord]:
 
 
 def named_sweeps(names: Iterable[str | Path], records: Iterable[RunRecord]) -> list[SweepFolder]:
-    """The sweeps that are meant as a whole: by their folder, or by one that these runs were found in."""
+    """The sweeps that the names include as a whole."""
     folders = [*map(Path, names), *(record.path.parent for record in records)]
     found = [read_sweep_folder(folder) for folder in dict.fromkeys(folders) if _is_below(folder, names)]
     return [sweep for sweep in found if sweep is not None]
@@ -118,7 +117,7 @@ def _is_below(folder: Path, names: Iterable[str | Path]) -> bool:
 def _of_sweeps(
     runs: Sequence[Path], sweeps: Mapping[Path, SweepFolder | None], names: Sequence[str | Path]
 ) -> list[Path]:
-    """The runs without those that lie in the folder of a sweep, are not part of it, and were not named themselves."""
+    """The runs without those that lie in the folder of a sweep but neither belong to it nor are named themselves."""
     foreign = [
         run
         for run in runs
@@ -142,42 +141,38 @@ def _read_run(run: Path, swept: SweepPoint | None) -> RunRecord:
     return RunRecord(run, config, evaluations, read_metadata(run), tuple(_alarms(rows)), swept)
 
 
-def _alarms(rows: Sequence[Mapping[str, Any]]) -> Iterator[Alarm]:
+def _alarms(rows: Sequence[Mapping[str, Any]]) -> Iterator[RunAlarm]:
     for row in rows:
         if row["kind"] == "guard" and row.get("message") is not None:
             noticed = row.get("noticed_at")
             step = noticed if isinstance(noticed, int) else row["global_step"]
-            yield Alarm(step, str(row["message"]), str(row.get("action")))
+            yield RunAlarm(step, str(row["message"]), str(row.get("action")))
 
 
 def estimated_value(run: Path) -> float | None:
-    """What `estimate` or `select` found for the latest policy of a run; None where they have not judged it."""
+    """The value that `estimate` or `select` found for the latest policy of a run; None without one."""
     own, beside = read_json(run / "estimate.json"), read_json(run.parent / "selection.json")
     latest = (run / "checkpoints" / "latest.pt").resolve()
     with refusing_broken_state(f"estimate.json or selection.json of {run}"):
-        judged = [*own.get("policies", []), *beside.get("candidates", [])]
+        policies = [*own.get("policies", []), *beside.get("candidates", [])]
         values = [
-            each["value"] for each in judged if each["path"] is not None and Path(each["path"]).resolve() == latest
+            each["value"] for each in policies if each["path"] is not None and Path(each["path"]).resolve() == latest
         ]
         return next((float(value) for value in values if value is not None), None)
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="allow")
-
-
-class _Finding(_Part):
+class _Finding(BaseModel):
     verdict: str
     message: str
     advice: str
 
 
-class _Audit(_Part):
+class _Audit(BaseModel):
     findings: list[_Finding]
     accepted: bool
 
 
-class _Data(_Part):
+class _Data(BaseModel):
     audit: _Audit | None = None
     notes: list[str] = []
     rows: int | None = None
@@ -187,8 +182,8 @@ class _Data(_Part):
     step_times: dict[str, float | None] | None = None
 
 
-class _Metadata(_Part):
-    """The parts that a report shows."""
+class _Metadata(BaseModel):
+    """The parts of metadata.json that a report shows."""
 
     command: list[str] | None = None
     versions: dict[str, str] | None = None
@@ -197,7 +192,7 @@ class _Metadata(_Part):
 
 
 def read_metadata(run: Path) -> dict[str, Any]:
-    """What a run says about itself; nothing, with a warning, where that is not what `train` writes."""
+    """The metadata of a run; empty, with a warning, if it is not in the form that `train` writes."""
     path = run / "metadata.json"
     values = read_json(path)
     try:
@@ -209,28 +204,28 @@ def read_metadata(run: Path) -> dict[str, Any]:
 
 
 RESULTS = "sweep.json"
-"""The file of a sweep that says what became of its runs."""
+"""The file with the points of a sweep and the outcome of its runs."""
 ALGORITHM = ("algo", "config")
-"""Options whose value is a name by itself."""
+"""Options with values that need no name beside them."""
 
 TASK_OPTIONS = ("env_id", "env_kwargs", "dataset_path", "dataset_id", "dataset_kind", "dataset_mix")
-"""Options that make another task: scores under one value are not those under another."""
+"""Options that define the task: scores of different tasks cannot be compared."""
 
 MOST_NAMED = 10
-"""Runs that are not done of which each has a line."""
+"""The most runs that are not done with a line of their own."""
 
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """What a run of a sweep stands for."""
+    """The option values of one sweep point."""
 
     folder: Path
     place: int
     """The place of its combination among those of the sweep."""
     values: Mapping[str, Any]
-    """The options that vary, but the seed, by their names in a table; those that it was not given are left out."""
+    """The varying options that the point sets, without the seed, by their names in a table."""
     columns: tuple[str, ...]
-    """The names of all options that vary in the sweep."""
+    """Names of all varying options of the sweep."""
 
     @property
     def texts(self) -> tuple[tuple[str, str], ...]:
@@ -240,25 +235,25 @@ class SweepPoint:
 
 @dataclass(frozen=True)
 class UnfinishedRun:
-    """A run of a sweep that has not come to its end."""
+    """A run of a sweep that is not done."""
 
     name: str
     status: str
     """failed, stopped before its end, or missing."""
     error: str | None
     has_begun: bool
-    """Whether it has a run directory, and so perhaps evaluations."""
+    """Whether it has a run directory, perhaps with evaluations."""
 
     @property
     def text(self) -> str:
-        """What became of it."""
-        said = self.status if self.error is None else f"{self.status}: {self.error}"
-        return f"{said} (the evaluations that it made are counted)" if self.has_begun else said
+        """Status and error."""
+        status = self.status if self.error is None else f"{self.status}: {self.error}"
+        return f"{status} (its evaluations so far are counted)" if self.has_begun else status
 
 
 @dataclass(frozen=True)
 class SweepFolder:
-    """A sweep, as its folder has it."""
+    """A sweep as read from its folder."""
 
     path: Path
     runs: Mapping[str, SweepPoint]
@@ -267,14 +262,14 @@ class SweepFolder:
 
 
 def read_sweep_folder(path: Path) -> SweepFolder | None:
-    """The sweep in a folder, or None where it holds no sweep."""
+    """Read the sweep in a folder; None if it holds no sweep."""
     if not (path / RESULTS).is_file():
         return None
     try:
         cells = [(str(each["name"]), _options_of(each["values"]), each) for each in read_json(path / RESULTS)["cells"]]
         undone = tuple(_undone(path, [each for _, _, each in cells]))
     except (KeyError, TypeError, AttributeError):
-        raise ConfigError(f"{str(path / RESULTS)!r} is damaged: the same sweep again writes it anew") from None
+        raise ConfigError(f"{str(path / RESULTS)!r} is damaged: run the same sweep again to rewrite it") from None
     names = column_names([values for _, values, _ in cells])
     runs: dict[str, SweepPoint] = {}
     places: dict[str, int] = {}
@@ -286,59 +281,53 @@ def read_sweep_folder(path: Path) -> SweepFolder | None:
 
 
 def _options_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by dotted name, without the seed; a mapping in a mapping is as good as a dotted name."""
+    """Values by dotted name, without the seed, from dotted names or nested mappings."""
     return {name: value for name, value in flatten(values).items() if name != "seed"}
 
 
 def column_names(points: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """By option that is not the same everywhere, its name in a table: the last part, if no other has the same."""
+    """The name in a table of every varying option: its last part, if that is unique."""
     keys = dict.fromkeys(key for point in points for key in point)
-    varied = [key for key in keys if len({_mark(point, key) for point in points}) > 1]
+    marks = {key: {json.dumps(each[key], sort_keys=True) if key in each else "" for each in points} for key in keys}
+    varied = [key for key in keys if len(marks[key]) > 1]
     short = Counter(key.rpartition(".")[2] for key in varied)
     return {key: last if short[last := key.rpartition(".")[2]] == 1 else key for key in varied}
 
 
-def _mark(point: Mapping[str, Any], key: str) -> str:
-    return json.dumps(point[key], sort_keys=True) if key in point else ""
-
-
 def is_task_option(name: str) -> bool:
-    """Whether runs that differ in this option have different tasks."""
+    """Whether an option defines the task."""
     return any(part in TASK_OPTIONS for part in name.split("."))
 
 
 def value_text(value: Any) -> str:
-    """A value as one writes it in YAML."""
+    """A value as text, as in YAML."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def _undone(path: Path, cells: Sequence[Mapping[str, Any]]) -> Iterator[UnfinishedRun]:
-    """The runs that have not ended, by what is in the folder now: a sweep that was killed tells nothing."""
+    """The runs that are not done. Their folders decide, because a killed sweep could not write their outcome."""
     for each in cells:
         run = path / str(each["name"])
         if is_finished(run):
             continue
-        has_begun = is_run(run)
-        if each["status"] == "failed":
-            yield UnfinishedRun(run.name, "failed", one_line(str(each["error"])), has_begun)
-        else:
-            yield UnfinishedRun(run.name, "stopped before its end" if has_begun else "missing", None, has_begun)
+        has_begun, has_failed = is_run(run), each["status"] == "failed"
+        status = "failed" if has_failed else "stopped before its end" if has_begun else "missing"
+        yield UnfinishedRun(run.name, status, one_line(str(each["error"])) if has_failed else None, has_begun)
 
 
 def one_line(error: str) -> str:
-    """An error in one line: of a traceback the last one, which names the error."""
+    """An error in one line; of a traceback, the last line."""
     lines = error.strip().splitlines() or ["unknown error"]
     return lines[-1] if lines[0].startswith("Traceback") else " ".join(map(str.strip, lines))
 
 
 def undone_text(sweep: SweepFolder) -> list[str]:
-    """Which runs of a sweep are not done, and why: a line about all of them, then one for each of the first."""
+    """Lines about the runs of a sweep that are not done: a count, then the first of them with their reasons."""
     if not sweep.undone:
         return []
-    failed = sum(each.status == "failed" for each in sweep.undone)
-    lines = [
-        f"{len(sweep.undone)} of {len(sweep.runs)} runs of the sweep in {sweep.path} are not done, {failed} failed"
+    failed, left = sum(each.status == "failed" for each in sweep.undone), len(sweep.undone) - MOST_NAMED
+    return [
+        f"{len(sweep.undone)} of {len(sweep.runs)} runs of the sweep in {sweep.path} are not done, {failed} failed",
+        *(f"{each.name}: {each.text}" for each in sweep.undone[:MOST_NAMED]),
+        *([f"and {left} more: see {sweep.path / RESULTS}"] if left > 0 else []),
     ]
-    lines += [f"{each.name}: {each.text}" for each in sweep.undone[:MOST_NAMED]]
-    left = len(sweep.undone) - MOST_NAMED
-    return [*lines, f"and {left} more: see {sweep.path / RESULTS}"] if left > 0 else lines

@@ -1,4 +1,4 @@
-"""Runs put together: those that differ in their seed alone, and a table of what they came to."""
+"""Groups of runs that differ in their seed alone, and a table of their scores."""
 
 from __future__ import annotations
 
@@ -14,53 +14,56 @@ from rl_training.core.statistics import bootstrap_interval, interquartile_mean
 from rl_training.reports.runs import ALGORITHM, RunRecord, is_task_option
 
 PREFERRED = ("normalized_score", "return_mean", "fqe_value")
-"""Metrics that runs may be chosen by."""
+"""Metrics that rank policies."""
 
 HELD_OUT = ("action_mse", "action_agreement", "td_error")
-"""Metrics that are shown where there is no other. They say what is broken, not what is good, so that nothing is chosen
-by them unless a user names them."""
+"""Metrics shown in the absence of others. They show that a policy is broken, not that it is good, so they rank policies
+only if the user names them."""
 
 LOWER_IS_BETTER = ("td_error", "action_mse")
 
 FEWEST_RUNS = 3
-"""Fewer runs say nothing about how much runs differ, so there is no interval and no band."""
+"""The fewest runs for an interval or a band."""
 
 NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
 
 
 class Group(NamedTuple):
-    """What runs have in common that differ only in their seed."""
+    """The algorithm, task and options of runs that differ only in their seed."""
 
     algo: str
     task: str
     options: tuple[tuple[str, str], ...]
-    """The options that tell it from other groups: of this algorithm on this task, or in a sweep all that vary."""
+    """The options that differ from other groups of this algorithm and task; in a sweep, all that vary."""
     is_swept: bool = False
 
     @property
     def variant(self) -> str:
-        """The options beside algorithm and task, as text."""
-        return ", ".join(f"{name}={value}" for name, value in self.options if not self._is_said(name))
+        """The options other than algorithm and task, as text."""
+        # In a sweep, the name and the task of a group contain these options already.
+        shown = [
+            (name, value)
+            for name, value in self.options
+            if not (self.is_swept and (name in ALGORITHM or is_task_option(name)))
+        ]
+        return ", ".join(f"{name}={value}" for name, value in shown)
 
     @property
     def name(self) -> str:
-        """What tells it from others on its task: in a sweep, what varied."""
+        """Its name among the groups of its task: in a sweep, the values that vary."""
         if not self.is_swept:
             return ", ".join(filter(None, (self.algo, self.variant)))
         subject = [value for name, value in self.options if name in ALGORITHM]
         return ", ".join(filter(None, (*subject, self.variant))) or self.algo
 
-    def _is_said(self, name: str) -> bool:
-        return self.is_swept and (name in ALGORITHM or is_task_option(name))
-
 
 def summarize(records: Sequence[RunRecord], *, metrics: Sequence[str] = ()) -> list[dict[str, Any]]:
     """A row per algorithm, task, variant and metric: last and best score over seeds, IQM of the last and its interval.
 
-    The runs of one sweep have a row per combination of what varied, with its `values`.
+    The runs of one sweep have a row per combination of the varying options, with its `values`.
 
-    The interval is the 95 % bootstrap interval, and None where there are fewer than three runs. There is no best score,
-    but None, of metrics that nothing is to be chosen by, unless they are asked for.
+    The interval is the 95 % bootstrap interval, or None with fewer than three runs. The best score of a metric that
+    ranks no policies is None, unless the metric is named.
     """
     rows = []
     for group, name, members in choose_metrics(records, metrics):
@@ -82,7 +85,7 @@ def summarize(records: Sequence[RunRecord], *, metrics: Sequence[str] = ()) -> l
                 "last": sum(last) / len(last),
                 "best": sum(best) / len(best) if is_choosable else None,
                 "iqm": interquartile_mean(last),
-                "interval": list(bootstrap_interval(last)) if len(last) >= FEWEST_RUNS else None,
+                "interval": list(bootstrap_interval([last])) if len(last) >= FEWEST_RUNS else None,
             }
         )
     return rows
@@ -96,7 +99,7 @@ def is_error(metric: str) -> bool:
 def choose_metrics(
     records: Sequence[RunRecord], metrics: Sequence[str] = ()
 ) -> list[tuple[Group, str, list[RunRecord]]]:
-    """Every group of runs with each metric to report: those that are asked for, else the most telling of its task."""
+    """Every group of runs with each metric to report: the named ones, else the most informative one of its task."""
     groups = group_runs(records)
     for name in metrics:
         check_metric(records, name)
@@ -112,17 +115,17 @@ def choose_metrics(
 
 
 def group_runs(records: Sequence[RunRecord]) -> dict[Group, list[RunRecord]]:
-    """Runs that differ only in their seed, under algorithm, task and the options that tell them from their neighbours.
+    """Runs that differ only in their seed, by algorithm, task and the options that differ from other groups.
 
-    Where all are of one sweep, what varied in it tells them apart, in its order. Runs without an evaluation are left
-    out.
+    Runs of one sweep are grouped by the options that vary, in the order of the sweep. Runs without an evaluation are
+    left out.
     """
     evaluated = [record for record in records if record.rows]
     if not evaluated:
         raise ConfigError("none of these runs has an evaluation yet")
-    groups: dict[Group, list[RunRecord]] = {}
     if is_one_sweep(evaluated):
         return _swept_groups(evaluated)
+    groups: dict[Group, list[RunRecord]] = {}
     for subject in sorted({record.group for record in evaluated}):
         neighbours = [record for record in evaluated if record.group == subject]
         for record, values in zip(neighbours, options_that_differ([each.config for each in neighbours]), strict=True):
@@ -138,7 +141,7 @@ def is_one_sweep(records: Sequence[RunRecord]) -> bool:
 
 
 def _swept_groups(records: Sequence[RunRecord]) -> dict[Group, list[RunRecord]]:
-    """The runs of a sweep by what varied, in the order of the sweep."""
+    """The runs of a sweep by the options that vary, in the order of the sweep."""
     swept = {record.path: record.swept for record in records if record.swept is not None}
     names = dict.fromkeys(name for each in swept.values() for name in each.columns)
     apart = [name for name in names if is_task_option(name) and name != "env_id"]
@@ -153,14 +156,14 @@ def _swept_groups(records: Sequence[RunRecord]) -> dict[Group, list[RunRecord]]:
 
 
 def _task_text(name: str, value: str, others: set[str]) -> str:
-    """An option that makes another task, as part of the task's name; a file without its folders, if that is enough."""
+    """An option as part of a task's name; a file without its folders, if that is unambiguous."""
     if name.rpartition(".")[2] == "dataset_path" and len({Path(each).stem for each in others}) == len(others):
         return Path(value).stem
     return value if name.rpartition(".")[2].startswith("dataset_") else f"{name}={value}"
 
 
 def options_that_differ(configs: Sequence[TrainConfig]) -> list[dict[str, str]]:
-    """For each run, the options that are not the same for all of these runs, by name; 'None' where it has none."""
+    """For each run, the options that differ between these runs, by name; 'None' for an option that it lacks."""
     options = [_options(config) for config in configs]
     names = dict.fromkeys(name for each in options for name in each)
     varied = [name for name in names if len({each.get(name) for each in options}) > 1]
@@ -168,23 +171,23 @@ def options_that_differ(configs: Sequence[TrainConfig]) -> list[dict[str, str]]:
 
 
 def by_number(text: str) -> list[str | float]:
-    """A key to sort by, such that bc_alpha=10 comes after bc_alpha=2.5."""
+    """A sort key that puts bc_alpha=10 after bc_alpha=2.5."""
     # Parts alternate between text and number, so that text is compared with text and a number with a number.
     return [float(part) if place % 2 else part for place, part in enumerate(NUMBER.split(text))]
 
 
 def _options(config: TrainConfig) -> dict[str, str]:
-    """Every option of a run but those that make no difference to what it learns, by dotted name."""
+    """The options that decide what a run learns, by dotted name."""
     incidental = options_with("incidental", TrainConfig)
     values = {key: value for key, value in config.to_plain().items() if key not in incidental}
-    kwargs = values.pop("algo_kwargs")
-    return {key: str(value) for key, value in {**values, **{f"algo_kwargs.{k}": v for k, v in kwargs.items()}}.items()}
+    kwargs = {f"algo_kwargs.{name}": value for name, value in values.pop("algo_kwargs").items()}
+    return {key: str(value) for key, value in {**values, **kwargs}.items()}
 
 
 def pick_metrics(*candidates: Sequence[RunRecord]) -> list[str]:
-    """The most telling metric that all of these runs have, or else all held-out measures that they have.
+    """The most informative metric that all of these runs have, else all held-out measures that they have.
 
-    Of several lists of runs, the first that have one in common decide.
+    Of several lists of runs, the first with a common metric decides.
     """
     for records in candidates:
         reported = [{name for row in record.rows for name in row} for record in records]
@@ -197,8 +200,7 @@ def pick_metrics(*candidates: Sequence[RunRecord]) -> list[str]:
 
 def check_metric(records: Sequence[RunRecord], metric: str) -> None:
     """Refuse a metric that no run has."""
-    names = {
-        name for record in records for row in record.rows for name, value in row.items() if isinstance(value, float)
-    }
+    rows = [row for record in records for row in record.rows]
+    names = {name for row in rows for name, value in row.items() if isinstance(value, float)}
     if metric not in names:
         raise ConfigError(f"no run reports {metric!r}{nearest(metric, names) or f'; there are {sorted(names)}'}")

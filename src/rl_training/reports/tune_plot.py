@@ -39,7 +39,7 @@ def draw_history(trials: Sequence[Any], metric: str, path: Path) -> None:
 
 
 def draw_importances(importances: Mapping[str, float], path: Path) -> None:
-    """How much each option explains of which trials were good; no picture where that is not known."""
+    """The importance of each option for good trials; no picture if it is not known."""
     if not importances:
         return
     names = [name.removeprefix("algo_kwargs.") for name in reversed(list(importances))]

@@ -20,8 +20,8 @@ from rl_training.runtime.callbacks import (
     VideoCallback,
 )
 from rl_training.runtime.controls import EarlyStoppingConfig
-from rl_training.runtime.faults import log_trace, traces_logged
 from rl_training.runtime.fine_tuning import fine_tuning_config
+from rl_training.runtime.loop import log_trace, traces_logged
 from rl_training.runtime.progress import ProgressCallback
 from rl_training.runtime.run_data import Split, find_task, load_data, log_of_run
 from rl_training.runtime.run_options import (
@@ -40,25 +40,12 @@ from rl_training.runtime.run_options import (
     read_saved_config,
 )
 from rl_training.runtime.schedules import ScheduleSpec, resolve_schedule_value
-from rl_training.runtime.train import (
-    defining_options,
-    find_same,
-    resume,
-    train,
-    train_missing,
-    train_or_resume,
-)
+from rl_training.runtime.train import defining_options, find_same, resume, train, train_missing, train_or_resume
 from rl_training.runtime.trainer import Session, TrainerState, TrainResult
 from rl_training.storage import fetch_run
 
 if TYPE_CHECKING:
-    from rl_training.policies import (
-        SavedPolicy,
-        collect,
-        evaluate,
-        load_policy,
-        predict,
-    )
+    from rl_training.policies import SavedPolicy, collect, evaluate, load_policy, predict
     from rl_training.policies.export import Export, export_policy
 
 __all__ = [
@@ -91,9 +78,7 @@ def trainer_for(algo: str) -> Callable[..., TrainResult]:
         return train(bound, **options)
 
     train_algorithm.__name__ = train_algorithm.__qualname__ = f"train_{algo}"
-    train_algorithm.__doc__ = (
-        f"Train {ALGORITHMS[algo].__name__} from a config: a TrainConfig, a path or a packaged name."
-    )
+    train_algorithm.__doc__ = f"Train {ALGORITHMS[algo].__name__} from a config: a TrainConfig, a path or a name."
     return train_algorithm
 
 

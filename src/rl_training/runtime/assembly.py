@@ -1,10 +1,9 @@
-"""Assembling a run: spaces, data, algorithm, source, collector, and last of all its directory."""
+"""Assembly of a run: spaces, data, algorithm, source, collector, and last its directory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial, reduce
 from typing import Any
 
@@ -29,13 +28,13 @@ from rl_training.data import (
     source_for,
     with_n_step,
 )
-from rl_training.diagnostics import Guards, diagnose, try_policy
+from rl_training.diagnostics import Guards, check_model, diagnose
 from rl_training.envs import Task, goal_task, make_env, make_vector_env, reward_transform
 from rl_training.ope import VALUE, PolicyValue
 from rl_training.runtime.callbacks import Callback, EarlyStoppingCallback
 from rl_training.runtime.fine_tuning import FineTuning, begin_with_checkpoint
 from rl_training.runtime.progress import introduce
-from rl_training.runtime.run_data import Data, find_task, load_data, log_of_run, with_columns
+from rl_training.runtime.run_data import RunData, find_task, load_data, log_of_run, with_columns
 from rl_training.runtime.run_options import RunOptions, check_action_kind
 from rl_training.runtime.saving import load_session, session_tree
 from rl_training.runtime.schedules import Plan, make_plan, rollout_rows
@@ -43,8 +42,8 @@ from rl_training.runtime.trainer import Session, TrainerState
 from rl_training.storage import ReplayStore, RunDirectory, begin_uploads, refusing_broken_state, save_checkpoint
 
 PRIOR_STREAM = 0x9E3779B9
-"""Added to a run's seed for the draws of prior data: those from the buffer have the seed itself, and both parts of a
-batch would be chosen by the same numbers. Far from any seed in use, within the 32 bits that the generator looks at."""
+"""Added to the seed for draws of prior data, since draws from the buffer use the seed itself. It is far from any seed
+in use, within the 32 bits that the generator reads."""
 
 
 def open_session(
@@ -60,24 +59,24 @@ def open_session(
 
     A `dataset` that is given takes the place of one that options name.
     """
-    device, resources = default_device(config.device), ExitStack()
+    device, resources, controls = default_device(config.device), ExitStack(), options.controls
     check_precision(options.hyper.precision, device)
     task = find_task(config)
-    has_value = options.controls.eval_fqe
+    has_value = controls.eval_fqe
     data = None if options.mode == "online" else load_data(config, options, task, dataset, keep_rewards=has_value)
     fingerprint = "" if data is None else data.fingerprint
     saved = fingerprint if tree is None else tree["trainer"]["fingerprint"]
     if saved != fingerprint and (data is None or not data.has_fingerprint(saved)):
         raise CheckpointError("the data is not what the run was trained on: its fingerprint differs; start a new run")
-    spaces = _spaces(task, data)
+    spaces = _spaces(data or task)
     check_action_kind(options.algorithm, spaces, config.env_id or "the data")
     torch.manual_seed(config.seed)
     algorithm = options.algorithm.build(spaces, options.hyper).to(device)
     if data is not None and data.dataset.obs_mean is not None and data.dataset.obs_std is not None:
         algorithm.set_obs_statistics(data.dataset.obs_mean, data.dataset.obs_std)
     policy = Policy.sharing(algorithm, spaces)
-    try_policy(policy, algorithm, acts=options.mode != "offline")
-    chain = _reward_transforms(config, options, data)
+    check_model(policy, algorithm, acts=options.mode != "offline")
+    chain = _reward_chain(config, options, data)
     rewards = [each.resolve() for each in chain]
     if options.online.initial_checkpoint is not None and tree is None:
         begin_with_checkpoint(algorithm, spaces, config, options, rewards)
@@ -86,14 +85,11 @@ def open_session(
     notes = () if drawn is None else drawn.notes
     compiling_from = _compiling_from(options, plan, tree)
     held_out = None if data is None else data.dataset.validation
-    value = None
-    if data is not None and data.logged is not None:
-        value = PolicyValue(log_of_run(data.logged, spaces)[0])
-        data = replace(data, logged=None)
-    if options.controls.early_stopping is not None:
-        _check_metric(options.controls.early_stopping.metric, algorithm, config, held_out, has_value=value is not None)
-        callbacks = [EarlyStoppingCallback(options.controls.early_stopping), *callbacks]
-    is_rollout = isinstance(algorithm.reads, Rollout)
+    logged = None if data is None else data.logged
+    value = None if logged is None else PolicyValue(log_of_run(logged, spaces)[0])
+    if controls.early_stopping is not None:
+        _check_metric(controls.early_stopping.metric, algorithm, config, held_out, has_value=value is not None)
+        callbacks = [EarlyStoppingCallback(controls.early_stopping), *callbacks]
     collector = None if buffer is None else _make_collector(config, options, policy, buffer, resources)
     config = with_columns(options.resolve(config), data)
     if run is None:
@@ -104,6 +100,9 @@ def open_session(
     resources.callback(run.close)
     if not plan.updates:
         notes = (*notes, "no update will be made: the run ends before learning starts")
+    lines = introduce(config, options, plan, data=data, task=task, compiled_from=compiling_from)
+    state = TrainerState(algorithm, policy, config, run.path, plan.total, introduction=lines, notes=notes)
+    state.compiled, state.compiled_from = compiling_from is not None, compiling_from or 0
     session = Session(
         config=config,
         options=options,
@@ -111,34 +110,22 @@ def open_session(
         algorithm=algorithm,
         source=source,
         plan=plan,
-        state=TrainerState(
-            algorithm,
-            policy,
-            config,
-            run.path,
-            plan.total,
-            introduction=introduce(config, options, plan, data=data, task=task, compiled_from=compiling_from),
-            notes=notes,
-            compiled=compiling_from is not None,
-            compiled_from=compiling_from or 0,
-        ),
+        state=state,
         run=run,
         guards=Guards(options.guards, algorithm, source, log=None if data is None else data.dataset, buffer=buffer),
-        evaluate=partial(
-            _evaluate, algorithm, policy, config, held_out, value, max_steps=options.controls.eval_max_steps
-        ),
+        evaluate=partial(_evaluate, algorithm, policy, config, held_out, value, max_steps=controls.eval_max_steps),
         rewards=rewards,
         fingerprint=fingerprint,
         data_return=None if data is None else data.mean_return,
         collector=collector,
         # The rows of a rollout are part of the source's state.
-        store=None if buffer is None or is_rollout else ReplayStore(run, buffer),
+        store=None if buffer is None or isinstance(algorithm.reads, Rollout) else ReplayStore(run, buffer),
         uploader=begin_uploads(config, run, resources),
         fine_tuning=_fine_tuning(options),
         callbacks=callbacks,
         resources=resources,
     )
-    session.state.write = lambda path: save_checkpoint(path, session_tree(session))
+    state.write = lambda path: save_checkpoint(path, session_tree(session))
     if tree is not None:
         with refusing_broken_state("the state of the run"):
             load_session(session, tree)
@@ -146,7 +133,7 @@ def open_session(
 
 
 def _compiling_from(options: RunOptions, plan: Plan, tree: Mapping[str, Any] | None) -> int | None:
-    """The update from which the run is compiled: as it was decided at its start, or now."""
+    """The update from which the run is compiled: as decided at its start, or now."""
     machine = {} if tree is None else tree["machine"]
     if machine.get("compiled") is None:
         return compiled_from(options.loop.compile, plan.updates)
@@ -155,19 +142,17 @@ def _compiling_from(options: RunOptions, plan: Plan, tree: Mapping[str, Any] | N
     return begins if machine["compiled"] and (begins > 0 or can_compile(True)) else None
 
 
-def _spaces(task: Task | None, data: Data | None) -> SpaceSpec:
-    if data is not None:
-        return data.spaces
-    if task is None:
+def _spaces(found: RunData | Task | None) -> SpaceSpec:
+    if found is None:
         raise ConfigError("env_id is required where there is no data")
-    return task.spaces
+    return found.spaces
 
 
 def _make_source(
     config: TrainConfig,
     options: RunOptions,
     algorithm: Algorithm,
-    data: Data | None,
+    data: RunData | None,
     chain: Sequence[RewardTransformConfig],
     *,
     resources: ExitStack,
@@ -206,8 +191,8 @@ def _make_buffer(
         capacity = rollout_rows(algorithm.resolve_number(reads.steps), num_envs)
     return ReplayBuffer(
         capacity=capacity,
-        obs_dim=algorithm.model.obs_dim,
-        action_dim=algorithm.model.action_dim,
+        obs_dim=algorithm.spaces.obs_dim,
+        action_dim=algorithm.spaces.action_dim,
         columns={"actions": algorithm.action_space.column, **algorithm.extra_columns()},
         num_envs=num_envs,
         seed=config.seed,
@@ -230,9 +215,7 @@ def _hindsight(config: TrainConfig, options: RunOptions, resources: ExitStack) -
     return Hindsight(*functions, options.online.her_ratio, options.online.goal_selection_strategy)
 
 
-def _reward_transforms(
-    config: TrainConfig, options: RunOptions, data: Data | None
-) -> tuple[RewardTransformConfig, ...]:
+def _reward_chain(config: TrainConfig, options: RunOptions, data: RunData | None) -> tuple[RewardTransformConfig, ...]:
     """The transforms of rewards, one after the other; experience gets the same ones as prior data."""
     if data is not None:
         chain = data.dataset.reward_transforms
@@ -261,7 +244,7 @@ def _make_collector(
         with_achieved=online.replay == "hindsight",
         native=True,
     )
-    # A policy that is trained already keeps the statistics that it was trained with.
+    # A pretrained policy keeps the statistics that it was trained with.
     normalize = options.mode == "online" and options.data.normalize_obs and online.initial_checkpoint is None
     collector = LocalCollector(policy, Stepper(envs, seed=config.seed), buffer, normalize=normalize)
     resources.callback(collector.close)
@@ -284,7 +267,7 @@ def _evaluate(
     *,
     max_steps: int | None,
 ) -> dict[str, dict[str, float]]:
-    """One evaluation: in the environment, on held-out episodes, and by the value from the log, as far as there are."""
+    """One evaluation: in the environment, on held-out episodes, and by the estimated value, if available."""
     rows: dict[str, dict[str, float]] = {}
     if config.env_id is not None:
         task, episodes = (config.env_id, config.env_kwargs), config.eval_episodes

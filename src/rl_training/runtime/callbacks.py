@@ -50,7 +50,7 @@ class Callback:
 
 
 def overriding(callbacks: Sequence[Callback], event: str) -> list[Callback]:
-    """The callbacks that do something at an event."""
+    """The callbacks that override an event."""
     idle = getattr(Callback, event)
     return [each for each in callbacks if getattr(getattr(each, event), "__func__", None) is not idle]
 
@@ -81,11 +81,11 @@ class EarlyStoppingCallback(Callback):
             state.request_stop(f"{config.metric} did not improve for {config.patience} evaluations")
 
     def state_dict(self) -> dict[str, Any]:
-        """The best value and how long ago it was."""
+        """The best value, and the evaluations since then."""
         return {"best": self.best, "waited": self.waited}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on waiting where the run was stopped."""
+        """Restore the best value and the count."""
         self.best, self.waited = state["best"], state["waited"]
 
 
@@ -97,7 +97,7 @@ class ThresholdCallback(EarlyStoppingCallback):
 
 
 class TimeBudgetCallback(Callback):
-    """Interrupt the run after some time, with a checkpoint; a resumed run goes on, and has as much time again."""
+    """Interrupt the run after some time, with a checkpoint; a resumed run has as much time again."""
 
     def __init__(self, *, hours: float = 0.0, minutes: float = 0.0, seconds: float = 0.0) -> None:
         self.seconds = 3600 * hours + 60 * minutes + seconds
@@ -106,21 +106,21 @@ class TimeBudgetCallback(Callback):
         self.deadline = math.inf
 
     def on_train_start(self, state: TrainerState) -> None:
-        """Begin to count."""
+        """Start the clock."""
         self.deadline = time.monotonic() + self.seconds
 
     def on_each_update(self, state: TrainerState, metrics: Metrics) -> None:
-        """Look at the clock."""
+        """Check the clock."""
         self.on_collect_end(state)
 
     def on_collect_end(self, state: TrainerState) -> None:
-        """Look at the clock."""
+        """Check the clock."""
         if time.monotonic() >= self.deadline:
             state.interrupt(f"the time budget of {self.seconds:g} seconds is used up")
 
 
 class CheckpointCallback(Callback):
-    """Write the policy to a folder of your own after every evaluation, and keep the last few, or all of them.
+    """Write the policy to a folder after every evaluation, and keep the last few files or all.
 
     Each file is a checkpoint for `predict` and `eval`. The run's own checkpoints are written in any case.
     """
@@ -141,11 +141,11 @@ class CheckpointCallback(Callback):
             (self.folder / self.written.pop(0)).unlink(missing_ok=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """The files there are."""
+        """The files written so far."""
         return {"written": list(self.written)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with the files that there were."""
+        """Restore the list of files."""
         self.written = list(state["written"])
 
 
@@ -162,9 +162,9 @@ class VideoCallback(Callback):
         self.evaluations = 0
 
     def on_train_start(self, state: TrainerState) -> None:
-        """Refuse a run of which no video can be made, before it begins."""
+        """Refuse a run that cannot be recorded, before it begins."""
         if state.config.env_id is None:
-            raise ConfigError("VideoCallback needs an env_id: without an environment there is nothing to see")
+            raise ConfigError("VideoCallback needs an env_id: without an environment there is nothing to record")
         path = self._path(state)
         path.parent.mkdir(parents=True, exist_ok=True)
         check_video(path)
@@ -181,9 +181,9 @@ class VideoCallback(Callback):
         return folder / f"{state.algorithm.name}_{state.global_step:09d}.mp4"
 
     def state_dict(self) -> dict[str, Any]:
-        """How many evaluations there were."""
+        """The number of evaluations so far."""
         return {"evaluations": self.evaluations}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on counting."""
+        """Restore the count."""
         self.evaluations = state["evaluations"]

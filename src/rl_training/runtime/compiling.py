@@ -1,4 +1,4 @@
-"""Which updates of a run are eager and which are compiled, and the process that compiles while a run begins eager."""
+"""The switch from eager to compiled updates, and the process that compiles beside an eager run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 import sys
 import warnings
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -28,7 +28,7 @@ class Compiling:
     """Updates before number `state.compiled_from` are eager, those from it on compiled, however fast the machine is.
 
     While the run makes the eager ones, a helper, a process of low priority, compiles the graphs and puts them into
-    torch's folder. Then the run reads them there. What the helper does or fails to do changes no result: the run itself
+    torch's folder. Then the run reads them there. The helper changes no result: the run itself
     compiles a graph that is missing. It does not wait for the helper, which may hardly get a core on a busy machine. A
     thread would not do, since tracing sets switches and random states of the whole process.
     """
@@ -40,7 +40,7 @@ class Compiling:
         self.helper: subprocess.Popen[bytes] | None = None
 
     def follow(self, batch: Batch) -> None:
-        """Make the algorithm eager or compiled, as the number of the next update wants it; `batch` is the update's."""
+        """Make the algorithm eager or compiled, by the number of the next update; `batch` is that of the update."""
         state = self.state
         if not state.compiled:
             return
@@ -55,7 +55,7 @@ class Compiling:
             self._start_helper(batch)
 
     def _switch(self, batch: Batch) -> None:
-        """Compile, or go on eager for good and say why; a run that must be compiled fails instead."""
+        """Compile, or stay eager for good with a warning; a run that must be compiled fails instead."""
         self.close()
         self.is_compiled, must = True, self.state.compiled_from == 0
         try:
@@ -76,7 +76,8 @@ class Compiling:
         if os.name != "posix" or algorithm.obs_mean.device.type != "cpu":
             return
         fields = {name: (tuple(value.shape), value.dtype) for name, value in batch.items()}
-        try:
+        # Without a helper if only this process knows a class, or if the machine has no room for another process.
+        with suppress(OSError, pickle.PicklingError, AttributeError, TypeError):
             task = pickle.dumps((type(algorithm), self.spaces, algorithm.hyper, fields, torch.get_num_threads()))
             self.helper = subprocess.Popen(  # noqa: S603 - this module
                 [sys.executable, "-m", __name__],
@@ -89,9 +90,6 @@ class Compiling:
             )
             with self.helper.stdin as pipe:  # type: ignore[union-attr]
                 pipe.write(task)
-        except (OSError, pickle.PicklingError, AttributeError, TypeError):
-            # A class that only this process knows, or a machine without room for another process.
-            return
 
     def close(self) -> None:
         """End the process that compiles, and the compiler that it has started."""
@@ -102,21 +100,16 @@ class Compiling:
         self.helper = None
 
 
-def compile_ahead(algorithm: type[Algorithm], spaces: SpaceSpec, hyper: Any, fields: dict[str, Any]) -> None:
-    """Put the graphs of an algorithm, for batches of these shapes and types, into torch's folder."""
+def main() -> None:
+    """Put the graphs of an algorithm, for batches of given shapes, into torch's folder; the run sends the task."""
+    os.nice(10)
+    algorithm, spaces, hyper, fields, threads = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the process that started this one
+    # Part of what graphs are found by. Compiling itself has one thread.
+    torch.set_num_threads(threads)
     built = algorithm.build(spaces, hyper)
     if can_compile(True):
         built.compile_steps(backend=BACKEND)
         built.compile_for({name: torch.zeros(shape, dtype=dtype) for name, (shape, dtype) in fields.items()})
-
-
-def main() -> None:
-    """The process that compiles: its task comes from the run that started it."""
-    os.nice(10)
-    *task, threads = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the process that started this one
-    # Part of what graphs are found by. Compiling itself has one thread.
-    torch.set_num_threads(threads)
-    compile_ahead(*task)
 
 
 if __name__ == "__main__":

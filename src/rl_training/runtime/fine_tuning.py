@@ -1,4 +1,4 @@
-"""Fine-tuning: an online run that begins with an offline policy, and what it does to that policy."""
+"""Fine-tuning: an online run that begins with an offline policy, and its effect on that policy."""
 
 from __future__ import annotations
 
@@ -17,15 +17,7 @@ from rl_training.core.spaces import SpaceSpec
 from rl_training.data import DataOptions
 from rl_training.envs import reward_transform
 from rl_training.runtime.controls import ControlOptions, LoopOptions
-from rl_training.runtime.run_options import (
-    BoundConfig,
-    ConfigSource,
-    RunOptions,
-    field_defaults,
-    merge,
-    plain_config,
-    read_options,
-)
+from rl_training.runtime.run_options import BoundConfig, ConfigSource, RunOptions, plain_config, read_options
 from rl_training.storage import find_checkpoint, load_networks, open_checkpoint
 
 Rewards = Sequence[Mapping[str, Any]]
@@ -40,9 +32,11 @@ def fine_tuning_config(
     if source is None:
         config = open_checkpoint(path)["config"]
         was_offline = config["algo_kwargs"].get("mode") == "offline"
-        values = merge(_without_offline(config), parse_overrides(overrides))
-    else:
-        values = plain_config(source, overrides=overrides)
+        # Not its mode, nor budgets and schedules that were meant for the offline run.
+        own = options_with("offline_only", LoopOptions, ControlOptions) if was_offline else ()
+        kept = {name: value for name, value in config["algo_kwargs"].items() if name not in own}
+        source = {**config, "algo_kwargs": kept}
+    values = plain_config(source, overrides=overrides)
     kwargs = dict(values.get("algo_kwargs") or {})
     if "offline_pretrain_updates" not in parse_overrides(overrides).get("algo_kwargs", {}):
         # The policy of the checkpoint is trained already.
@@ -54,54 +48,35 @@ def fine_tuning_config(
     return read_options({**values, "algo_kwargs": {**kwargs, "initial_checkpoint": str(path)}})
 
 
-def _without_offline(config: dict[str, Any]) -> dict[str, Any]:
-    """An offline run's config without its mode, and without budgets and schedules that were meant for that run."""
-    kwargs = config["algo_kwargs"]
-    if kwargs.get("mode") != "offline":
-        return config
-    own = options_with("offline_only", LoopOptions, ControlOptions)
-    return {**config, "algo_kwargs": {name: value for name, value in kwargs.items() if name not in own}}
-
-
 def begin_with_checkpoint(
     algorithm: Algorithm, spaces: SpaceSpec, config: TrainConfig, options: RunOptions, rewards: Rewards
 ) -> None:
-    """Load the networks, target networks and optimisers of a checkpoint, which must have been trained alike."""
+    """Load the networks, target networks and optimisers of a checkpoint, which must fit the run."""
     path = find_checkpoint(str(options.online.initial_checkpoint))
-    tree = open_checkpoint(path)
+    tree, named = open_checkpoint(path), f"initial_checkpoint {path}"
     other = TrainConfig(**tree["config"])
     if other.algo != config.algo:
-        raise ConfigError(f"initial_checkpoint {path} is of {other.algo!r}, the run is of {config.algo!r}")
+        raise ConfigError(f"{named} is of {other.algo!r}, the run is of {config.algo!r}")
     if SpaceSpec.from_plain(tree["spaces"]) != spaces:
-        raise ConfigError(f"initial_checkpoint {path} was trained for other observations or actions")
-    differences = _differences(other, options.resolve(config), tree["trainer"].get("rewards"), rewards)
-    if differences:
-        name, before, after = differences[0]
-        raise ConfigError(
-            f"initial_checkpoint {path} was trained with {name} {before}, the run has {after}: rewards and "
-            "observations before and after must be transformed alike"
-        )
-    for name, usual in _network_defaults(options).items():
-        before, after = other.algo_kwargs.get(name, usual), getattr(options.hyper, name)
+        raise ConfigError(f"{named} was trained for other observations or actions")
+    if found := _differences(other, options.resolve(config), tree["trainer"].get("rewards"), rewards):
+        name, before, after = found[0]
+        must = "rewards and observations before and after must be transformed alike"
+        raise ConfigError(f"{named} was trained with {name} {before}, the run has {after}: {must}")
+    # Checkpoints that do not name a hyper-parameter of the networks have its default.
+    usual = type(options.hyper)()
+    for name in options_with("agree", type(options.hyper)):
+        before, after = other.algo_kwargs.get(name, getattr(usual, name)), getattr(options.hyper, name)
         if before != after:
-            raise ConfigError(
-                f"initial_checkpoint {path} was trained with {name} {before!r}, the run has {after!r}: the networks "
-                "before and after must be the same"
-            )
-    load_networks(algorithm, tree, what=f"initial_checkpoint {path}", error_class=ConfigError)
-
-
-def _network_defaults(options: RunOptions) -> dict[str, Any]:
-    """The hyper-parameters that decide what networks compute, and what a checkpoint has that does not name them."""
-    group = type(options.hyper)
-    agree = options_with("agree", group)
-    return {name: usual for name, usual in field_defaults(group).items() if name in agree}
+            must = "the networks before and after must be the same"
+            raise ConfigError(f"{named} was trained with {name} {before!r}, the run has {after!r}: {must}")
+    load_networks(algorithm, tree, what=named, error_class=ConfigError)
 
 
 def _differences(
     before: TrainConfig, after: TrainConfig, before_rewards: Rewards | None, after_rewards: Rewards
 ) -> list[tuple[str, str, str]]:
-    """The options that two runs do not agree on: name, value before, value after."""
+    """The options in which two runs differ: name, value before, value after."""
     kwargs = after.to_plain()["algo_kwargs"]
     agree = {"gamma", *options_with("agree", DataOptions)} & before.algo_kwargs.keys()
     pairs = {name: (before.algo_kwargs[name], value) for name, value in kwargs.items() if name in agree}
@@ -122,7 +97,7 @@ def _are_close(first: Rewards, second: Rewards) -> bool:
 
 
 def describe_rewards(rewards: Rewards) -> str:
-    """The transforms of rewards, in words."""
+    """The transforms of rewards as a text."""
     usual = RewardTransformConfig().resolve()
     parts = [[f"{name} {value:g}" for name, value in each.items() if value != usual[name]] for each in rewards]
     return "; ".join(", ".join(each) for each in parts) or "the data as they are"
@@ -138,7 +113,7 @@ class FineTuning:
     successes: list[float] = field(default_factory=list)
 
     def add(self, metrics: Mapping[str, float]) -> None:
-        """Take note of an evaluation."""
+        """Record an evaluation."""
         if "return_mean" in metrics:
             self.scores.append(metrics["return_mean"])
         if "success_rate" in metrics:
@@ -156,17 +131,13 @@ class FineTuning:
         regret = max(self.scores) - sum(online) / len(online)
         if len(self.successes) == len(self.scores):
             regret = 1 - sum(self.successes[1:]) / len(online)
-        return {
-            "offline_score": offline,
-            "online_score": online[-1],
-            "largest_drop": max(offline - min(online), 0.0),
-            "regret": regret,
-        }
+        drop = max(offline - min(online), 0.0)
+        return {"offline_score": offline, "online_score": online[-1], "largest_drop": drop, "regret": regret}
 
     def state_dict(self) -> dict[str, Any]:
         """The evaluations so far."""
         return {"scores": list(self.scores), "successes": list(self.successes)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         self.scores, self.successes = list(state["scores"]), list(state["successes"])

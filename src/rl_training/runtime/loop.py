@@ -1,22 +1,33 @@
-"""The training loop, and the events between its blocks: logging, evaluating, saving."""
+"""The training loop, the events between its blocks, and failures of environments and callbacks in it."""
 
 from __future__ import annotations
 
 import math
+import os
+import tempfile
 import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
 
-from rl_training.core.errors import DivergedError
-from rl_training.diagnostics import LOWER, Alarm
-from rl_training.runtime.faults import faults_recorded, repeat_on_resume
+from rl_training.core.errors import DivergedError, UserCodeError, UserError
+from rl_training.core.user_code import own_code_failed, resume_command
+from rl_training.diagnostics import LOWER, GuardAlarm
 from rl_training.runtime.fine_tuning import FineTuning
 from rl_training.runtime.progress import introduce_disk_use
-from rl_training.runtime.saving import answer, rolled_back, save, save_latest
+from rl_training.runtime.saving import respond, rolled_back, save, save_latest
 from rl_training.runtime.trainer import Session, TrainResult
 from rl_training.storage import write_json
 
+LOG = "error.log"
+
 
 def train_session(session: Session) -> TrainResult:
-    """Train one run to its end; whatever ends it, display and log files are closed."""
+    """Train one run to its end; display and log files are closed in any case."""
     try:
         with faults_recorded(session):
             run_loop(session)
@@ -30,7 +41,7 @@ def train_session(session: Session) -> TrainResult:
 def run_loop(session: Session) -> None:
     """The training loop: learn while updates are due, else act."""
     state, plan = session.state, session.plan
-    # A run that goes on has not ended, whatever it said before.
+    # A resumed run has not ended, whatever its result says.
     (session.run.path / "result.json").unlink(missing_ok=True)
     introduce_disk_use(session)
     for callback in session.callbacks:
@@ -53,18 +64,18 @@ def run_loop(session: Session) -> None:
 
 
 def _collect(session: Session) -> bool:
-    """Step all environments once; false if networks that have diverged could not act, and the run went back."""
+    """Step all environments once; false if diverged networks could not act, and the run went back."""
     try:
         session.collect()
     except DivergedError as error:
-        answer(session, Alarm("actions", math.nan, 0.0, str(error), "training has diverged", LOWER))
+        respond(session, GuardAlarm("actions", math.nan, 0.0, str(error), "training has diverged", LOWER))
         evaluate_initial_policy(session)
         return False
     return True
 
 
 def finish_block(session: Session) -> None:
-    """What comes after a block, all of it; if something in it fails, all of it comes again in a resumed run."""
+    """Run all events after a block; if one fails, a resumed run repeats all of them."""
     with repeat_on_resume(session):
         after_block(session)
 
@@ -75,14 +86,16 @@ def after_block(session: Session) -> None:
     if plan.updates_per_epoch is not None:
         state.epoch = state.update_count // plan.updates_per_epoch
     if state.interrupted and step >= plan.pretrain and plan.updates_due(state):
-        # In the middle of a round: the events at its end happen when the run is resumed.
+        # In the middle of a round: the events at its end follow when the run is resumed.
         save_latest(session)
         return
     ended = plan.is_over(state)
     logs, saves = (_passed(session, each) for each in (session.config.log_interval, session.config.checkpoint_interval))
-    evaluates = _passed(session, session.options.controls.eval_interval) or _goes_online(session)
+    # Pretraining has just ended.
+    goes_online = session.fine_tuning is not None and state.event_step < plan.pretrain <= step
+    evaluates = _passed(session, session.options.controls.eval_interval) or goes_online
     state.event_step = step
-    # A callback may have asked for the end; the last policy is evaluated all the same.
+    # Evaluate the final policy even if a callback stopped the run.
     evaluates = evaluates or (state.should_stop and not state.interrupted)
     if plan.limit_reason is not None and plan.is_used_up(state):
         state.request_stop(plan.limit_reason)
@@ -90,7 +103,7 @@ def after_block(session: Session) -> None:
         # The run is at an earlier timestep, perhaps before its first one.
         evaluate_initial_policy(session)
         return
-    # When a run is interrupted is chance: what it saves then is no checkpoint to go back to.
+    # The moment of an interruption is arbitrary: its checkpoint is not one for rollbacks.
     is_due = saves or ended or (state.should_stop and not state.interrupted)
     if is_due and rolled_back(session, session.find_broken()):
         evaluate_initial_policy(session)
@@ -99,7 +112,7 @@ def after_block(session: Session) -> None:
 
 
 def _log_and_evaluate(session: Session, *, logs: bool, evaluates: bool) -> bool:
-    """What is due of the two; whether a guard took the run back to an earlier checkpoint."""
+    """Log and evaluate as due; true if a guard took the run back to an earlier checkpoint."""
     state = session.state
     if logs and log(session):
         return True
@@ -118,16 +131,10 @@ def _passed(session: Session, interval: int | None) -> bool:
     return interval is not None and state.global_step // interval > state.event_step // interval
 
 
-def _goes_online(session: Session) -> bool:
-    """Whether pretraining has just ended."""
-    state = session.state
-    return session.fine_tuning is not None and state.event_step < session.plan.pretrain <= state.global_step
-
-
 def log(session: Session) -> bool:
-    """Write the averages of the updates since the last line, and how the episodes since then went.
+    """Write the averages over the updates and the episodes since the last line.
 
-    Guards look at them; whether one took the run back to an earlier checkpoint.
+    Guards check them; true if one took the run back to an earlier checkpoint.
     """
     state, passed = session.state, max(time.perf_counter() - session.clock, 1e-9)
     broken = session.find_broken()
@@ -139,7 +146,7 @@ def log(session: Session) -> bool:
         if rollout and session.plan.exploration_schedule is not None:
             rollout["exploration_noise"] = session.plan.exploration_at(state)
         if rollout:
-            session.run.write_metrics("rollout", {**session.counters(), **rollout})
+            session.write_row("rollout", rollout)
     metrics |= state.drain_log(metrics)
     session.mark_time()
     session.run.write_metrics("train", metrics)
@@ -158,26 +165,20 @@ def evaluate_now(session: Session) -> None:
         return
     session.last_metrics = session.counters() | {name: value for row in rows.values() for name, value in row.items()}
     for kind, row in rows.items():
-        session.run.write_metrics(kind, {**session.counters(), **row})
+        session.write_row(kind, row)
     if session.fine_tuning is not None and state.global_step >= session.plan.pretrain:
         session.fine_tuning.add(session.last_metrics)
     is_best = _keep_best(session)
-    _tell_of_evaluation(session)
-    if is_best:
-        save(session, "best.pt")
-    session.clock += time.perf_counter() - started
-
-
-def _tell_of_evaluation(session: Session) -> None:
-    """Call the callbacks; what they log belongs to this evaluation, not to the updates since the last row."""
-    state = session.state
+    # Numbers that callbacks log here belong to this evaluation, not to the updates since the last row.
     since_last_row, state.logged = state.logged, {}
     for callback in session.callbacks:
         callback.on_eval_end(state, session.last_metrics)
-    own = state.drain_log(session.last_metrics)
-    if own:
-        session.run.write_metrics("callback", {**session.counters(), **own})
+    if own := state.drain_log(session.last_metrics):
+        session.write_row("callback", own)
     state.logged = since_last_row
+    if is_best:
+        save(session, "best.pt")
+    session.clock += time.perf_counter() - started
 
 
 def evaluate_initial_policy(session: Session) -> None:
@@ -190,7 +191,7 @@ def evaluate_initial_policy(session: Session) -> None:
 
 
 def _keep_best(session: Session) -> bool:
-    """Whether the last evaluation is better than all before it; if so, it is remembered."""
+    """True if the last evaluation is the best so far; its score is then remembered."""
     if session.best_metric is None or session.best_metric[0] not in session.last_metrics:
         return False
     name, mode = session.best_metric
@@ -203,10 +204,10 @@ def _keep_best(session: Session) -> bool:
 
 
 def finish(session: Session) -> TrainResult:
-    """Write what callbacks logged last, the buffer as a dataset if asked for, and the result."""
+    """Write the last numbers of callbacks, the buffer as a dataset if configured, and the result."""
     state, run = session.state, session.run
     if state.logged and not state.interrupted:
-        run.write_metrics("callback", {**session.counters(), **state.drain_log(())})
+        session.write_row("callback", state.drain_log(()))
     result = TrainResult(
         run_dir=run.path,
         checkpoint_path=run.checkpoints / "latest.pt",
@@ -221,8 +222,107 @@ def finish(session: Session) -> TrainResult:
     )
     if session.store is not None and session.options.online.save_replay and not state.interrupted:
         session.store.export(run.path / "replay.npz", session.spaces)
-    # The last file of a run: who finds it takes the run for one that has ended.
+    # The last file of a run: a run that has it counts as ended.
     write_json(run.path / "result.json", {**session.counters(), "best_step": state.best_step, **result.to_plain()})
     for callback in session.callbacks:
         callback.on_train_end(state)
     return result
+
+
+@contextmanager
+def traces_logged(folder: Path | None) -> Iterator[None]:
+    """Write the traceback of the user's own code to a log in this folder, and name the log in the error."""
+    try:
+        yield
+    except UserError as error:
+        log_trace(error, None if folder is None else folder / LOG)
+        raise
+
+
+def log_trace(error: UserError, path: Path | None = None) -> None:
+    """Add the traceback that an error carries to a log, by default a new one among the temporary files, once."""
+    if not error.trace:
+        return
+    if path is None or not os.access(path.parent, os.W_OK):
+        descriptor, name = tempfile.mkstemp(prefix="rl-training-", suffix=".log")
+        os.close(descriptor)
+        path = Path(name)
+    with path.open("a", encoding="utf-8") as log:
+        log.write(f"{datetime.now().astimezone().isoformat(timespec='seconds')} {error}\n{error.trace}\n")
+    error.trace, error.remarks = "", (*error.remarks, f"the traceback is in {path}")
+
+
+@contextmanager
+def faults_recorded(session: Session) -> Iterator[None]:
+    """Log what fails in environments and callbacks of a run, save the run, and name the command that resumes it.
+
+    An error raised by a callback is passed on unchanged: the calling program may wait for it.
+    """
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        fault = error if isinstance(error, UserCodeError) else _fault_of_callback(session, error)
+        if fault is not None:
+            log_trace(fault, session.run.path / LOG)
+            fault.remarks = (*fault.remarks, _save(session), f"resume with: {resume_command(session.run.path)}")
+        if fault is not None and fault is not error:
+            _add_note(error, str(fault))
+        raise
+
+
+def _fault_of_callback(session: Session, error: BaseException) -> UserCodeError | None:
+    """The error for a user's callback that raised; None if something else did."""
+    own = [each for each in session.callbacks if not type(each).__module__.startswith("rl_training.")]
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        first = frame.f_locals.get(next(iter(frame.f_code.co_varnames), ""))
+        if any(first is each for each in own):
+            place = f"timestep {session.state.global_step}"
+            return own_code_failed(f"the callback {type(first).__name__}, {frame.f_code.co_name} at {place},", error)
+    return None
+
+
+def _add_note(error: BaseException, note: str) -> None:
+    """Add a note to the traceback of an error. Python 3.10 has no notes, and shows a warning."""
+    if hasattr(error, "add_note"):
+        error.add_note(note)
+    else:
+        warnings.warn(note, stacklevel=2)
+
+
+def _save(session: Session) -> str:
+    """Save a run in which code of the user's own has failed; a text about the outcome."""
+    if session.is_rolling_back:
+        return "the last checkpoint stays, since the run was going back to an earlier one"
+    if session.undo_events is not None:
+        session.undo_events()
+        session.state.events_due = True
+    try:
+        save_latest(session)
+    except (UserError, OSError) as error:
+        return f"the last checkpoint stays, since the state cannot be saved ({error})"
+    return f"the run is saved at timestep {session.state.global_step}"
+
+
+def _undo(session: Session) -> Callable[[], None]:
+    """A function that undoes the changes of log lines, evaluations and callbacks from here on."""
+    metrics = session.last_metrics, session.best_metrics
+    parts: list[Any] = [session.state, session.window, session.guards, session.fine_tuning, *session.callbacks]
+    states = [(part, part.state_dict()) for part in parts if part is not None]
+
+    def undo() -> None:
+        session.last_metrics, session.best_metrics = metrics
+        for part, state in states:
+            part.load_state_dict(state)
+
+    return undo
+
+
+@contextmanager
+def repeat_on_resume(session: Session) -> Iterator[None]:
+    """If an event after a block fails, a resumed run repeats all of them."""
+    state, config = session.state, session.config
+    intervals = (config.log_interval, config.checkpoint_interval, session.options.controls.eval_interval)
+    if any(_passed(session, each) for each in intervals) or session.plan.is_over(state) or state.should_stop:
+        session.undo_events = _undo(session)
+    yield
+    session.undo_events = None

@@ -1,4 +1,4 @@
-"""What a run says at its start, while it works and at its end."""
+"""Progress of a run on the terminal: introduction, live display, forecast of disk use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rl_training.core.text import clock_text, metrics_text, size_text
 from rl_training.data import TransitionDataset
 from rl_training.envs import Task
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.run_data import Data
+from rl_training.runtime.run_data import RunData
 from rl_training.runtime.run_options import RunOptions
 from rl_training.runtime.schedules import Plan
 from rl_training.storage import UPLOADS, policy_path
@@ -35,10 +35,10 @@ SCORES = ("success_rate", "normalized_score", "return_mean", "td_error", "action
 
 
 class _Output(Console):
-    """A console that reports when nobody reads it any more, where rich would end the process."""
+    """A console that reports a closed pipe, where rich would end the process."""
 
     def on_broken_pipe(self) -> None:
-        """Say nothing from here on."""
+        """Print nothing from here on."""
         self.quiet = True
         raise BrokenPipeError
 
@@ -61,13 +61,13 @@ class ProgressCallback(Callback):
         self.started = 0.0
 
     def on_train_start(self, state: TrainerState) -> None:
-        """Say where the run is, what it learns from, and what was noticed about its data."""
+        """Print the run directory, the introduction and the notes about the data."""
         self.started, self.started_at = time.monotonic(), state.global_step
         self.next_line = self.started + self.every
         for line in (f"{'run':<12}{state.run_dir}", *state.introduction):
             self.say(state, line)
         if state.global_step >= state.total:
-            self.say(state, f"all {state.total} {self.unit(state)} are done; a larger total_timesteps would go on")
+            self.say(state, f"all {state.total} {self.unit(state)} are done; set a larger total_timesteps to continue")
         for note in state.notes:
             self.say(state, f"note: {note}")
         if state.compiled and state.update_count >= state.compiled_from:
@@ -77,19 +77,15 @@ class ProgressCallback(Callback):
             self.live.start()
 
     def on_update_end(self, state: TrainerState, metrics: Mapping[str, float]) -> None:
-        """Keep the losses, and what callbacks logged."""
+        """Keep the losses and the values that callbacks logged."""
         self.losses = metrics_text(metrics, (*LOSSES, *state.own_metrics))
 
     def on_each_update(self, state: TrainerState, metrics: Metrics) -> None:
         """Without a terminal, print a line if it is time for one."""
-        self.print_if_due(state)
+        self.on_collect_end(state)
 
     def on_collect_end(self, state: TrainerState) -> None:
         """Without a terminal, print a line if it is time for one."""
-        self.print_if_due(state)
-
-    def print_if_due(self, state: TrainerState) -> None:
-        """A line of progress, unless there was one not long ago."""
         if self.live is None and time.monotonic() >= self.next_line:
             self.next_line = time.monotonic() + self.every
             pace = f"{self.speed(state):.0f} {self.unit(state)}/s, {self.time_left(state)} left"
@@ -104,21 +100,21 @@ class ProgressCallback(Callback):
             self.say(state, f"{self.count(state)}  evaluation  {self.evaluation}")
 
     def on_train_end(self, state: TrainerState) -> None:
-        """Leave the last picture standing and say why it ended."""
+        """Leave the last picture standing and print the reason of the end."""
         self.close()
         if state.stop_reason is not None:
             done = f"{state.global_step} {self.unit(state)}"
             self.say(state, f"stopped after {done}: {state.stop_reason}")
 
     def say(self, state: TrainerState, line: str) -> None:
-        """Print a line; a run whose output nobody reads any more is saved and ends, as at a closed terminal."""
+        """Print a line; a run whose output pipe is closed is saved and ends, as at a closed terminal."""
         try:
             self.console.print(line, markup=False)
         except BrokenPipeError:
-            state.interrupt("nobody reads its output any more")
+            state.interrupt("its output pipe was closed")
 
     def close(self) -> None:
-        """Give the terminal back."""
+        """Stop the live display."""
         if self.live is not None:
             self.live.stop()
 
@@ -134,7 +130,7 @@ class ProgressCallback(Callback):
         return table
 
     def unit(self, state: TrainerState) -> str:
-        """What is counted: updates, or steps of an environment once there are any."""
+        """The unit of timesteps: updates, or environment steps once there are any."""
         return "steps" if state.env_steps else "updates"
 
     def count(self, state: TrainerState) -> str:
@@ -160,17 +156,18 @@ def introduce(
     options: RunOptions,
     plan: Plan,
     *,
-    data: Data | None,
+    data: RunData | None,
     task: Task | None,
     compiled_from: int | None = None,
 ) -> tuple[str, ...]:
-    """A few lines, each with a word in front of it that says what it is about."""
+    """The lines printed at the start, each with its topic in front."""
     lines = [] if data is None else _data_lines(options, data)
     if task is not None and options.mode != "offline":
         lines.append(("environment", f"{config.env_id}: {task.describe()}"))
     spaces = data.spaces if data is not None else task.spaces if task is not None else None
     if spaces is not None:
-        lines.append(("actions", f"{bounds_text(spaces.action)}, {_origin(config, data)}"))
+        origin = data.origin if data is not None and config.env_id is None else f"as {config.env_id} has them"
+        lines.append(("actions", f"{bounds_text(spaces.action)}, {origin}"))
     if options.mode != "offline":
         lines.append(("learning", _learning(plan)))
     lines.append(("evaluation", _evaluation(config, options, data)))
@@ -181,7 +178,7 @@ def introduce(
     return tuple(f"{word:<12}{text}" for word, text in lines)
 
 
-def _data_lines(options: RunOptions, data: Data) -> list[tuple[str, str]]:
+def _data_lines(options: RunOptions, data: RunData) -> list[tuple[str, str]]:
     parts = [part for part in (data.dataset, data.dataset.validation) if part is not None]
     rows, episodes = sum(map(len, parts)), sum(_episodes(part) for part in parts)
     average = "" if data.mean_return is None else f", mean return {data.mean_return:.4g}"
@@ -194,15 +191,13 @@ def _data_lines(options: RunOptions, data: Data) -> list[tuple[str, str]]:
     ]
 
 
-def _audit_lines(data: Data) -> list[str]:
-    """What the cheap checks found, but for what the notes of the dataset say already."""
-    findings = data.audit.get("findings", ())
-    if not findings:
+def _audit_lines(data: RunData) -> list[str]:
+    """Findings of the cheap checks that the notes of the dataset do not mention."""
+    found = data.audit.get("findings", ())
+    if not found:
         return ["nothing unusual in a quick look; `rl-training data audit` looks closer"]
     told = " ".join(data.dataset.notes)
-    return [
-        f"{each['verdict']}: {each['message']}; {each['advice']}" for each in findings if each["message"] not in told
-    ]
+    return [f"{each['verdict']}: {each['message']}; {each['advice']}" for each in found if each["message"] not in told]
 
 
 def _episodes(part: TransitionDataset) -> int:
@@ -223,12 +218,6 @@ def bounds_text(actions: ActionSpace) -> str:
     return f"{actions} within {', '.join(shown)}{more}"
 
 
-def _origin(config: TrainConfig, data: Data | None) -> str:
-    if data is None or config.env_id is not None:
-        return f"as {config.env_id} has them"
-    return data.origin
-
-
 def _learning(plan: Plan) -> str:
     if plan.pretrain:
         return f"{plan.pretrain} updates on the data, then with {_count(plan.total - plan.pretrain, 'step')}"
@@ -237,20 +226,20 @@ def _learning(plan: Plan) -> str:
     return f"{starts}{acting}; {plan.updates} updates in all"
 
 
-def _evaluation(config: TrainConfig, options: RunOptions, data: Data | None) -> str:
+def _evaluation(config: TrainConfig, options: RunOptions, data: RunData | None) -> str:
     interval, unit = options.controls.eval_interval, "updates" if options.mode == "offline" else "steps"
     when = "at the end" if interval is None else f"every {interval} {unit}, and at the end"
-    judged = []
+    parts = []
     if config.env_id is not None:
-        judged.append(f"{_count(config.eval_episodes, 'episode')} in {config.env_id}")
+        parts.append(f"{_count(config.eval_episodes, 'episode')} in {config.env_id}")
     held_out = None if data is None else data.dataset.validation
     if held_out is not None:
-        judged.append(f"diagnostics on {_count(_episodes(held_out), 'episode')} held out ({len(held_out)} transitions)")
-    return f"{' and '.join(judged)}, {when}" if judged else "none: there is no environment, and nothing is held out"
+        parts.append(f"diagnostics on {_count(_episodes(held_out), 'episode')} held out ({len(held_out)} transitions)")
+    return f"{' and '.join(parts)}, {when}" if parts else "none: there is no environment, and nothing is held out"
 
 
 def foresee(session: Session) -> int:
-    """About how many bytes the whole run takes when it has ended, judged by its latest checkpoint."""
+    """The estimated size of the finished run in bytes, extrapolated from its latest checkpoint."""
     config, plan = session.config, session.plan
     count = plan.total // config.checkpoint_interval + 2
     kept = count if config.keep_checkpoints == "all" else min(config.keep_checkpoints, count)
@@ -259,7 +248,7 @@ def foresee(session: Session) -> int:
 
 
 def introduce_disk_use(session: Session) -> None:
-    """Say at the start what a checkpoint and the run take, and if there is not enough room."""
+    """Add the sizes of a checkpoint and of the run to the introduction, and a note if the disk is too small."""
     total, free = foresee(session), shutil.disk_usage(session.run.path).free
     # Files that are being uploaded come and go, and are links.
     kept = (path for path in session.run.path.iterdir() if path.name != UPLOADS)
@@ -273,16 +262,13 @@ def introduce_disk_use(session: Session) -> None:
 
 
 def warn_of_full_disk(session: Session) -> None:
-    """Say beforehand if there is no room for the next checkpoint, once until there is room again."""
+    """Warn if the next checkpoint does not fit on the disk, once until there is room again."""
     # A checkpoint is written beside the one before it, and its policy file first.
     needed = session.checkpoint_bytes + _policy_bytes(session)
     free = shutil.disk_usage(session.run.path).free
     if free < needed and not session.is_disk_short:
-        warnings.warn(
-            f"{session.run.path}: {size_text(free)} are free, and the next checkpoint needs {size_text(needed)}: make "
-            "room, or the run ends there",
-            stacklevel=3,
-        )
+        room = f"{size_text(free)} are free, and the next checkpoint needs {size_text(needed)}"
+        warnings.warn(f"{session.run.path}: {room}: make room, or the run ends there", stacklevel=3)
     session.is_disk_short = free < needed
 
 

@@ -1,4 +1,4 @@
-"""The data of a run: read, checked against the environment it is said to come from, and described."""
+"""The data of a run: loaded, checked against its environment, and described."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ DEFAULT_VALIDATION = 0.1
 
 
 @dataclass(frozen=True)
-class Data:
-    """A dataset ready for training, and what is known about it."""
+class RunData:
+    """A dataset ready for training, with facts about it."""
 
     dataset: TransitionDataset
     spaces: SpaceSpec
     fingerprint: str
     origin: str = "as the data has them"
-    """Who says what the actions are, for the start of a run."""
+    """The source of the action space, for the introduction of a run."""
     audit: Mapping[str, Any] = field(default_factory=dict)
-    """What the cheap part of the audit found."""
+    """Findings of the cheap part of the audit."""
     step_times: StepTimes | None = None
-    """How long its steps take, where it has timestamps."""
+    """Durations of its steps, if it has timestamps."""
     logged: TransitionDataset | None = None
     """The dataset with rewards as they were logged, where that was asked for."""
 
@@ -88,8 +88,8 @@ def load_data(
     given: TransitionDataset | None = None,
     *,
     keep_rewards: bool = False,
-) -> Data:
-    """The dataset with actions as networks see them, checked against the environment it is said to come from.
+) -> RunData:
+    """The dataset with actions as networks see them, checked against the environment that it comes from.
 
     With `keep_rewards`, the result has the rewards as they were logged beside those that training sees.
     """
@@ -98,7 +98,9 @@ def load_data(
     env = None if env_id is None else partial(make_native_env, env_id, config.env_kwargs, raw_rewards=True)
     _check_reward_wrappers(config, data_options)
     audit = TrainingAudit(None if spaces is None else spaces.action)
-    known, origin = (spaces.action, str(env_id)) if spaces is not None else _stated_choices(data_options)
+    count = data_options.num_actions
+    stated = None if count is None else DiscreteActions(count)
+    known, origin = (stated, f"num_actions: {count}") if spaces is None else (spaces.action, str(env_id))
     first = known.start if isinstance(known, DiscreteActions) else 0
 
     def inspect(part: TransitionDataset) -> None:
@@ -136,10 +138,10 @@ def load_data(
     encoded = dataset.map_actions(spaces.action.encode)
     if "valid_actions" in dataset.fields:
         encoded, spaces = fit_masks(encoded, spaces)
-        says += "; valid_actions say which are possible"
+        says += "; valid_actions mask the invalid ones"
     logged = _as_logged(encoded) if keep_rewards else None
     encoded = _without(encoded, LOGGED_REWARDS)
-    return Data(encoded, spaces, _fingerprint(encoded), says, summary, times, logged)
+    return RunData(encoded, spaces, _fingerprint(encoded), says, summary, times, logged)
 
 
 def _fingerprint(dataset: TransitionDataset, *, older: bool = False) -> str:
@@ -165,7 +167,7 @@ def _as_logged(dataset: TransitionDataset) -> TransitionDataset:
 
 
 def _check_columns(dataset: TransitionDataset, options: RunOptions, env_id: str | None) -> None:
-    """Refuse a table that lacks what the algorithm, or the environment, needs to know of it."""
+    """Refuse a table that lacks rewards or the order of its actions where they are needed."""
     algorithm, columns = options.algorithm, dataset.columns
     reads = algorithm.make_reads(options.hyper)
     if not dataset.has_rewards and (reads.bootstraps or reads.reads_returns or algorithm.annotates):
@@ -173,11 +175,11 @@ def _check_columns(dataset: TransitionDataset, options: RunOptions, env_id: str 
     stated = [part.dataset_columns for part in (options.data, *options.data.dataset_mix)]
     if env_id is not None and columns is not None and columns.choices and not any(c and c.choices for c in stated):
         hint = f"list them in dataset_columns.choices in the order of the numbers that {env_id} gives them"
-        raise DatasetError(f"the choices of the table are text: {hint}")
+        raise DatasetError(f"the actions of the table are text: {hint}")
 
 
-def with_columns(config: TrainConfig, data: Data | None) -> TrainConfig:
-    """The config with names, categories and choices in place of what `dataset_columns` left to the table."""
+def with_columns(config: TrainConfig, data: RunData | None) -> TrainConfig:
+    """The config with the names, categories and actions that `dataset_columns` left to the table."""
     if data is None or data.dataset.columns is None:
         return config
     kwargs = {**config.algo_kwargs, "dataset_columns": asdict(data.dataset.columns)}
@@ -193,7 +195,7 @@ def with_columns(config: TrainConfig, data: Data | None) -> TrainConfig:
 
 
 def _returns(options: RunOptions) -> dict[str, Any] | None:
-    """How the returns-to-go are computed that the algorithm asks for, if it does."""
+    """Options of the returns-to-go; None if the algorithm reads none."""
     hyper: Any = options.hyper
     if not options.algorithm.make_reads(hyper).reads_returns:
         return None
@@ -203,16 +205,8 @@ def _returns(options: RunOptions) -> dict[str, Any] | None:
 def _check_reward_wrappers(config: TrainConfig, options: DataOptions) -> None:
     kinds = {part.kind() for part in options.dataset_mix} or {options.kind()}
     if reward_transform(config.env_kwargs) is not None and kinds != {"random"}:
-        raise ConfigError(
-            "env_kwargs.wrappers.reward does not change rewards in a file; use reward_preset, reward_scale, "
-            "reward_shift, reward_clip_min and reward_clip_max in algo_kwargs"
-        )
-
-
-def _stated_choices(options: DataOptions) -> tuple[DiscreteActions | None, str]:
-    """The choices that the options state, if they do, and how these are called."""
-    count = options.num_actions
-    return None if count is None else DiscreteActions(count), f"num_actions: {count}"
+        advice = "use reward_preset, reward_scale, reward_shift, reward_clip_min and reward_clip_max in algo_kwargs"
+        raise ConfigError(f"env_kwargs.wrappers.reward does not change rewards in a file; {advice}")
 
 
 def _refuse_stated_spaces(options: DataOptions) -> None:
@@ -235,21 +229,16 @@ Split = Literal["auto", "held-out", "all"]
 
 
 ENOUGH_HELD_OUT = 10
-"""Held-out episodes from which `auto` judges by them alone."""
+"""Held-out episodes from which `auto` evaluates on them alone."""
 
 
 def log_of_run(dataset: TransitionDataset, spaces: SpaceSpec, split: Split = "auto") -> tuple[EvaluationLog, bool]:
-    """The episodes of a run's dataset to judge policies by, and whether these are held-out ones."""
+    """The episodes of a run's dataset to evaluate policies on, and whether they are held out."""
     held_out = dataset.validation
-    is_held_out = _chooses_held_out(held_out, split)
-    parts = [*([] if is_held_out else [replace(dataset, validation=None)]), *([] if held_out is None else [held_out])]
-    return EvaluationLog(parts[0] if len(parts) == 1 else concatenate_datasets(parts), spaces), is_held_out
-
-
-def _chooses_held_out(held_out: TransitionDataset | None, split: Split) -> bool:
-    """Whether only held-out episodes are judged by: if that is asked for, or if there are enough of them."""
-    if split == "all" or (split == "auto" and held_out is None):
-        return False
+    if held_out is None and split == "held-out":
+        raise ConfigError("no episodes were held out: train with validation_fraction, or use all of them")
     if held_out is None:
-        raise ConfigError("no episodes were held out: train with validation_fraction, or judge by all of them")
-    return split == "held-out" or len(held_out.episode_bounds()) >= ENOUGH_HELD_OUT
+        return EvaluationLog(dataset, spaces), False
+    if split == "held-out" or (split == "auto" and len(held_out.episode_bounds()) >= ENOUGH_HELD_OUT):
+        return EvaluationLog(held_out, spaces), True
+    return EvaluationLog(concatenate_datasets([replace(dataset, validation=None), held_out]), spaces), False

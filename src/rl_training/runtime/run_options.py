@@ -1,8 +1,9 @@
-"""From a config to the option groups that own its values."""
+"""Options of a run: a config bound to the option groups that own its values."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -40,10 +41,6 @@ class RunOptions:
         """Where transitions come from: as the config says, or as the algorithm is made."""
         return self.loop.mode or self.algorithm.mode
 
-    def with_mode(self) -> RunOptions:
-        """The options with the mode written out."""
-        return replace(self, loop=replace(self.loop, mode=self.mode))
-
     def resolve(self, config: TrainConfig) -> TrainConfig:
         """The config with every option written out, and with paths that do not depend on the working directory."""
         kwargs: dict[str, Any] = {}
@@ -69,7 +66,7 @@ def find_algorithm(name: str) -> type[Algorithm]:
 
 
 def check_action_kind(algorithm: type[Algorithm], spaces: SpaceSpec, subject: str) -> None:
-    """Refuse a task whose actions are of a kind that the algorithm is not made for, and say which ones are."""
+    """Refuse a task with a kind of actions that the algorithm does not support, and name algorithms that do."""
     if spaces.action.kind not in algorithm.action_kinds:
         *others, last = sorted(name for name, cls in ALGORITHMS.items() if spaces.action.kind in cls.action_kinds)
         names = f"{', '.join(others)} or {last}" if others else last
@@ -78,7 +75,7 @@ def check_action_kind(algorithm: type[Algorithm], spaces: SpaceSpec, subject: st
 
 
 def option_groups(algorithm: type[Algorithm]) -> tuple[type[Any], ...]:
-    """The groups over which an algorithm's `algo_kwargs` are shared out; no two have a field of the same name."""
+    """The groups that share an algorithm's `algo_kwargs`; no two have a field of the same name."""
     return algorithm.hyper_class, DataOptions, LoopOptions, OnlineOptions, ControlOptions, GuardOptions
 
 
@@ -87,25 +84,30 @@ def bind_options(config: TrainConfig) -> RunOptions:
     algorithm = find_algorithm(config.algo)
     values = {**_defaults(algorithm, config.algo_kwargs), **config.algo_kwargs}
     problems: list[str] = []
-    bound: tuple[Any, ...] = ()
-    try:
+    with _collected(problems):
         outer = {field.name: f"{field.name!r} beside algo_kwargs" for field in fields(TrainConfig)}
         bound = bind(values, *option_groups(algorithm), where="algo_kwargs", hints=outer)
-    except ConfigError as error:
-        problems += error.problems
-    try:
+    with _collected(problems):
         reward_transform(config.env_kwargs)
-    except ConfigError as error:
-        problems += error.problems
     if problems:
         raise ConfigError(*problems)
-    options = RunOptions(algorithm, *bound).with_mode()
+    options = RunOptions(algorithm, *bound)
+    options = replace(options, loop=replace(options.loop, mode=options.mode))
     _refuse_foreign(config, options)
     return options
 
 
+@contextmanager
+def _collected(problems: list[str], prefix: str = "") -> Iterator[None]:
+    """Add new problems of an error to a list instead of raising it."""
+    try:
+        yield
+    except ConfigError as error:
+        problems += [text for text in (f"{prefix}{each}" for each in error.problems) if text not in problems]
+
+
 def merge(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Values with overrides written into them, mapping by mapping."""
+    """Merge overrides into values, mapping by mapping."""
     merged = {
         key: merge(values[key], value)
         for key, value in overrides.items()
@@ -115,7 +117,7 @@ def merge(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any
 
 
 def option_modes(*groups: type[Any]) -> dict[str, Sequence[str]]:
-    """The modes in which each option means something: as its field says, else its group.
+    """The modes in which each option has an effect: those of its field, else of its group.
 
     Hyper-parameters that begin with `online_` are for the updates of a run that acts.
     """
@@ -142,7 +144,7 @@ def mode_defaults(algorithm: type[Algorithm], mode: Mode) -> dict[str, Any]:
 
 
 def _defaults(algorithm: type[Algorithm], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The algorithm's own defaults, without those that mean nothing beside what is given."""
+    """The algorithm's own defaults, without those that do not go with the given options."""
     mode = given["mode"] if given.get("mode") in MODES else algorithm.mode
     meaningless = {name for name, modes in option_modes(DataOptions).items() if mode not in modes}
     if any(given.get(name) is not None for name in ("train_frequency", "gradient_updates_per_step")):
@@ -152,16 +154,17 @@ def _defaults(algorithm: type[Algorithm], given: Mapping[str, Any]) -> dict[str,
 
 
 def _other_mode(name: str, algorithm: type[Algorithm], mode: Mode) -> str:
-    """What to do where data is given to an algorithm that acts unless it is told otherwise."""
+    """Advice for data that is given to an algorithm whose default mode is online."""
     learns_offline = mode == "online" and not isinstance(algorithm.reads, Rollout)
     return "; to learn from it, set algo_kwargs.mode=offline" if name == "dataset_path" and learns_offline else ""
 
 
 def _refuse_foreign(config: TrainConfig, options: RunOptions) -> None:
-    """Refuse options that mean nothing in the run's mode; one that has the value it would have anyway is no request."""
+    """Refuse options that have no effect in the run's mode, unless they have their default values."""
     algorithm, mode = options.algorithm, options.mode
     foreign = {name for name, modes in option_modes(*option_groups(algorithm)).items() if mode not in modes}
-    usual = {name: value for group in option_groups(algorithm) for name, value in field_defaults(group).items()}
+    known = [field for group in option_groups(algorithm) for field in fields(group)]
+    usual = {field.name: getattr(field.default, "default", field.default) for field in known}
     usual |= _defaults(algorithm, config.algo_kwargs)
     problems = [
         f"algo_kwargs: {name} does not go with mode: {mode}{_other_mode(name, algorithm, mode)}"
@@ -176,24 +179,20 @@ def _refuse_foreign(config: TrainConfig, options: RunOptions) -> None:
     if hindsight and not (reads.bootstraps or algorithm.annotates):
         problems.append(f"algo_kwargs: replay: hindsight does not go with {config.algo}, which reads no rewards")
     elif hindsight and (reads.reads_returns or algorithm.annotates):
-        problems.append(
-            f"algo_kwargs: replay: hindsight does not go with {config.algo}, whose returns have the old goals"
-        )
+        problems.append(f"algo_kwargs: replay: hindsight does not go with {config.algo}, whose returns have old goals")
     problems += _refuse_for_model(algorithm, options.hyper)
     if isinstance(reads, Rollout):
         problems += _refuse_for_rollouts(config, options, usual)
     elif options.loop.n_step > 1 and not reads.bootstraps:
         problems.append(f"algo_kwargs: n_step has no effect on {config.algo}, which looks at no value of the next step")
-    try:
+    with _collected(problems, prefix="algo_kwargs: "):
         options.controls.schedules(ramp=mode == "offline")
-    except ConfigError as error:
-        problems += [f"algo_kwargs: {problem}" for problem in error.problems]
     if problems:
         raise ConfigError(*problems)
 
 
 def _refuse_for_model(algorithm: type[Algorithm], hyper: Hyper) -> list[str]:
-    """Options of networks that the algorithm's model does not take; one that builds its model itself may use them."""
+    """Problems: network options that the model does not take; an own `build_model` may use them."""
     if algorithm.build_model.__func__ is not Algorithm.build_model.__func__:  # type: ignore[attr-defined]
         return []
     taken = algorithm.model_class.accepts() | ({"encoder_kwargs"} if hyper.encoder is not None else set())
@@ -203,7 +202,7 @@ def _refuse_for_model(algorithm: type[Algorithm], hyper: Hyper) -> list[str]:
 
 
 def _refuse_for_rollouts(config: TrainConfig, options: RunOptions, usual: Mapping[str, Any]) -> list[str]:
-    """Options that mean nothing to an algorithm that learns from each rollout and then forgets it."""
+    """Problems: options without effect on an algorithm that learns from each rollout only once."""
     algo, kwargs, mode = config.algo, config.algo_kwargs, options.mode
     if mode != "online":
         return [f"algo_kwargs: mode: {mode} does not go with {algo}, which learns from its own rollouts only"]
@@ -213,11 +212,6 @@ def _refuse_for_rollouts(config: TrainConfig, options: RunOptions, usual: Mappin
     return [f"algo_kwargs: {name} {words}" for name in given]
 
 
-def field_defaults(group: type[Any]) -> dict[str, Any]:
-    """The defaults of a group's options."""
-    return {field.name: getattr(field.default, "default", field.default) for field in fields(group)}
-
-
 def _inner_hints(algo: Any) -> dict[str, str]:
     """Hints for options of `algo_kwargs` that were written one level too high."""
     groups = option_groups(ALGORITHMS[algo]) if isinstance(algo, str) and algo in ALGORITHMS else ()
@@ -225,7 +219,7 @@ def _inner_hints(algo: Any) -> dict[str, str]:
 
 
 def bind_hyper(config: TrainConfig) -> Hyper:
-    """The hyper-parameters alone, which is all that a trained policy needs; other options are not looked at."""
+    """The hyper-parameters alone, which are all that a trained policy needs."""
     group = find_algorithm(config.algo).hyper_class
     hyper: Hyper = bind(_known(config.algo_kwargs, group), group, where="algo_kwargs")[0]
     return hyper
@@ -261,7 +255,7 @@ def plain_config(source: ConfigSource, *, overrides: Sequence[str] = ()) -> dict
 def read_options(source: ConfigSource | BoundConfig, *, overrides: Sequence[str] = ()) -> BoundConfig:
     """A config and its options from a record, a mapping, a path or a packaged name; all problems of both together.
 
-    What this function returned before is returned as it is, so that whoever passes it on does not check it again.
+    It accepts its own result, so that callers need not know whether options are bound.
     """
     if isinstance(source, tuple):
         return source
@@ -270,16 +264,12 @@ def read_options(source: ConfigSource | BoundConfig, *, overrides: Sequence[str]
     values = plain_config(source, overrides=overrides)
     problems: list[str] = []
     config, options = None, None
-    try:
+    with _collected(problems):
         config = bind(values, TrainConfig, hints=_inner_hints(values.get("algo")))[0]
-    except ConfigError as error:
-        problems += error.problems
-    try:
+    with _collected(problems):
         # Where the outer record is wrong, the options inside it are still worth checking.
         inner = {key: values[key] for key in ("algo", "env_id", "algo_kwargs", "env_kwargs") if key in values}
         options = bind_options(config or TrainConfig(**inner))
-    except ConfigError as error:
-        problems += [problem for problem in error.problems if problem not in problems]
     if config is None or options is None:
         raise ConfigError(*problems, where="config" if isinstance(source, Mapping) else str(source))
     return config, options

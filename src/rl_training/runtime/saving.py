@@ -1,13 +1,13 @@
-"""Saving a run, resuming it from the right file, and going back to a good checkpoint."""
+"""Checkpoints of a run: saving, choosing the one to resume from, rollbacks."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,8 +15,8 @@ from rl_training.acting import unused_in_acting
 from rl_training.config import TrainConfig, load_config, read_config
 from rl_training.core.errors import CheckpointError, ConfigError, DamagedError, TrainingError
 from rl_training.core.files import writing
-from rl_training.diagnostics import OUTSIDE, Alarm
-from rl_training.models import Model
+from rl_training.diagnostics import OUTSIDE, GuardAlarm
+from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.progress import warn_of_full_disk
 from rl_training.runtime.trainer import Session
 from rl_training.storage import (
@@ -35,14 +35,9 @@ from rl_training.storage import (
     saved_spans,
 )
 
-if TYPE_CHECKING:
-    from rl_training.diagnostics import Alarm
-    from rl_training.runtime.callbacks import Callback
-    from rl_training.runtime.trainer import Session
-
 
 def save_latest(session: Session, *, good: bool = False) -> None:
-    """Write the state of the run as the latest checkpoint, and under its number; its policy gets a file of its own."""
+    """Write the state of the run as the latest checkpoint, also under its number, and its policy as a file."""
     write_latest(session, good=good)
     number_latest(session)
     warn_of_full_disk(session)
@@ -50,7 +45,7 @@ def save_latest(session: Session, *, good: bool = False) -> None:
 
 
 def upload(session: Session) -> None:
-    """Upload the latest checkpoint of a run, if that is asked for; the run does not wait for it."""
+    """Upload the latest checkpoint of a run in the background, if `upload_url` is set."""
     if session.uploader is not None:
         session.uploader.offer(session.state.global_step, good=session.guards.good)
 
@@ -66,7 +61,7 @@ def write_latest(session: Session, *, good: bool = False) -> None:
         raise diverged(session, broken)
     session.run.check_place()
     guards = session.guards
-    if guards.goes_back and (good or guards.good is None):
+    if guards.rolls_back and (good or guards.good is None):
         guards.good = _number(session)
     path = policy_path(session.run.path, session.state.global_step)
     with writing(path.parent):
@@ -109,8 +104,8 @@ def save(session: Session, name: str) -> Path:
     return path
 
 
-def diverged(session: Session, alarm: Alarm, *more: str) -> TrainingError:
-    """The error with which a run ends in which something has gone wrong."""
+def diverged(session: Session, alarm: GuardAlarm, *more: str) -> TrainingError:
+    """The error that ends a run after an alarm."""
     last = f"the last checkpoint is {session.run.checkpoints / LATEST}"
     return TrainingError("; ".join([f"timestep {session.state.global_step}: {alarm}", *more, last]))
 
@@ -126,6 +121,7 @@ def session_tree(session: Session) -> dict[str, Any]:
 
     Rows of the replay buffer are not part of it. It names the files they are in, as of the last `store.save()`.
     """
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     return {
         "run": session.run.identity,
         "config": session.config.to_plain(),
@@ -147,10 +143,7 @@ def session_tree(session: Session) -> dict[str, Any]:
             "branches": session.branches,
             "guards": session.guards.state_dict(),
         },
-        "random": {
-            "torch": torch.get_rng_state(),
-            "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-        },
+        "random": {"torch": torch.get_rng_state(), "cuda": cuda},
         "machine": {
             "torch": str(torch.__version__),
             "threads": torch.get_num_threads(),
@@ -186,7 +179,7 @@ def load_session(session: Session, tree: Mapping[str, Any]) -> None:
     session.branches = list(trainer.get("branches", ()))
     session.algorithm.set_online_share(session.online_share(session.state.online_updates))
     if session.collector is not None and not session.collector.load_state_dict(tree["collector"]):
-        note = f"the state of {session.config.env_id} cannot be saved: the run goes on with new episodes"
+        note = f"the state of {session.config.env_id} cannot be saved: the run continues with new episodes"
         session.state.notes = (*session.state.notes, note)
     session.mark_time()
     torch.set_rng_state(tree["random"]["torch"])
@@ -195,9 +188,10 @@ def load_session(session: Session, tree: Mapping[str, Any]) -> None:
 
 
 def policy_tree(session: Session) -> dict[str, Any]:
-    """What a policy file holds: the networks that act, statistics of observations, and where it comes from."""
-    state = session.algorithm.state_dict()
-    names = _acting(session.algorithm.model, (name for name in state if name.startswith("model.")))
+    """The contents of a policy file: the networks that act, statistics of observations, and its origin."""
+    state, step = session.algorithm.state_dict(), {"global_step": session.state.global_step}
+    unused = unused_in_acting(session.algorithm.model)
+    names = [name for name in state if name.startswith("model.") and name.split(".")[1] not in unused]
     return {
         POLICY_ONLY: True,
         "run": session.run.identity,
@@ -206,27 +200,18 @@ def policy_tree(session: Session) -> dict[str, Any]:
         # Cloned, since a tensor that is part of a larger one is written with all of it.
         "algorithm": {name: state[name].clone() for name in [*names, "obs_mean", "obs_std"]},
         "replay": [] if session.store is None else [list(span) for span in session.store.spans],
-        "trainer": {
-            "state": {"global_step": session.state.global_step},
-            "rewards": session.rewards,
-            "fingerprint": session.fingerprint,
-        },
+        "trainer": {"state": step, "rewards": session.rewards, "fingerprint": session.fingerprint},
     }
-
-
-def _acting(model: Model, names: Iterable[str]) -> list[str]:
-    left_out = unused_in_acting(model)
-    return [name for name in names if name.split(".")[1] not in left_out]
 
 
 BEST = "best.pt"
 
 DEFINING = ("algo", "seed", "env_id")
-"""Options by which a checkpoint is told from those of other runs, where it carries no identity."""
+"""Options that tell the checkpoints of runs apart, if they have no identity."""
 
 
 class Saved(NamedTuple):
-    """The state of a run on disk, and the file it is in."""
+    """The stored state of a run, and its file."""
 
     path: Path
     tree: dict[str, Any]
@@ -257,18 +242,18 @@ def newest_state(run: RunDirectory) -> Saved | None:
             continue
         if problems:
             step = saved.tree["trainer"]["state"]["global_step"]
-            warnings.warn(f"{'; '.join(problems)}: going on from {path}, timestep {step}", stacklevel=3)
+            warnings.warn(f"{'; '.join(problems)}: resuming from {path}, timestep {step}", stacklevel=3)
         return saved
     if files:
         raise DamagedError(f"no checkpoint in {run.checkpoints} is whole: {'; '.join(problems)}")
     return None
 
 
-def settle(session: Session, saved: Saved | None, *, is_named: bool, is_changed: bool) -> None:
-    """Make the directory agree with the state that a run goes on from.
+def reconcile_directory(session: Session, saved: Saved | None, *, is_named: bool, is_changed: bool) -> None:
+    """Reconcile the directory with the state that a run resumes from.
 
     The checkpoint may have been named, and options may have changed. The latest checkpoint comes first, at one stroke.
-    Everything else follows from it: if a kill prevents that, the next `resume` does it.
+    Everything else follows from it; if a kill prevents that, the next `resume` does it.
     """
     run, state = session.run, session.state
     if is_changed:
@@ -279,13 +264,13 @@ def settle(session: Session, saved: Saved | None, *, is_named: bool, is_changed:
     best, is_stale = run.checkpoints / BEST, _is_best_stale(session, is_named=is_named)
     restored = None if state.best_step is None else numbered.get(state.best_step)
     if is_stale and is_changed and restored is None:
-        # The next evaluation is the best: what was better than it is gone.
+        # The next evaluation is the best: the checkpoint of a better one is gone.
         state.best_score, state.best_step, session.best_metrics = None, None, {}
     if saved is None:
         run.set_metrics_aside()
     is_moved = saved is not None and saved.tree["config"].get("upload_url") != session.config.upload_url
     if _lacks_good(session) or is_changed or is_moved or saved is None or saved.path.name != LATEST:
-        # It says how the run ended, which it has not any more.
+        # The run that it describes as ended is continued.
         (run.path / "result.json").unlink(missing_ok=True)
         write_latest(session)
     session.checkpoint_bytes = (run.checkpoints / LATEST).stat().st_size
@@ -306,14 +291,14 @@ def settle(session: Session, saved: Saved | None, *, is_named: bool, is_changed:
 
 
 def _lacks_good(session: Session) -> bool:
-    """Whether guards have no checkpoint to go back to, so that the state that the run goes on from must be one.
+    """Whether there is no checkpoint for rollbacks, so that the state to resume from must become one.
 
     A kill may have come before the last good one got its number, or the file is gone.
     """
     guards, folder = session.guards, session.run.checkpoints
     if guards.good is not None and not (folder / guards.good).exists():
         guards.good = None
-    return guards.goes_back and guards.good is None
+    return guards.rolls_back and guards.good is None
 
 
 def _keep_rows(session: Session) -> None:
@@ -326,7 +311,7 @@ def _keep_rows(session: Session) -> None:
 
 
 def _is_best_stale(session: Session, *, is_named: bool) -> bool:
-    """Whether the best checkpoint is one that the run has left behind: of other options, or later than a named one."""
+    """Whether the best checkpoint is from a part that was abandoned: of other options, or later than a named one."""
     path, step = session.run.checkpoints / BEST, session.state.global_step
     if not path.exists():
         return False
@@ -343,7 +328,7 @@ def _is_best_stale(session: Session, *, is_named: bool) -> bool:
 
 
 def saved_config(run_dir: Path) -> TrainConfig:
-    """The configuration that a run goes on with: that of its latest checkpoint, which `config.yaml` follows."""
+    """The configuration to resume with: that of the latest checkpoint, which `config.yaml` follows."""
     try:
         return TrainConfig(**open_checkpoint(run_dir / "checkpoints" / LATEST)["config"])
     except DamagedError:
@@ -369,34 +354,32 @@ def _refuse_other_options(path: Path, tree: Mapping[str, Any], config: Path) -> 
     others = [name for name in DEFINING if name in stored and stored[name] != tree["config"].get(name)]
     if others:
         theirs, ours = (", ".join(f"{name} {each[name]}" for name in others) for each in (tree["config"], stored))
-        raise CheckpointError(
-            f"{path} belongs to another run ({theirs}; this one has {ours}): put back the file of this run, or move "
-            "this one away"
-        )
+        advice = "put back the file of this run, or move this one away"
+        raise CheckpointError(f"{path} belongs to another run ({theirs}; this one has {ours}): {advice}")
 
 
-def rolled_back(session: Session, broken: Alarm | None, line: Mapping[str, float] | None = None) -> bool:
-    """Look at a run after some updates and do what `on_divergence` says; whether it is at an earlier checkpoint now.
+def rolled_back(session: Session, broken: GuardAlarm | None, line: Mapping[str, float] | None = None) -> bool:
+    """Check a run after some updates and do what `on_divergence` says; true if it is at an earlier checkpoint now.
 
     `line` are the averages of a log line, if there is one. Guards that only warn do so at log lines.
     """
     guards, updates = session.guards, session.state.update_count
     if broken is not None:
-        return answer(session, broken)
+        return respond(session, broken)
     warns = guards.options.on_divergence == "warn"
     if guards.looked == updates or (warns and line is None):
         return False
     alarms = guards.look(line or {}, updates)
     if warns:
         _warn(session, alarms)
-    return answer(session, *alarms) if alarms and not warns else False
+    return respond(session, *alarms) if alarms and not warns else False
 
 
-def answer(session: Session, alarm: Alarm, *others: Alarm) -> bool:
-    """Take a run back to its last good checkpoint, or end it if it may not go back, or not any more."""
+def respond(session: Session, alarm: GuardAlarm, *others: GuardAlarm) -> bool:
+    """Roll a run back to its last good checkpoint, or end it if that is not allowed."""
     times = len(session.guards.rollbacks)
     more = [f"further guards that fired: {', '.join(each.guard for each in others)}"] if others else []
-    if not session.guards.goes_back or alarm.guard == OUTSIDE:
+    if not session.guards.rolls_back or alarm.guard == OUTSIDE:
         raise diverged(session, alarm, *more)
     if times == MOST_ROLLBACKS:
         raise diverged(session, alarm, *more, f"the run went back {times} times, each time with half the learning rate")
@@ -404,52 +387,48 @@ def answer(session: Session, alarm: Alarm, *others: Alarm) -> bool:
         saved = read_state(session.run, session.run.checkpoints / str(session.guards.good))
     except CheckpointError as error:
         raise diverged(session, alarm, *more, f"the run cannot go back: {error}") from None
-    _go_back(session, saved, alarm)
+    _roll_back(session, saved, alarm)
     return True
 
 
-def _warn(session: Session, alarms: Sequence[Alarm]) -> None:
-    """Say what guards have begun to find since the last log line, and note what is over."""
-    guards = session.guards
+def _warn(session: Session, alarms: Sequence[GuardAlarm]) -> None:
+    """Warn of alarms that are new since the last log line, and record those that are over."""
+    guards, found = session.guards, [alarm.guard for alarm in alarms]
     for alarm in alarms:
         if alarm.guard not in guards.raised:
             warnings.warn(f"timestep {session.state.global_step}: {alarm}", stacklevel=2)
             session.run.write_metrics("guard", _row(session, alarm, "warn"))
-    found = [alarm.guard for alarm in alarms]
     for guard in guards.raised:
         if guard not in found:
-            session.run.write_metrics("guard", {**session.counters(), "guard": guard, "action": "over"})
+            session.write_row("guard", {"guard": guard, "action": "over"})
     guards.raised = found
 
 
-def _go_back(session: Session, saved: Saved, alarm: Alarm) -> None:
+def _roll_back(session: Session, saved: Saved, alarm: GuardAlarm) -> None:
     """Load a good checkpoint, halve the learning rate, and make this the run's latest state.
 
-    The run goes on from there as one does that is resumed with other options. If it is killed before the state is
+    The run continues from there as if it were resumed with other options. If it is killed before the state is
     saved, it comes to the same alarm again. If it is killed after that, the checkpoint has the row of metrics.
     """
     guards, state = session.guards, session.state
     noticed_at, reason, branches, rollbacks = state.global_step, state.stop_reason, session.branches, guards.rollbacks
-    session.is_going_back = True
+    session.is_rolling_back = True
     load_session(session, saved.tree)
     session.branches = [step for step in branches if step <= state.global_step]
     guards.rollbacks = [*rollbacks, {}]
     row = {**_row(session, alarm, "rollback"), "noticed_at": noticed_at, "rollbacks": len(guards.rollbacks)}
     guards.rollbacks = [*rollbacks, {"kind": "guard", **row}]
-    settle(session, saved, is_named=True, is_changed=True)
-    # The events of the part that was left are not made again.
-    session.is_going_back, session.before_events = False, None
+    reconcile_directory(session, saved, is_named=True, is_changed=True)
+    # The events after the good checkpoint are not repeated.
+    session.is_rolling_back, session.undo_events = False, None
     if state.interrupted:
         state.should_stop, state.stop_reason = True, reason or "interrupted"
-    warnings.warn(
-        f"timestep {noticed_at}: {alarm}; the run went back to timestep {state.global_step} and goes on with "
-        f"{guards.learning_rate_factor:g} of the learning rate",
-        stacklevel=2,
-    )
+    went = f"the run went back to timestep {state.global_step} and continues with {guards.learning_rate_factor:g}"
+    warnings.warn(f"timestep {noticed_at}: {alarm}; {went} of the learning rate", stacklevel=2)
 
 
-def _row(session: Session, alarm: Alarm, action: str) -> dict[str, Any]:
-    """What the metrics say about an alarm."""
+def _row(session: Session, alarm: GuardAlarm, action: str) -> dict[str, Any]:
+    """The row of metrics about an alarm."""
     value = alarm.value if math.isfinite(alarm.value) else None
     found = {"guard": alarm.guard, "action": action, "value": value, "limit": alarm.limit, "message": str(alarm)}
     return {**session.counters(), **found}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from rl_training.runtime.run_options import (
     plain_config,
     read_options,
 )
-from rl_training.runtime.saving import Saved, newest_state, read_state, save_latest, saved_config, settle
+from rl_training.runtime.saving import newest_state, read_state, reconcile_directory, save_latest, saved_config
 from rl_training.runtime.trainer import Session, TrainResult
 from rl_training.storage import (
     LATEST,
@@ -57,7 +57,7 @@ from rl_training.storage import (
 )
 
 EARLIER = {"keep_checkpoints": "all"}
-"""What options that runs of earlier versions do not have stood for: a run that is resumed loses no files by it."""
+"""Values of options that runs of earlier versions lack: resuming them deletes no files."""
 
 
 def train(
@@ -68,7 +68,7 @@ def train(
     callbacks: Sequence[Callback] = (),
     threads: int | None = None,
 ) -> TrainResult:
-    """Train from a config, or what `read_options` returned; nothing is written before everything has been checked.
+    """Train from a config, or the result of `read_options`; nothing is written before everything has been checked.
 
     `dataset` (a TransitionDataset, a mapping of arrays, or a list of episodes) takes the place of one that the config
     names, and `env` (a Gymnasium environment, or a function that makes one) that of its `env_id`.
@@ -124,7 +124,10 @@ def resume(
         check_sinks(config.sinks)
         check_upload(config, run)
         if saved is not None:
-            _check_networks(saved, options)
+            # Refuse networks that are not those of the options, before they are built.
+            with refusing_other_networks(str(saved.path)):
+                spaces, networks = saved_spaces(saved.tree), model_part(saved.tree["algorithm"])
+                check_networks(options.algorithm, spaces, options.hyper, networks)
         _set_up_machine_as(saved.tree["machine"] if saved else {}, threads, overrides)
         run.read_lines()
         run.identify(saved.tree.get("run", {}).get("id") if saved else None)
@@ -132,36 +135,27 @@ def resume(
         session = open_session(config, options, callbacks, dataset=given, run=run, tree=tree)
         if reschedule:
             session.horizon = session.plan.updates
-        settle(session, saved, is_named=path.is_file(), is_changed=bool(overrides.keys() - {"upload_url"}))
+        reconcile_directory(session, saved, is_named=path.is_file(), is_changed=bool(overrides.keys() - {"upload_url"}))
         return _run(session)
 
 
-def _check_networks(saved: Saved, options: RunOptions) -> None:
-    """Refuse a checkpoint whose networks are not those of the options, before anything is made of them."""
-    with refusing_other_networks(str(saved.path)):
-        spaces, state = saved_spaces(saved.tree), model_part(saved.tree["algorithm"])
-        check_networks(options.algorithm, spaces, options.hyper, state)
-
-
 def _set_up_machine_as(before: dict[str, Any], threads: int | None, overrides: Mapping[str, Any]) -> None:
-    """Set up the machine as it was, and say if it is not the same."""
+    """Set up the machine as at the start of the run, and warn of differences."""
     wanted, cores = before.get("threads"), available_cores()
     if threads is None and wanted is not None and wanted > cores:
         fewer = f"the run was made with {wanted} threads, and this process may use {cores} of the machine's cores"
-        warnings.warn(f"{fewer}: it goes on with {cores}, and results may differ in the last digits", stacklevel=3)
+        warnings.warn(f"{fewer}: it continues with {cores}, and results may differ in the last digits", stacklevel=3)
         wanted = cores
     set_threads(threads or wanted)
     if "compile" in overrides.get("algo_kwargs", {}):
         before["compiled"] = None
-    started = before.get("torch", torch.__version__)
-    if started != torch.__version__:
-        warnings.warn(
-            f"the run was made with torch {started}, this is {torch.__version__}: results may differ", stacklevel=3
-        )
+    now = str(torch.__version__)
+    if (started := before.get("torch", now)) != now:
+        warnings.warn(f"the run was made with torch {started}, this is {now}: results may differ", stacklevel=3)
 
 
 def _given(dataset: Any, options: RunOptions) -> TransitionDataset | None:
-    """Data that was passed as an object."""
+    """The dataset that was passed as an object."""
     if dataset is None:
         return None
     if options.mode == "online":
@@ -170,7 +164,7 @@ def _given(dataset: Any, options: RunOptions) -> TransitionDataset | None:
 
 
 def _require_env(env_id: str, run_dir: Path) -> None:
-    """Say which environment a run was given as an object, where it is not known any more."""
+    """Refuse a run whose environment was passed as an object and is not known in this process."""
     if is_known(env_id):
         return
     about = read_json(run_dir / "metadata.json").get("env", {})
@@ -193,26 +187,12 @@ def _run_dir(path: Path) -> Path:
     """The directory of the run that a directory or a checkpoint belongs to."""
     run_dir = path if path.is_dir() else run_of(path.resolve())
     if not (run_dir / "config.yaml").is_file():
-        raise CheckpointError(
-            f"{str(path)!r} does not belong to a run directory: there is no {run_dir / 'config.yaml'}"
-        )
+        raise CheckpointError(f"{str(path)!r} is not part of a run directory: there is no {run_dir / 'config.yaml'}")
     return run_dir
 
 
 def _run(session: Session) -> TrainResult:
-    keep_buffers()
-    try:
-        with _stop_on_signals(session):
-            session.run.open_sinks(session.config)
-            return train_session(session)
-    except StorageError as error:
-        if not (session.run.checkpoints / LATEST).is_file():
-            raise
-        raise StorageError(f"{error}; then go on with: {resume_command(str(session.run.path))}") from None
-
-
-def _stop_on_signals(session: Session) -> AbstractContextManager[None]:
-    """Let Ctrl-C, SIGTERM and SIGHUP end the run after the current update, with a checkpoint.
+    """Train. Ctrl-C, SIGTERM and SIGHUP end the run after the current update, with a checkpoint.
 
     A Ctrl-C after that ends it at once. Another SIGTERM does not: supervisors send it to the workers of a sweep, whose
     leader passes it on to them.
@@ -223,26 +203,36 @@ def _stop_on_signals(session: Session) -> AbstractContextManager[None]:
         if signal.getsignal(signal.SIGINT) is stop:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    return answered(ENDING, stop)
+    keep_buffers()
+    try:
+        with answered(ENDING, stop):
+            session.run.open_sinks(session.config)
+            return train_session(session)
+    except StorageError as error:
+        if not (session.run.checkpoints / LATEST).is_file():
+            raise
+        raise StorageError(f"{error}; then resume with: {resume_command(str(session.run.path))}") from None
 
 
 def train_or_resume(
     config: ConfigSource | BoundConfig, *, callbacks: Sequence[Callback] = (), threads: int | None = None
 ) -> TrainResult:
-    """Go on with the run of the config's `run_name` if there is one in its `output_dir`, else start it.
+    """Resume the run of the config's `run_name` if there is one in its `output_dir`, else start it.
 
     A run that is not there, but has been uploaded to the config's `upload_url`, is fetched first. The run must have
     been started with the same options. Its length may be another.
     """
     config, options = read_options(config)
     if config.run_name is None:
-        raise ConfigError("run_name is required: the run to go on with is found by its name")
+        raise ConfigError("run_name is required: the run to resume is found by its name")
     run_dir = Path(config.output_dir, config.run_name)
     fetched = fetch_if_missing(config)
     if not is_run(run_dir):
         return train((config, options), callbacks=callbacks, threads=threads)
     stored = saved_config(run_dir)
-    _refuse_other_options(run_dir, stored, options.resolve(config))
+    if others := _other_options(stored, options.resolve(config)):
+        shown = "; ".join(others[:5])
+        raise ConfigError(f"the run {str(run_dir)!r} has other options ({shown}): choose another run_name")
     if fetched is not None:
         # It has the options of this command, and so names no other code.
         remember_run(fetched, config.to_plain())
@@ -254,7 +244,7 @@ def train_or_resume(
 def train_missing(
     config: ConfigSource | BoundConfig, *, callbacks: Sequence[Callback] = (), threads: int | None = None
 ) -> TrainResult:
-    """As `train_or_resume`; without a name, go on with the run in `output_dir` that has the same options."""
+    """As `train_or_resume`; without a name, resume the run in `output_dir` that has the same options."""
     config, options = read_options(config)
     if config.run_name is not None:
         return train_or_resume((config, options), callbacks=callbacks, threads=threads)
@@ -270,10 +260,7 @@ def find_same(config: TrainConfig, options: RunOptions) -> Path | None:
     Of several, one that has ended is taken, or else the newest.
     """
     given, parent = options.resolve(config), Path(config.output_dir)
-    if config.run_name is not None:
-        found = [parent / config.run_name]
-    else:
-        found = sorted(parent.glob(f"{config.algo}*")) if parent.is_dir() else []
+    found = sorted(parent.glob(f"{config.algo}*")) if config.run_name is None else [parent / config.run_name]
     same = [path for path in found if is_run(path) and _is_same(path, given)]
     return next((path for path in reversed(same) if is_finished(path)), same[-1] if same else None)
 
@@ -298,29 +285,22 @@ def _other_options(stored: TrainConfig, given: TrainConfig) -> list[str]:
 
 
 def _agree(name: str, before: Any, now: Any) -> bool:
-    """Whether two values of an option are the same; what columns of a table left open was found in the data."""
+    """Whether two values of an option agree; columns of a table that were left open are found in the data."""
     if name != "dataset_columns" or (now and not before):
         return bool(before == now)
     return not now or all(_columns_agree(before.get(key), value) for key, value in now.items() if value)
 
 
 def _columns_agree(names: Any, patterns: Any) -> bool:
-    """Whether the names of columns, or a name, are those that patterns stand for."""
+    """Whether column names, or one name, match patterns."""
     if isinstance(patterns, str) or isinstance(names, str):
         return bool(names == patterns)
     matches = [[fnmatchcase(name, pattern) for pattern in patterns] for name in names or ()]
     return bool(matches) and all(map(any, matches)) and all(map(any, zip(*matches, strict=True)))
 
 
-def _refuse_other_options(run_dir: Path, stored: TrainConfig, given: TrainConfig) -> None:
-    """Refuse to go on with a run that has other options than the command; say which."""
-    if others := _other_options(stored, given):
-        shown = "; ".join(others[:5])
-        raise ConfigError(f"the run {str(run_dir)!r} has other options ({shown}): choose another run_name")
-
-
 def defining_options(config: TrainConfig) -> dict[str, Any]:
-    """The options that decide what a run learns, by name, but for its length."""
+    """The options that determine the result of training, by name, except the length."""
     values = config.to_plain()
     kwargs = values.pop("algo_kwargs")
     loose = {*options_with("incidental", TrainConfig), "total_timesteps"} - {"seed"}

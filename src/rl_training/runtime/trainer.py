@@ -1,4 +1,4 @@
-"""One run: its parts, where it is, and the two kinds of blocks that the loop consists of, acting and learning."""
+"""The session of a run: its parts, its state, and the two blocks of the loop, acting and learning."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
@@ -17,7 +17,7 @@ from rl_training.config import TrainConfig
 from rl_training.core.errors import ConfigError
 from rl_training.core.spaces import SpaceSpec
 from rl_training.data import Source
-from rl_training.diagnostics import Alarm, Guards
+from rl_training.diagnostics import GuardAlarm, Guards
 from rl_training.ope import VALUE
 from rl_training.runtime.callbacks import Callback, overriding
 from rl_training.runtime.compiling import Compiling
@@ -27,12 +27,9 @@ from rl_training.runtime.run_options import RunOptions
 from rl_training.runtime.schedules import Plan, resolve_schedule_value
 from rl_training.storage import MetricWindow, ReplayStore, RunDirectory, Uploader
 
-if TYPE_CHECKING:
-    from rl_training.runtime.faults import BeforeEvents
-
 PARTS = ("algorithm", "policy", "config", "run_dir", "total", "last_step", "introduction", "notes")
 NOT_SAVED = (*PARTS, "compiled", "compiled_from", "interrupted", "signal", "own_metrics", "write")
-"""Fields of the state that a resumed run gets from its own options and parts."""
+"""Fields of the state that a resumed run takes from its own options and parts."""
 
 
 def _not_under_way(path: Path) -> None:
@@ -41,7 +38,7 @@ def _not_under_way(path: Path) -> None:
 
 @dataclass
 class TrainerState:
-    """Where a run is. Callbacks read it, report numbers with `log`, and end the run with `request_stop`."""
+    """The state of a run. Callbacks read it, report numbers with `log`, and end the run with `request_stop`."""
 
     algorithm: Algorithm
     policy: Policy
@@ -65,17 +62,17 @@ class TrainerState:
     event_step: int = 0
     """The timestep at which events were last looked for."""
     events_due: bool = False
-    """Whether the events at this timestep failed, and are made when the run goes on."""
+    """Whether the events at this timestep failed, and are repeated when the run is resumed."""
     should_stop: bool = False
     stop_reason: str | None = None
     interrupted: bool = False
-    """Stopped from outside: a resumed run goes on, where one that stopped itself has ended."""
+    """Stopped from outside: the run can be resumed, where one that stopped itself has ended."""
     signal: int | None = None
     """The signal that interrupted the run, if one did."""
     last_step: StepResult | None = None
-    """The last step of all environments: observations, native actions, rewards and what came of them; None offline."""
+    """The last step of all environments, with native actions; None offline."""
     introduction: tuple[str, ...] = ()
-    """What the run says at its start."""
+    """The lines printed at the start of the run."""
     notes: tuple[str, ...] = ()
     best_score: float | None = None
     best_step: int | None = None
@@ -90,7 +87,7 @@ class TrainerState:
     """Writes a checkpoint of the run to a file."""
 
     def log(self, name: str, value: float | Tensor) -> None:
-        """Report a number: the mean of those under one name is part of the next row of metrics.
+        """Report a number; the mean of the numbers under one name is part of the next row of metrics.
 
         Numbers that are logged in `on_eval_end` belong to that evaluation and get a row of their own at once.
         """
@@ -99,7 +96,7 @@ class TrainerState:
         self.logged[name] = total + number, count + 1
 
     def drain_log(self, reported: Iterable[str]) -> dict[str, float]:
-        """The means of what was logged since the last call; names that the run reports itself are refused."""
+        """The means of logged numbers since the last call; names that the run reports itself are refused."""
         for name in self.logged:
             if name in reported:
                 raise ConfigError(f"state.log({name!r}, ...): the run reports a metric of this name; choose another")
@@ -118,13 +115,13 @@ class TrainerState:
             self.should_stop, self.stop_reason = True, reason
 
     def interrupt(self, reason: str, *, signal: int | None = None) -> None:
-        """Ask the loop to end after the current update, for now; `signal` is the one that asks."""
+        """Interrupt the run after the current update; `signal` is the reason, if any."""
         if not self.should_stop:
             self.interrupted, self.signal = True, signal
             self.request_stop(reason)
 
     def state_dict(self) -> dict[str, Any]:
-        """The counters as plain values; an interrupted run is saved as one that goes on."""
+        """The counters as plain values; an interrupted run is saved as one that has not stopped."""
         saved = {name: value for name, value in vars(self).items() if name not in NOT_SAVED}
         return saved | {"should_stop": False, "stop_reason": None} if self.interrupted else saved
 
@@ -153,7 +150,7 @@ class TrainResult:
     """Path of the table that the run was trained on, if it was one."""
 
     def to_plain(self) -> dict[str, Any]:
-        """Metrics and how the run ended, as `result.json` and `--json` have them."""
+        """Metrics and the reason of the end, as in `result.json` and `--json`."""
         plain = {"metrics": self.metrics, "best_metrics": self.best_metrics, "data_return": self.data_return}
         fine_tuning = {"fine_tuning": self.fine_tuning} if self.fine_tuning else {}
         return {**plain, **fine_tuning, "stop_reason": self.stop_reason, "interrupted": self.interrupted}
@@ -183,7 +180,7 @@ class Session:
     store: ReplayStore | None = None
     """Keeps the rows of the buffer on disk; None offline."""
     uploader: Uploader | None = None
-    """Brings checkpoints to another place; None if that is not asked for."""
+    """Uploads checkpoints; None without `upload_url`."""
     fine_tuning: FineTuning | None = None
     callbacks: Sequence[Callback] = ()
     resources: ExitStack = field(default_factory=ExitStack)
@@ -192,19 +189,19 @@ class Session:
     last_metrics: dict[str, float] = field(default_factory=dict)
     best_metrics: dict[str, float] = field(default_factory=dict)
     branches: list[int] = field(default_factory=list)
-    """The timesteps from which the run went on with other options."""
+    """The timesteps at which the run was resumed with other options."""
 
     def __post_init__(self) -> None:
         self.schedules = self.options.controls.schedules(ramp=self.collector is None)
         self.horizon = self.plan.updates
         """Updates that the learning-rate schedule was planned for; a resumed run keeps it."""
-        # Callbacks that do not watch single steps and updates cost nothing there.
+        # Callbacks without these events cost nothing in the inner loops.
         self.step_watchers = overriding(self.callbacks, "on_collect_end")
         self.update_watchers = overriding(self.callbacks, "on_each_update")
-        self.before_events: BeforeEvents | None = None
-        """What events change, while they are made."""
-        self.is_going_back = False
-        """Whether the run is between two states: it has left one, and the other is not complete."""
+        self.undo_events: Callable[[], None] | None = None
+        """Undoes the events that are under way."""
+        self.is_rolling_back = False
+        """True while a rollback is being loaded."""
         self.saved: tuple[int, int] | None = None
         """Updates and steps of the environments in the last checkpoint."""
         self.checkpoint_bytes = 0
@@ -216,7 +213,7 @@ class Session:
 
     @property
     def best_metric(self) -> tuple[str, str] | None:
-        """Name and mode of the metric that decides which checkpoint is the best; None where nothing can."""
+        """Name and mode of the metric that decides which checkpoint is the best; None if there is none."""
         stopping = self.options.controls.early_stopping
         if stopping is not None:
             return stopping.metric, stopping.mode
@@ -225,12 +222,12 @@ class Session:
         return (VALUE, "max") if self.options.controls.eval_fqe else None
 
     def mark_time(self) -> None:
-        """Count the speed from here on."""
+        """Measure the speed from here on."""
         state = self.state
         self.logged_updates, self.logged_steps, self.clock = state.update_count, state.env_steps, time.perf_counter()
 
     def next_updates(self) -> int:
-        """Updates until something else has to happen."""
+        """The number of updates until the next event or environment step."""
         state, due = self.state, self.plan.updates_due(self.state)
         if state.global_step >= self.plan.pretrain:
             return due
@@ -273,12 +270,12 @@ class Session:
             for callback in self.update_watchers:
                 callback.on_each_update(state, metrics)
 
-    def find_broken(self) -> Alarm | None:
-        """A metric since the last log line that is not a number, and why."""
+    def find_broken(self) -> GuardAlarm | None:
+        """The alarm for a metric since the last log line that is not a number."""
         return self.guards.find_broken(self.window, self.state.update_count)
 
     def online_share(self, updates: int) -> float:
-        """The share of the online phase that this many online updates are."""
+        """These online updates as a share of the online phase."""
         return updates / max(self.horizon - self.plan.pretrain, 1)
 
     def learning_rate_multipliers(self, step: int) -> dict[str, float]:
@@ -302,12 +299,15 @@ class Session:
             for child in self.algorithm.optimizers
             if child in multipliers or hyper.learning_rate_of(child) != hyper.learning_rate
         }
-        position = {"epoch": state.epoch} if self.collector is None else {"env_steps": state.env_steps}
         return {
             "global_step": state.global_step,
-            **position,
+            **({"epoch": state.epoch} if self.collector is None else {"env_steps": state.env_steps}),
             "update_count": state.update_count,
             "learning_rate": multiplier * hyper.learning_rate,
             "learning_rate_multiplier": multiplier,
             **own,
         }
+
+    def write_row(self, kind: str, row: Mapping[str, Any]) -> None:
+        """Append a row to the metrics, with the counters in front."""
+        self.run.write_metrics(kind, {**self.counters(), **row})

@@ -1,7 +1,7 @@
-"""How good a ranking of policies by estimates is, what choosing its best costs, and the shuffle control of a ranking.
+"""The quality of a ranking of policies, the regret of selecting by it, and its shuffle control.
 
-With rewards shuffled between episodes, nothing of a ranking should be left. If much is left, the ranking does not come
-from the rewards. Lengths of episodes may make it, for example.
+With rewards shuffled between episodes, nothing of a ranking should be left. If much is left, something else than the
+rewards causes it, such as the lengths of episodes.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from numpy.typing import ArrayLike
 
 from rl_training.core.errors import DatasetError
 from rl_training.core.statistics import rank_correlation
-from rl_training.ope import EvaluationLog, FitOptions, Floats, ValueFitter, as_inputs
-from rl_training.selection.estimate import Progress, part_of
+from rl_training.ope import EvaluationLog, FitSettings, Floats, ValueFitter, policy_inputs
 
 FEWEST_POLICIES = 5
-"""Of four or fewer, chance alone gives the same ranks twice in more than 4 % of cases."""
+"""With four or fewer, chance alone gives the same ranks twice in more than 4 % of cases."""
 DRAWS = 10_000
 
 
@@ -34,13 +33,13 @@ def spearman(truth: ArrayLike, estimates: ArrayLike) -> float:
 
 
 def regret_at_k(truth: ArrayLike, estimates: ArrayLike, k: int) -> float:
-    """What is lost if only the k policies with the highest estimates are tried, as a share of the range of values."""
+    """The loss from trying only the k policies with the highest estimates, as a share of the range of values."""
     values, guesses = _pair(truth, estimates)
     if not 1 <= k <= len(values):
         raise DatasetError(f"k must be from 1 to {len(values)}, the number of policies, got {k}")
-    chosen = np.argsort(-guesses, kind="stable")[:k]
+    tried = np.argsort(-guesses, kind="stable")[:k]
     spread = values.max() - values.min()
-    return float((values.max() - values[chosen].max()) / spread) if spread > 0 else 0.0
+    return float((values.max() - values[tried].max()) / spread) if spread > 0 else 0.0
 
 
 def _pair(truth: ArrayLike, estimates: ArrayLike) -> tuple[Floats, Floats]:
@@ -52,42 +51,38 @@ def _pair(truth: ArrayLike, estimates: ArrayLike) -> tuple[Floats, Floats]:
 
 @dataclass(frozen=True)
 class ShuffleControl:
-    """How much of a ranking is left if rewards are shuffled between episodes."""
+    """The correlation of a ranking with one by rewards that are shuffled between episodes."""
 
     correlation: float | None
     """Rank correlation of the values with those by shuffled rewards; None if all of either are the same."""
     limit: float
-    """What chance alone exceeds in 5 % of cases."""
+    """The correlation that chance alone exceeds in 5 % of cases."""
     values: dict[str, float]
     """The values by shuffled rewards."""
 
     @property
     def passes(self) -> bool:
-        """Whether what is left of the ranking may be chance."""
+        """Whether the correlation may be chance."""
         return self.correlation is None or self.correlation <= self.limit
 
 
 def shuffle_control(
-    policies: Mapping[str, Any],
-    values: Mapping[str, float],
-    log: EvaluationLog,
-    options: FitOptions,
-    progress: Progress | None = None,
+    policies: Mapping[str, Any], values: Mapping[str, float], log: EvaluationLog, settings: FitSettings
 ) -> ShuffleControl | None:
-    """Fit these policies again to shuffled rewards, each once; None where there are too few for a ranking."""
+    """Fit the policies with these values again, to shuffled rewards; None if there are too few for a ranking."""
     if len(values) < FEWEST_POLICIES:
         return None
+    options, shuffled = settings.options, {}
     fitter = ValueFitter(_shuffled(log, options.seed), replace(options, members=0))
-    shuffled = {}
     for name in values:
-        told = part_of(progress, f"{name}, shuffled rewards")
-        shuffled[name] = float(fitter.fit_policy(as_inputs(policies[name], log, name), progress=told).values[0])
+        progress = settings.progress_of(f"{name}, shuffled rewards")
+        shuffled[name] = float(fitter.fit_policy(policy_inputs(policies[name], log, name), progress=progress).values[0])
     correlation = spearman(list(values.values()), list(shuffled.values()))
     return ShuffleControl(None if math.isnan(correlation) else correlation, _limit(len(values)), shuffled)
 
 
 def _shuffled(log: EvaluationLog, seed: int) -> EvaluationLog:
-    """The log with every reward at the place of another."""
+    """The log with its rewards in random order."""
     order = torch.from_numpy(np.random.default_rng([seed, len(log.dataset)]).permutation(len(log.dataset)))
     return EvaluationLog(log.dataset.with_fields(rewards=log.dataset.rewards[order]), log.spaces)
 

@@ -1,4 +1,4 @@
-"""Checkpoints and policy files: the state of a run as one tree in one file, checked before anything is made of it."""
+"""Checkpoints and policy files: the state of a run as one tree in one file, checked before it is used."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, InstanceOf, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, Field, InstanceOf, TypeAdapter, ValidationError, model_validator
 from torch import Tensor
 from typing_extensions import Self
 
@@ -26,7 +26,7 @@ from rl_training.storage.trust import check_trust
 LATEST = "latest.pt"
 
 FORMAT = 2
-"""The format that is written. Every format from 1 on can be read for its policy; a run goes on from this one only."""
+"""The format that is written. Policies are read from every format since 1; runs are resumed from this one only."""
 
 
 def numbered_checkpoints(folder: Path) -> dict[int, Path]:
@@ -36,7 +36,7 @@ def numbered_checkpoints(folder: Path) -> dict[int, Path]:
 
 
 def save_checkpoint(path: Path, tree: dict[str, Any]) -> None:
-    """Write the state of a run; until the new file is whole on disk, the one before it stays."""
+    """Write the state of a run; the old file stays until the new one is complete on disk."""
     save_tree(path, {"format": FORMAT, **tree})
 
 
@@ -47,13 +47,13 @@ def save_tree(path: Path, tree: dict[str, Any]) -> None:
 
 
 def link_checkpoint(existing: Path, name: str) -> None:
-    """Give a checkpoint a second name beside it, in place of whatever has that name."""
+    """Give a checkpoint a second name beside it, replacing any file of that name."""
     with atomic_write(existing.with_name(name)) as temporary:
         link_or_copy(existing, temporary)
 
 
 def load_checkpoint(path: Path, *, policy_only: bool = False) -> dict[str, Any]:
-    """Read a checkpoint and make sure that it is whole; for its policy alone, it may be of an older format."""
+    """Read a checkpoint and verify its checksum; for its policy alone, it may be of an older format."""
     tree = _read(path)
     found = tree.get("format")
     if isinstance(found, int) and found > FORMAT:
@@ -62,28 +62,24 @@ def load_checkpoint(path: Path, *, policy_only: bool = False) -> dict[str, Any]:
     if "algorithm" not in tree or "config" not in tree or found not in range(1, FORMAT + 1):
         raise DamagedError(f"{path} is not a checkpoint of rl_training")
     if found != FORMAT and not policy_only:
-        raise CheckpointError(
-            f"{path} was written by an older version (checkpoint format {found}): predict and eval can use its policy, "
-            "but no run can go on from it"
-        )
+        advice = "predict and eval can use its policy, but no run can be resumed from it"
+        raise CheckpointError(f"{path} was written by an older version (checkpoint format {found}): {advice}")
     if tree.get(POLICY_ONLY) and not policy_only:
-        raise CheckpointError(
-            f"{path} holds a policy only, without the rest of the networks and optimisers: predict, eval, estimate and "
-            "export can use it, but no run can go on from it; take a file in checkpoints/ of its run"
-        )
-    return _whole(path, tree)
+        use = "predict, eval, estimate and export can use it, but no run can be resumed from it"
+        advice = f"{use}; take a file in checkpoints/ of its run"
+        raise CheckpointError(f"{path} holds a policy only, without the other networks and optimisers: {advice}")
+    return _verified(path, tree)
 
 
 def refuse_foreign(path: Path, tree: Mapping[str, Any], run_id: str | None) -> None:
-    """Refuse a file of another run than the one with this identity; files of earlier versions do not say whose."""
+    """Refuse a file of another run than the one with this identity; files of earlier versions have no identity."""
     saved = tree.get("run") or {}
     if run_id is None or saved.get("id") in (None, run_id):
         return
     config = tree.get("config")
     about = f", {config['algo']} with seed {config['seed']}" if config else ""
-    raise CheckpointError(
-        f"{path} belongs to another run ({saved['name']}{about}): put back the file of this run, or move this one away"
-    )
+    advice = "put back the file of this run, or move this one away"
+    raise CheckpointError(f"{path} belongs to another run ({saved['name']}{about}): {advice}")
 
 
 def saved_spaces(tree: Mapping[str, Any]) -> SpaceSpec:
@@ -97,13 +93,12 @@ def saved_spaces(tree: Mapping[str, Any]) -> SpaceSpec:
 
 def saved_spans(path: Path) -> list[list[int]]:
     """The files of rows that a checkpoint refers to."""
-    spans: list[list[int]] = _read(path).get("replay", [])
-    return spans
+    return list(_read(path).get("replay", []))
 
 
 def load_tree(path: Path) -> dict[str, Any]:
-    """Read what `save_tree` wrote and make sure that it is whole."""
-    return _whole(path, _read(path))
+    """Read what `save_tree` wrote, and verify its checksum."""
+    return _verified(path, _read(path))
 
 
 def load_networks(
@@ -116,7 +111,7 @@ def load_networks(
 
 @contextmanager
 def refusing_other_networks(what: str, error_class: type[UserError] = CheckpointError) -> Iterator[None]:
-    """Say in one sentence that a state does not fit the networks it is loaded into."""
+    """Turn the error of a state that does not fit its networks into one sentence."""
     try:
         yield
     except RuntimeError as error:
@@ -134,14 +129,14 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _bytes(tree: Any) -> int:
-    """About how much room a tree takes on disk."""
+    """The approximate size of a tree on disk."""
     if isinstance(tree, Tensor):
         return tree.nbytes + 500
     parts = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, (list, tuple)) else ()
     return 10 + sum(map(_bytes, parts))
 
 
-def _whole(path: Path, tree: dict[str, Any]) -> dict[str, Any]:
+def _verified(path: Path, tree: dict[str, Any]) -> dict[str, Any]:
     if tree.pop("checksum", None) != _digest(tree):
         raise DamagedError(f"{path} is damaged: its contents do not match its checksum")
     return tree
@@ -171,13 +166,11 @@ def _feed(digest: Any, value: Any) -> None:
 
 
 def check_algo(checkpoint: Path, algo: str, expected: str | None) -> None:
-    """Refuse a checkpoint of another algorithm than the expected one, or of one that is not known."""
+    """Refuse a checkpoint of another algorithm than the expected one, or of an unregistered one."""
     if expected is not None and algo != expected:
         raise CheckpointError(f"{checkpoint} is a checkpoint of {algo!r}, not of {expected!r}")
     if algo not in ALGORITHMS:
-        raise CheckpointError(
-            f"{checkpoint} is of {algo!r}, which is not registered: import its module, or use --import"
-        )
+        raise CheckpointError(f"{checkpoint} is of unregistered {algo!r}: import its module, or use --import")
 
 
 MOST_NUMBERS = 10**7
@@ -188,10 +181,8 @@ Count = Annotated[int, Field(ge=0)]
 Values = dict[str, Any]
 
 
-class _Part(BaseModel):
-    """A mapping in a checkpoint: names that are missing or of another type are refused, others are left alone."""
-
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+class _Part(BaseModel, strict=True, extra="allow", allow_inf_nan=False):
+    """A mapping in a checkpoint: missing names and wrong types are refused, additional names are allowed."""
 
 
 class _Config(_Part):
@@ -207,7 +198,7 @@ class _Column(_Part):
     dtype: Literal["float32", "int64", "int32", "uint8"]
 
 
-class _Choices(_Part):
+class _Discrete(_Part):
     count: Annotated[int, Field(ge=1, le=MOST_NUMBERS)]
     start: int
     parts: list[Annotated[int, Field(ge=1)]] = []
@@ -215,7 +206,7 @@ class _Choices(_Part):
     @model_validator(mode="after")
     def _check_parts(self) -> Self:
         if self.parts and math.prod(self.parts) != self.count:
-            raise ValueError(f"parts {self.parts} do not make {self.count} choices")
+            raise ValueError(f"parts {self.parts} do not make {self.count} actions")
         return self
 
 
@@ -232,7 +223,7 @@ class _Box(_Part):
 
 class _Spaces(_Part):
     obs: Annotated[dict[str, _Column], Field(min_length=1)]
-    action: _Choices | _Box
+    action: _Discrete | _Box
 
 
 class _OldSpaces(_Part):
@@ -249,7 +240,7 @@ Spans = list[Annotated[list[Count], Field(min_length=2, max_length=2)]]
 
 
 class _OldPolicy(_Part):
-    """A checkpoint of format 1, of which only the policy is read."""
+    """A checkpoint of format 1, read for its policy only."""
 
     config: _Config
     spaces: _OldSpaces
@@ -272,10 +263,9 @@ class _Policy(_Part):
     trainer: _PolicyState
 
 
-class _Counters(_Part):
-    """Where a run is. They become attributes of a `TrainerState`, so that no other name may be among them."""
+class _Counters(_Part, extra="forbid", allow_inf_nan=True):
+    """Counters of a run. They become attributes of a `TrainerState`, so no other name is allowed."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=True)
     global_step: Count
     epoch: Count
     update_count: Count
@@ -295,31 +285,29 @@ class _Counters(_Part):
 
     @model_validator(mode="after")
     def _check_stored(self) -> Self:
-        """More rows than steps would be paid for with updates without end."""
+        """More rows than steps would earn updates without end."""
         if self.stored > self.env_steps:
             raise ValueError(f"{self.stored} rows of {self.env_steps} steps")
         return self
 
 
 class _Rollback(_Part):
-    """The row of metrics about one time that a run went back."""
+    """The row of metrics about one rollback."""
 
     kind: Literal["guard"]
     global_step: Count
 
 
-class _Rewards(_Part):
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=True)
+class _Rewards(_Part, extra="forbid", allow_inf_nan=True):
     low: float
     high: float
     goes_on: bool
     seen: Count
 
 
-class _Guards(_Part):
-    """What guards remember. It becomes attributes of `Guards`, so that no other name may be among it."""
+class _Guards(_Part, extra="forbid", allow_inf_nan=True):
+    """State of the guards. It becomes attributes of `Guards`, so no other name is allowed."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=True)
     initial: dict[str, Annotated[float, Field(gt=0)]]
     raised: list[str]
     looked: Count
@@ -369,27 +357,22 @@ class _Checkpoint(_Part):
 
 
 def open_checkpoint(path: Path, *, policy_only: bool = False) -> dict[str, Any]:
-    """The tree of a checkpoint that is whole and has all its parts; code that it names is imported by no one else.
+    """The tree of a complete checkpoint; code that it names is checked for trust.
 
     For its policy alone, it may be of an older format, or a policy file.
     """
     tree = load_checkpoint(path, policy_only=policy_only)
-    check_tree(path, tree)
+    schema: type[_Part] = _OldPolicy if tree["format"] == 1 else _Policy if tree.get(POLICY_ONLY) else _Checkpoint
+    try:
+        schema.model_validate(tree)
+    except ValidationError as error:
+        raise CheckpointError(f"{path} is not a checkpoint of rl_training: {first_mistake(error)}") from None
     check_trust(tree["config"], path)
     return tree
 
 
-def check_tree(path: Path, tree: Mapping[str, Any]) -> None:
-    """Refuse a tree that is not what a checkpoint, one of an older format, or a policy file has."""
-    kind: type[_Part] = _OldPolicy if tree["format"] == 1 else _Policy if tree.get(POLICY_ONLY) else _Checkpoint
-    try:
-        kind.model_validate(dict(tree))
-    except ValidationError as error:
-        raise CheckpointError(f"{path} is not a checkpoint of rl_training: {first_mistake(error)}") from None
-
-
 def first_mistake(error: ValidationError) -> str:
-    """The first place that does not fit a schema, in words."""
+    """The first place that does not fit a schema, as a phrase."""
     first = error.errors()[0]
     place, reason = ".".join(str(part) for part in first["loc"]) or "it", first["msg"].removeprefix("Value error, ")
     return f"{place} is missing" if first["type"] == "missing" else f"{place} is wrong ({reason})"
@@ -413,7 +396,7 @@ def check_rows(path: Path, tree: Mapping[str, Any], count: int) -> dict[str, Ten
 
 @contextmanager
 def refusing_broken_state(what: str) -> Iterator[None]:
-    """Say in one sentence that something a run has kept is not what this version of the package writes."""
+    """Turn errors from a stored state that this version cannot use into one sentence."""
     try:
         yield
     except UserError:
@@ -442,18 +425,13 @@ def policy_step(path: Path) -> int | None:
 
 def policy_files(run: Path) -> list[Path]:
     """The policy files of a run, in the order of their timesteps."""
-    steps = steps_of(run)
+    found = {path: policy_step(path) for path in (run / "policies").glob("*.pt")}
+    steps = {path: step for path, step in found.items() if step is not None}
     return sorted(steps, key=steps.__getitem__)
 
 
 def drop_policies(run: Path, *, after: int) -> None:
     """Delete the policy files of later timesteps, which a run that goes back to this one writes again."""
-    for path, step in steps_of(run).items():
-        if step > after:
+    for path in policy_files(run):
+        if (policy_step(path) or 0) > after:
             path.unlink(missing_ok=True)
-
-
-def steps_of(run: Path) -> dict[Path, int]:
-    """The policy files of a run with their timesteps."""
-    found = {path: policy_step(path) for path in (run / "policies").glob("*.pt")}
-    return {path: step for path, step in found.items() if step is not None}

@@ -1,4 +1,4 @@
-"""Finding runs: from what a user types, a run, a checkpoint, a folder or a pattern, to directories and files."""
+"""Runs and checkpoints by name: a run, a checkpoint, a folder or a pattern to directories and files."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def is_run(path: Path) -> bool:
 
 
 def find_runs(names: Iterable[str | Path]) -> list[Path]:
-    """The run directories that are meant: each itself, all in a folder, however deep, or all that a pattern fits."""
+    """The run directories that are named: each itself, all in a folder, however deep, or all that match a pattern."""
     found = [run for name in names for path in _expand(name) for run in _runs_at(path)]
     return list(dict.fromkeys(found))
 
 
 def find_checkpoints(names: Iterable[str | Path], *, name: str = "latest.pt", with_missing: bool = False) -> list[Path]:
-    """The checkpoints that are meant: files, and of every run that `find_runs` would find the one of this name.
+    """The checkpoints that are named: files, and the one of this name of every run that `find_runs` finds.
 
     Of several runs in a folder some may lack it. They are left out, or part of the answer `with_missing`.
     """
@@ -40,7 +40,7 @@ def find_checkpoints(names: Iterable[str | Path], *, name: str = "latest.pt", wi
 
 
 def find_checkpoint(path: str | Path, *, name: str = "latest.pt") -> Path:
-    """The one checkpoint that is meant; of several, the newest."""
+    """The checkpoint that is named; of several, the newest."""
     return max(find_checkpoints([path], name=name), key=lambda file: file.stat().st_mtime)
 
 
@@ -52,7 +52,7 @@ def find_unfinished(names: Iterable[str | Path]) -> Path:
     runs = find_runs(paths)
     open_runs = [run for run in runs if not is_finished(run)]
     if not open_runs:
-        raise CheckpointError(f"all {len(runs)} runs there have ended; name one of them to go on with it")
+        raise CheckpointError(f"all {len(runs)} runs there have ended; name one of them to resume it")
     return max(open_runs, key=_last_saved)
 
 
@@ -62,7 +62,7 @@ def policy_name(path: str | Path) -> str:
 
 
 def is_finished(run: Path) -> bool:
-    """Whether a run has come to its end; one that was interrupted or killed has not."""
+    """Whether a run has ended; one that was interrupted or killed has not."""
     result = read_json(run / "result.json")
     return bool(result) and not result.get("interrupted", False)
 
@@ -78,15 +78,13 @@ def _expand(name: str | Path) -> Sequence[Path]:
         return [Path(name)]
     # Path.glob takes no pattern that begins at the root.
     matches = sorted(map(Path, glob.glob(str(name), recursive=True)))  # noqa: PTH207
-    # Beside runs, a pattern such as runs/* fits files that are none of the user's business.
+    # Beside runs, a pattern such as runs/* matches files that are not meant.
     matches = [path for path in matches if path.is_dir() or path.suffix == ".pt"]
     if not matches:
         parent = Path(name).parent
         beside = [str(parent / each.name) for each in parent.iterdir()] if parent.is_dir() else []
-        raise CheckpointError(
-            f"{str(name)!r} does not exist{nearest(str(name), beside)}; expected a run directory, a checkpoint, "
-            "a folder of runs, or a pattern that fits some"
-        )
+        expected = "expected a run directory, a checkpoint, a folder of runs, or a pattern that matches some"
+        raise CheckpointError(f"{str(name)!r} does not exist{nearest(str(name), beside)}; {expected}")
     return matches
 
 

@@ -22,7 +22,7 @@ if sys.platform != "win32":
 NAME = ".lock"
 ATTEMPTS = 5
 CANNOT_LOCK = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
-"""What file systems answer that have no locks."""
+"""Errors of file systems without locks."""
 
 
 class RunLock:
@@ -59,7 +59,7 @@ class RunLock:
         self.held.pop(self.place, None)
 
     def is_in_place(self) -> bool:
-        """Whether the path still leads to the directory that the lock was taken of."""
+        """Whether the path still leads to the locked directory."""
         try:
             found = self.folder.stat()
         except (FileNotFoundError, NotADirectoryError):
@@ -67,7 +67,7 @@ class RunLock:
         return self.place == (found.st_dev, found.st_ino)
 
     def moved_to(self) -> Path | None:
-        """Where the directory is, if it was moved and the system can tell."""
+        """The new path of a moved directory, if the system can tell."""
         try:
             path = Path(f"/proc/self/fd/{self.descriptor}").readlink()
         except OSError:
@@ -79,8 +79,10 @@ class RunLock:
             os.close(self.descriptor)
 
     def _open(self) -> int | None:
+        if sys.platform == "win32":
+            return None
         path, holder = self.folder / NAME, {}
-        for _ in range(ATTEMPTS if sys.platform != "win32" else 0):
+        for _ in range(ATTEMPTS):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
             try:
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -91,31 +93,24 @@ class RunLock:
             except OSError as error:
                 if error.errno in CANNOT_LOCK:
                     os.close(descriptor)
-                    warnings.warn(
-                        f"{path}: {error.strerror}: nothing keeps a second process off this run", stacklevel=5
-                    )
+                    warnings.warn(f"{path}: {error.strerror}: nothing keeps another process off this run", stacklevel=5)
                     return None
                 if error.errno not in (errno.EACCES, errno.EAGAIN):
                     os.close(descriptor)
                     raise
                 holder = _holder(descriptor)
             os.close(descriptor)
-            # Whoever only looks whether there is a lock has it for a moment.
+            # A process that only tests the lock holds it for a moment.
             time.sleep(0.02)
-        if sys.platform != "win32":
-            raise ConfigError(_refusal(self.folder, holder))
-        return None
+        raise ConfigError(_refusal(self.folder, holder))
 
     def _sign(self, descriptor: int) -> None:
-        """Write down who has the lock; whoever had it on another machine may have it still."""
+        """Record the owner; an owner on another machine may still be alive."""
         before, host = _holder(descriptor), socket.gethostname()
         if before.get("host", host) != host:
             who = f"process {before.get('pid')} on {before['host']}"
-            warnings.warn(
-                f"{self.folder}: {who} has not ended this run properly; if the run is still going there, stop it: not "
-                "every network file system keeps two machines apart",
-                stacklevel=6,
-            )
+            advice = "if it is still going there, stop it: not every network file system keeps two machines apart"
+            warnings.warn(f"{self.folder}: {who} has not ended this run properly; {advice}", stacklevel=6)
         now = datetime.now().astimezone().isoformat(timespec="seconds")
         text = json.dumps({"pid": os.getpid(), "host": host, "since": now}).encode()
         os.ftruncate(descriptor, 0)

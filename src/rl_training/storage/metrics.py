@@ -1,4 +1,4 @@
-"""Rows of metrics in a text file: each says which run it is of, and whether it is what was written."""
+"""Rows of metrics in a text file, each with the identity of its run and a checksum."""
 
 from __future__ import annotations
 
@@ -16,30 +16,26 @@ from torch import Tensor
 from rl_training.core.batches import Metrics
 from rl_training.core.errors import CheckpointError
 
-FILE = "metrics.jsonl"
+METRICS = "metrics.jsonl"
 
 SEAL = re.compile(r'(?:, "run_id": "(?P<run>[0-9a-f]*)")?, "checksum": "(?P<sum>[0-9a-f]{8})"\}$')
 """The end of a line: the run, where it has an identity, and the checksum of all that stands before it."""
 
 
-class Line(NamedTuple):
-    """A line of the file."""
+class MetricLine(NamedTuple):
+    """A line of a file of metrics."""
 
     number: int
     text: bytes
     """The line as it is, with its end."""
     row: dict[str, Any] | None
-    """What it holds, without its seal; None if it is damaged."""
+    """The row without its seal; None if it is damaged."""
     problem: str = ""
     run_id: str | None = None
 
-    def without_row(self, problem: str) -> Line:
-        """The same line, as a damaged one."""
-        return self._replace(row=None, problem=problem)
-
 
 def encode_row(kind: str, metrics: Mapping[str, Any], run_id: str | None) -> bytes:
-    """A row as a line of JSON, which has no word for NaN, so that a reader in any language can go on."""
+    """A row as a line of JSON; null stands for NaN, so that readers in any language can parse it."""
     row = {
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in metrics.items()
@@ -50,23 +46,22 @@ def encode_row(kind: str, metrics: Mapping[str, Any], run_id: str | None) -> byt
     return f'{text}, "checksum": "{_checksum(text)}"}}\n'.encode()
 
 
-def read_lines(path: Path) -> list[Line]:
-    """All lines of a file of metrics, with what is wrong with those that are damaged; none where there is no file."""
+def read_lines(path: Path, run_id: str | None) -> list[MetricLine]:
+    """All lines of a file of metrics, with the problems of damaged ones; none if there is no file.
+
+    A file with rows of another run is refused; rows of earlier versions have no identity.
+    """
     contents = path.read_bytes() if path.is_file() else b""
-    return [_read_line(number, text) for number, text in enumerate(contents.splitlines(keepends=True), start=1)]
-
-
-def refuse_foreign_rows(path: Path, lines: list[Line], run_id: str | None) -> None:
-    """Refuse a file with rows of another run than this one; rows of earlier versions do not say whose they are."""
+    lines = [_read_line(number, text) for number, text in enumerate(contents.splitlines(keepends=True), start=1)]
     for line in lines:
         if run_id is not None and line.run_id not in (None, run_id):
-            raise CheckpointError(
-                f"{path}, line {line.number}, belongs to another run ({line.run_id}, this one is {run_id}): put back "
-                "the file of this run, or move this one away"
-            )
+            other = f"belongs to another run ({line.run_id}, this one is {run_id})"
+            advice = "put back the file of this run, or move this one away"
+            raise CheckpointError(f"{path}, line {line.number}, {other}: {advice}")
+    return lines
 
 
-def describe_damage(path: Path, lines: list[Line]) -> str:
+def describe_damage(path: Path, lines: list[MetricLine]) -> str:
     """The damaged lines of a file in a sentence; empty where there are none."""
     found = [f"line {line.number} {line.problem}" for line in lines if line.row is None]
     if not found:
@@ -75,17 +70,17 @@ def describe_damage(path: Path, lines: list[Line]) -> str:
     return f"{path}: {', '.join(found[:5])}{more}"
 
 
-def _read_line(number: int, text: bytes) -> Line:
+def _read_line(number: int, text: bytes) -> MetricLine:
     try:
         row = _parse(text)
     except ValueError as error:
-        return Line(number, text, None, str(error))
+        return MetricLine(number, text, None, str(error))
     row.pop("checksum", None)
-    return Line(number, text, row, run_id=row.pop("run_id", None))
+    return MetricLine(number, text, row, run_id=row.pop("run_id", None))
 
 
 def _parse(text: bytes) -> dict[str, Any]:
-    """What a line holds. The error says what is wrong with one that is damaged."""
+    """The row in a line; ValueError with the problem if it is damaged."""
     if not text.endswith(b"\n"):
         raise ValueError("is torn")
     try:
@@ -114,34 +109,32 @@ class MetricWindow:
     """Averages of metrics between two log lines, each over the updates that produced it, summed on the device."""
 
     def __init__(self) -> None:
-        self.sums: dict[tuple[str, ...], Tensor] = {}
-        self.counts: dict[tuple[str, ...], int] = {}
+        self.totals: dict[tuple[str, ...], tuple[Tensor, int]] = {}
+        """Sums and counts of the metrics that updates report together."""
 
     def add(self, metrics: Metrics) -> None:
-        """Take in the metrics of one update; reads no number."""
-        names = tuple(metrics)
-        values = torch.stack(list(metrics.values()))
-        if names in self.sums:
+        """Add the metrics of one update without reading a number."""
+        names, values, count = tuple(metrics), torch.stack(list(metrics.values())), 0
+        if names in self.totals:
+            sums, count = self.totals[names]
             # After a restart they are on the processor.
-            self.sums[names] = self.sums[names].to(values.device).add_(values)
-            self.counts[names] += 1
-        else:
-            self.sums[names], self.counts[names] = values, 1
+            values = sums.to(values.device).add_(values)
+        self.totals[names] = values, count + 1
 
     def drain(self) -> dict[str, float]:
         """The averages since the last call."""
         totals: dict[str, float] = {}
         counts: dict[str, int] = {}
-        for names, values in self.sums.items():
+        for names, (values, count) in self.totals.items():
             for name, value in zip(names, values.tolist(), strict=True):
                 totals[name] = totals.get(name, 0.0) + value
-                counts[name] = counts.get(name, 0) + self.counts[names]
-        self.sums, self.counts = {}, {}
+                counts[name] = counts.get(name, 0) + count
+        self.totals = {}
         return {name: total / counts[name] for name, total in totals.items()}
 
     def find_broken(self) -> str | None:
         """A metric that is not a finite number, if there is one."""
-        for names, values in self.sums.items():
+        for names, (values, _) in self.totals.items():
             for name, is_finite in zip(names, values.isfinite().tolist(), strict=True):
                 if not is_finite:
                     return name
@@ -149,9 +142,8 @@ class MetricWindow:
 
     def state_dict(self) -> list[Any]:
         """Sums and counts as plain values and tensors."""
-        return [[list(names), values.clone(), self.counts[names]] for names, values in self.sums.items()]
+        return [[list(names), values.clone(), count] for names, (values, count) in self.totals.items()]
 
     def load_state_dict(self, state: list[Any]) -> None:
-        """Go on summing where `state_dict` found it."""
-        self.sums = {tuple(names): values.clone() for names, values, _ in state}
-        self.counts = {tuple(names): count for names, _, count in state}
+        """Restore what `state_dict` returned."""
+        self.totals = {tuple(names): (values.clone(), count) for names, values, count in state}

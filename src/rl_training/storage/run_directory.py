@@ -1,4 +1,4 @@
-"""What a run leaves on disk: its directory, its metrics, its checkpoints."""
+"""The directory of a run: names, metadata, metrics, drafts."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ from rl_training.core.errors import ConfigError, StorageError
 from rl_training.core.files import atomic_write, is_full, write_text, writing
 from rl_training.core.user_code import resume_command
 from rl_training.storage.lock import RunLock, is_locked, is_signed
-from rl_training.storage.metrics import FILE as METRICS
-from rl_training.storage.metrics import Line, describe_damage, encode_row, read_lines, refuse_foreign_rows
-from rl_training.storage.sinks import REMOTE, About, Ending, Sink, TensorBoardSink
+from rl_training.storage.metrics import METRICS, MetricLine, describe_damage, encode_row, read_lines
+from rl_training.storage.sinks import REMOTE, About, Ending, Sink, TensorBoardSink, numbers
 
 SINKS = "sinks.json"
 
@@ -55,14 +54,14 @@ class RunDirectory:
         self.path = path
         self.checkpoints = path / "checkpoints"
         self.run_id: str | None = read_json(path / "metadata.json").get("run_id")
-        """What tells this run from every other; runs of earlier versions have none until they are resumed."""
+        """The identity of this run; runs of earlier versions have none until they are resumed."""
         self._metrics_path = path / METRICS
         self._sinks: list[Sink] = [TensorBoardSink(path / "tensorboard")]
         self._lock: RunLock | None = None
 
     @classmethod
     def take(cls, path: Path) -> RunDirectory:
-        """The directory of a run that goes on; no other process can take it until it is closed."""
+        """The locked directory of a run to be resumed; no other process can take it until it is closed."""
         try:
             lock = RunLock(path)
         except OSError as error:
@@ -74,7 +73,7 @@ class RunDirectory:
         return run
 
     def _drop_temporary_files(self) -> None:
-        """Delete what a kill left of files that only the process with the lock writes."""
+        """Delete temporary files that a kill left; only the process with the lock writes them."""
         names = ("config.yaml", "metadata.json", METRICS, "result.json", SINKS)
         left = [self.path / f".{name}.tmp" for name in names]
         for folder in ("checkpoints", "policies", "replay"):
@@ -85,31 +84,30 @@ class RunDirectory:
 
     @property
     def identity(self) -> dict[str, str | None]:
-        """What checkpoints and files of rows say about the run that they belong to."""
+        """The run as checkpoints and files of rows name it."""
         return {"id": self.run_id, "name": self.path.name}
 
     def check_place(self) -> None:
-        """Refuse to write where the directory is not any more, or where another has its name."""
+        """Refuse to write if the directory was moved, deleted or replaced."""
         if self._lock is None or self._lock.is_in_place():
             return
         if (moved := self._lock.moved_to()) is None:
             raise StorageError(f"{self.path} was deleted while the run was under way: nothing more can be saved there")
-        raise StorageError(
-            f"{self.path} was moved to {moved} while the run was under way; go on with: {resume_command(str(moved))}"
-        )
+        advice = f"resume with: {resume_command(str(moved))}"
+        raise StorageError(f"{self.path} was moved to {moved} while the run was under way; {advice}")
 
     def identify(self, run_id: str | None) -> None:
-        """Take over the identity that a checkpoint has, or get one, where the run has none."""
+        """Adopt the identity of the checkpoint, or a new one, if the run has none."""
         if self.run_id is None:
             self.run_id = run_id or new_id()
             about, path = read_json(self.path / "metadata.json"), self.path / "metadata.json"
-            # A file that cannot be read is left for someone to look at.
+            # A file that cannot be read is left for the user to look at.
             if about or not path.exists():
                 write_json(path, {**about, "run_id": self.run_id})
 
     @classmethod
     def create(cls, config: TrainConfig, *, subject: str, metadata: Mapping[str, Any]) -> RunDirectory:
-        """Make a directory that no other run has; it appears under its name only when it is complete."""
+        """Make a new directory, which appears under its name only when it is complete."""
         refuse_taken(config)
         parent, text = Path(config.output_dir), config.to_yaml()
         stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
@@ -137,12 +135,13 @@ class RunDirectory:
             write_text(path, text)
 
     def open_sinks(self, config: TrainConfig) -> None:
-        """Let metrics go to the sinks that the options name; a run that goes on, goes on there too."""
+        """Open the sinks that the options name; a resumed run is resumed there too."""
         known = read_json(self.path / SINKS)
         about = About(str(self.run_id), self.path, config.to_plain(), ids=dict(known))
         for name in dict.fromkeys(config.sinks):
-            self._sinks.append(REMOTE[name]())
-            self._sinks[-1].start(about)
+            sink = REMOTE[name]()
+            self._sinks.append(sink)
+            sink.attempt(sink.start, about)
         if about.ids != known:
             write_json(self.path / SINKS, about.ids)
 
@@ -151,15 +150,16 @@ class RunDirectory:
         self.check_place()
         _append(self._metrics_path, encode_row(kind, metrics, self.run_id))
         for sink in self._sinks:
-            sink.write(kind, metrics)
+            sink.attempt(sink.send, numbers(kind, metrics), metrics["global_step"])
 
     def rewind_metrics(self, global_step: int, lasting: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Forget rows written after a checkpoint, which a resumed run writes again.
+        """Drop rows written after a checkpoint, which a resumed run writes again.
 
         `lasting` rows stay, or are added if a crash came before they were written. Damaged lines go to a file of their
         own, but for a last line that is torn.
         """
-        lines = [line if _has_step(line) else line.without_row("has no global_step") for line in self.read_lines()]
+        lines = self.read_lines()
+        lines = [line if _has_step(line) else line._replace(row=None, problem="has no global_step") for line in lines]
         bad = b"".join(line.text for line in lines if line.row is None and line.text.endswith(b"\n"))
         if damage := describe_damage(self._metrics_path, lines):
             warnings.warn(f"{damage}: set aside{', in metrics.damaged' if bad else ''}", stacklevel=2)
@@ -184,24 +184,23 @@ class RunDirectory:
             self._metrics_path.replace(old)
             warnings.warn(f"{self.checkpoints} is empty: the run starts over; its metrics are in {old}", stacklevel=3)
 
-    def read_lines(self) -> list[Line]:
+    def read_lines(self) -> list[MetricLine]:
         """The lines of the metrics, which must be of this run."""
-        lines = read_lines(self._metrics_path)
-        refuse_foreign_rows(self._metrics_path, lines, self.run_id)
-        return lines
+        return read_lines(self._metrics_path, self.run_id)
 
     def close(self) -> None:
-        """Flush what is buffered, and let other processes take the directory."""
+        """Close the sinks and release the lock."""
         sinks, self._sinks = self._sinks, []
         try:
             for sink in sinks:
-                sink.close(self._ending())
+                # An error that ends the run says more than one that follows from it here.
+                sink.attempt(sink.finish, self._ending(), warns=sys.exc_info()[1] is None)
         finally:
             if self._lock is not None:
                 self._lock.release()
 
     def _ending(self) -> Ending:
-        """How the run ended: its result is the last file that it writes."""
+        """The end of the run, read from its result, which is the last file that it writes."""
         result = read_json(self.path / "result.json")
         if result.get("interrupted") or isinstance(sys.exc_info()[1], KeyboardInterrupt):
             return "interrupted"
@@ -211,7 +210,7 @@ class RunDirectory:
 def refuse_taken(config: TrainConfig) -> None:
     """Refuse a `run_name` that another run has."""
     if config.run_name is not None and (taken := Path(config.output_dir, config.run_name)).exists():
-        advice = f"--resume auto goes on with it, as does rl-training resume {taken}; or choose another run_name"
+        advice = f"--resume auto continues it, as does rl-training resume {taken}; or choose another run_name"
         raise ConfigError(f"there is a run {config.run_name!r} in {config.output_dir!r} already: {advice}")
 
 
@@ -255,7 +254,7 @@ def drop_drafts(parent: Path) -> None:
 
 
 def _is_left(draft: Path) -> bool:
-    """Whether a draft belongs to no process any more."""
+    """Whether a draft was left by a process that has ended."""
     if not (draft / CHECKPOINTS).is_dir() and any(draft.iterdir()):
         return False
     is_old = time.time() - draft.stat().st_mtime > OLD_DRAFT
@@ -263,7 +262,7 @@ def _is_left(draft: Path) -> bool:
 
 
 def _delete_draft(draft: Path) -> None:
-    """Delete a draft so that one of which a kill leaves a part is still known to be a draft."""
+    """Delete a draft in an order that leaves it recognisable if a kill interrupts it."""
     with suppress(OSError):
         for path in draft.iterdir():
             if path.is_dir() and path.name != CHECKPOINTS:
@@ -285,17 +284,17 @@ def _append(path: Path, text: bytes) -> None:
             raise
 
 
-def _has_step(line: Line) -> bool:
+def _has_step(line: MetricLine) -> bool:
     return line.row is None or isinstance(line.row.get("global_step"), (int, float))
 
 
 def new_id() -> str:
-    """An identity that no other run has; random numbers of training are left alone."""
+    """A new identity; it draws nothing from the random numbers of training."""
     return uuid.uuid4().hex[:16]
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The mapping in a JSON file; empty where there is no file, or none that is whole."""
+    """The mapping in a JSON file; empty if there is no valid file."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -304,12 +303,12 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Write a file that is either the old one or the new one, never half of it."""
+    """Replace a JSON file atomically."""
     write_text(path, json.dumps(values, indent=2) + "\n")
 
 
 def describe_machine() -> dict[str, Any]:
-    """Versions, command and time: what one needs to know to do it again."""
+    """Versions, command and time, which are needed to reproduce the run."""
     packages = ("rl-training", "torch", "numpy", "gymnasium", "mujoco", "minari", "h5py")
     return {
         "started": datetime.now().astimezone().isoformat(timespec="seconds"),

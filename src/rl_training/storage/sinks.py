@@ -1,4 +1,4 @@
-"""Where metrics go beside `metrics.jsonl`: TensorBoard, MLflow, W&B. Nothing is sent that the run was not asked for."""
+"""Sinks of metrics beside `metrics.jsonl`: TensorBoard, MLflow, W&B. Nothing is sent unless an option asks for it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from contextlib import redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -21,11 +21,11 @@ from rl_training.core.errors import ConfigError, StorageError, import_extra, nea
 from rl_training.core.files import writing
 
 Ending = Literal["finished", "failed", "interrupted"]
-"""How a run ended, as far as this process knows."""
+"""The end of a run, as far as this process knows."""
 
 
 class About(NamedTuple):
-    """What sinks are told about a run."""
+    """Facts about a run for sinks."""
 
     run_id: str
     folder: Path
@@ -38,55 +38,38 @@ class About(NamedTuple):
 class Sink:
     """Takes rows of metrics.
 
-    A failure does not end the run: a warning says so once, and the sink is switched off. Only files of the run itself
-    that cannot be written are an error.
+    A failure does not end the run: the sink is switched off with a warning. Only files of the run itself that cannot
+    be written are an error.
     """
 
     name = ""
     is_on = True
 
-    @staticmethod
-    def check() -> None:
+    def check(self) -> None:
         """Refuse a sink that is not installed or does not answer, before the run exists."""
 
     def start(self, about: About) -> None:
         """Begin to take rows of a run."""
-        with self._switched_off_if_it_fails():
-            self._start(about)
 
-    def write(self, kind: str, metrics: Mapping[str, Any]) -> None:
-        """Take the numbers in the row of one event, which has its timestep as `global_step`."""
-        if self.is_on:
-            with self._switched_off_if_it_fails():
-                self._send(numbers(kind, metrics), metrics["global_step"])
+    def send(self, row: Mapping[str, float], step: int) -> None:
+        """Take the numbers in the row of one event."""
 
-    def close(self, ending: Ending) -> None:
+    def finish(self, ending: Ending) -> None:
         """Send what is left; nothing is written after that."""
-        if self.is_on:
-            # An error that ends the run says more than what follows from it here.
-            with self._switched_off_if_it_fails(warns=sys.exc_info()[1] is None):
-                self._finish(ending)
 
-    @contextmanager
-    def _switched_off_if_it_fails(self, *, warns: bool = True) -> Iterator[None]:
+    def attempt(self, method: Callable[..., None], *arguments: Any, warns: bool = True) -> None:
+        """Call a method of this sink, unless it is switched off, and switch it off if it fails."""
+        if not self.is_on:
+            return
         try:
-            yield
+            method(*arguments)
         except StorageError:
             raise
         except Exception as error:
             self.is_on = False
             if warns:
                 text = f"the sink {self.name} is switched off: {_reason(error)}; metrics.jsonl has every row"
-                warnings.warn(text, stacklevel=5)
-
-    def _start(self, about: About) -> None:
-        pass
-
-    def _send(self, row: Mapping[str, float], step: int) -> None:
-        raise NotImplementedError
-
-    def _finish(self, ending: Ending) -> None:
-        raise NotImplementedError
+                warnings.warn(text, stacklevel=4)
 
 
 class TensorBoardSink(Sink):
@@ -98,19 +81,21 @@ class TensorBoardSink(Sink):
         self._folder = folder
         self._writer: Any = None
 
-    def _send(self, row: Mapping[str, float], step: int) -> None:
+    def send(self, row: Mapping[str, float], step: int) -> None:
+        """Write scalars; the first row makes the folder."""
+        if self._writer is None:
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError:
+                self.is_on = False
+                return
         with writing(self._folder):
-            if self._writer is None:
-                try:
-                    from torch.utils.tensorboard import SummaryWriter
-                except ImportError:
-                    self.is_on = False
-                    return
-                self._writer = SummaryWriter(str(self._folder))
+            self._writer = self._writer or SummaryWriter(str(self._folder))
             for name, value in row.items():
                 self._writer.add_scalar(name, value, step)
 
-    def _finish(self, ending: Ending) -> None:
+    def finish(self, ending: Ending) -> None:
+        """Close the event file."""
         if self._writer is not None:
             self._writer.close()
 
@@ -120,8 +105,7 @@ class MLflowSink(Sink):
 
     name = "mlflow"
 
-    @staticmethod
-    def check() -> None:
+    def check(self) -> None:
         """Ask for the experiment, which needs a server that answers and lets us in."""
         mlflow = _import_mlflow()
         where = _without_password(mlflow.get_tracking_uri())
@@ -137,34 +121,36 @@ class MLflowSink(Sink):
             advice = "restore it, or set MLFLOW_EXPERIMENT_NAME"
             raise ConfigError(f"the MLflow experiment {found.name!r} is deleted: {advice}")
 
-    def _start(self, about: About) -> None:
+    def start(self, about: About) -> None:
+        """Reopen the run of MLflow, or create one."""
         self._mlflow = _import_mlflow()
         self._client = self._mlflow.MlflowClient()
-        self._id = about.ids["mlflow"] = self._reopen(about.ids.get("mlflow")) or self._create(about)
+        known = about.ids.get("mlflow")
+        self._id = about.ids["mlflow"] = known if known and self._reopen(known) else self._create(about)
 
-    def _send(self, row: Mapping[str, float], step: int) -> None:
+    def send(self, row: Mapping[str, float], step: int) -> None:
+        """Send the numbers as one batch."""
         now, new = int(time.time() * 1000), self._mlflow.entities.Metric
         self._client.log_batch(self._id, metrics=[new(_allowed(name), row[name], now, step) for name in row])
 
-    def _finish(self, ending: Ending) -> None:
+    def finish(self, ending: Ending) -> None:
+        """Mark the run as ended."""
         status = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}[ending]
-        # MLflow prints where the run is to be seen; what a command prints may be JSON.
+        # MLflow prints the address of the run; the output of a command may be JSON.
         with redirect_stdout(io.StringIO()):
             self._client.set_terminated(self._id, status)
 
-    def _reopen(self, known: str | None) -> str | None:
-        """Resume a run; None if there is none of this id where metrics go now."""
-        if known is None:
-            return None
+    def _reopen(self, known: str) -> bool:
+        """Resume a run; false if there is none of this id where metrics go now."""
         try:
-            is_there = self._client.get_run(known).info.lifecycle_stage == "active"
+            is_there: bool = self._client.get_run(known).info.lifecycle_stage == "active"
         except self._mlflow.exceptions.MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise
-            return None
+            return False
         if is_there:
             self._client.update_run(known, status="RUNNING")
-        return known if is_there else None
+        return is_there
 
     def _create(self, about: About) -> str:
         """A new run with the options as parameters, which MLflow keeps as they were first."""
@@ -193,8 +179,7 @@ class WandbSink(Sink):
 
     name = "wandb"
 
-    @staticmethod
-    def check() -> None:
+    def check(self) -> None:
         """Look for credentials, and try them, where metrics are sent."""
         wandb = _import_wandb()
         if _wandb_mode() in ("offline", "disabled"):
@@ -206,7 +191,8 @@ class WandbSink(Sink):
             advice = "set WANDB_MODE=offline, or leave wandb out of sinks"
             raise ConfigError(f"W&B cannot be used: {_reason(error)}; {advice}") from None
 
-    def _start(self, about: About) -> None:
+    def start(self, about: About) -> None:
+        """Open the run of W&B, or resume it."""
         wandb = _import_wandb()
         about.ids.setdefault("wandb", about.run_id)
         with redirect_stdout(sys.stderr):
@@ -226,10 +212,12 @@ class WandbSink(Sink):
             # W&B drops rows whose own step goes back, as a run does that is resumed from an earlier checkpoint.
             self._run.define_metric("*", step_metric="global_step")
 
-    def _send(self, row: Mapping[str, float], step: int) -> None:
+    def send(self, row: Mapping[str, float], step: int) -> None:
+        """Log the numbers with their timestep."""
         self._run.log({"global_step": step, **row})
 
-    def _finish(self, ending: Ending) -> None:
+    def finish(self, ending: Ending) -> None:
+        """End the run with an exit code."""
         with redirect_stdout(sys.stderr):
             self._run.finish(exit_code={"finished": 0, "failed": 1, "interrupted": 255}[ending])
 
@@ -241,7 +229,7 @@ REMOTE: dict[str, type[Sink]] = {"mlflow": MLflowSink, "wandb": WandbSink}
 def check_sinks(names: Sequence[str]) -> None:
     """Refuse sinks that are not installed or do not answer."""
     for name in dict.fromkeys(names):
-        REMOTE[name].check()
+        REMOTE[name]().check()
 
 
 def numbers(kind: str, metrics: Mapping[str, Any]) -> dict[str, float]:
@@ -284,7 +272,7 @@ def _import_wandb() -> Any:
 
 
 def _wandb_mode() -> str:
-    """Where W&B writes; nothing is sent by default."""
+    """The mode of W&B; nothing is sent by default."""
     mode, modes = os.environ.get("WANDB_MODE") or "offline", ("offline", "online", "shared", "disabled")
     if mode not in modes:
         raise ConfigError(f"WANDB_MODE must be one of {', '.join(modes)}, got {mode!r}{nearest(mode, modes)}")
@@ -292,7 +280,7 @@ def _wandb_mode() -> str:
 
 
 def _allowed(name: str) -> str:
-    """A name without characters that MLflow refuses."""
+    """A name that MLflow accepts."""
     return re.sub(r"[^\w\-. :/]", "_", name)
 
 
@@ -302,7 +290,7 @@ def _text(value: Any) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """What went wrong, in a sentence: the error of the system beneath those of libraries, or else the error itself."""
+    """The cause of an error in a sentence: the system's error beneath those of libraries, or else the error itself."""
     each: BaseException | None = error
     while each is not None:
         if isinstance(each, OSError) and each.strerror:

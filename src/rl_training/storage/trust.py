@@ -1,4 +1,4 @@
-"""Whose run a checkpoint is of: code that a checkpoint from elsewhere names is not imported unasked.
+"""Which checkpoints are trusted. Code named by any other is imported only with consent.
 
 A run that `train` began on this machine is in the user's own index, a file under the user's state folder. No field of a
 checkpoint can say that it is one of them.
@@ -9,18 +9,19 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from rl_training.core.files import write_text
-from rl_training.core.user_code import doubt, trust
+from rl_training.core.user_code import distrust, trust
 from rl_training.storage.run_directory import run_of
 
 INDEX = "runs.jsonl"
 
 
 def state_folder() -> Path:
-    """Where programs of this user keep what they remember."""
+    """The folder for state files of this user."""
     for name in ("XDG_STATE_HOME", "LOCALAPPDATA"):
         if Path(os.environ.get(name, "")).is_absolute():
             return Path(os.environ[name]) / "rl-training"
@@ -31,16 +32,14 @@ def remember_run(run_dir: Path, config: Mapping[str, Any]) -> None:
     """Put a run whose config names code into the index. If that cannot be written, the user is asked later."""
     if not named_modules(config):
         return
-    try:
+    with suppress(OSError):
         state_folder().mkdir(parents=True, exist_ok=True)
         with (state_folder() / INDEX).open("a", encoding="utf-8") as file:
             file.write(json.dumps(str(run_dir.resolve())) + "\n")
-    except OSError:
-        return
 
 
 def forget_run(run_dir: Path) -> None:
-    """Take a run out of the index, since another is about to have its place."""
+    """Take a run out of the index, since another one takes its path."""
     index, line = state_folder() / INDEX, json.dumps(str(run_dir.resolve()))
     if is_own_run(run_dir):
         kept = [each for each in index.read_text(encoding="utf-8").splitlines() if each != line]
@@ -57,7 +56,7 @@ def is_own_run(run_dir: Path) -> bool:
 
 
 def check_trust(config: Mapping[str, Any], checkpoint: Path) -> None:
-    """Allow the code that a checkpoint of the user's own run names, and doubt what any other one names."""
+    """Trust the code that a checkpoint of the user's own run names, and distrust that of any other."""
     modules = named_modules(config)
     if not modules:
         return
@@ -65,11 +64,11 @@ def check_trust(config: Mapping[str, Any], checkpoint: Path) -> None:
     if is_own_run(run_of(checkpoint.resolve())):
         trust(modules)
     else:
-        doubt(modules, str(checkpoint))
+        distrust(modules, str(checkpoint))
 
 
 def named_modules(config: Mapping[str, Any]) -> list[str]:
-    """What stands before a colon in any text of a config, since `module:Name` is how code is named."""
+    """The text before a colon in any value of a config, since code is named as `module:Name`."""
     found: dict[str, None] = {}
     # A URL has a colon too, and names no code.
     waiting: list[Any] = [value for name, value in config.items() if name != "upload_url"]

@@ -1,9 +1,9 @@
 """Copies of runs at a URL: complete checkpoints are uploaded beside training, and fetched to resume elsewhere.
 
 Each file of a run is an object, named by the SHA-256 of its contents: an object never changes, equal files are one
-object, and what is fetched can be verified. The pointer says which object is which file. It is written last, in one
-piece, so that the run can be fetched from it at any moment. Credentials are those that the library for the URL finds by
-itself; none pass through here.
+object, and a fetched file can be verified. The pointer maps files to objects. It is written last, in one piece, so that
+the run can be fetched from it at any moment. Credentials are those that the library for the URL finds by itself; none
+pass through here.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
+from pydantic import BaseModel, Field, NonNegativeInt, ValidationError
 
 from rl_training.config import TrainConfig, has_scheme, is_run_name
 from rl_training.core.errors import (
@@ -37,7 +37,7 @@ from rl_training.core.errors import (
 from rl_training.core.files import atomic_write, link_or_copy
 from rl_training.core.user_code import resume_command
 from rl_training.storage.checkpoint import first_mistake
-from rl_training.storage.metrics import FILE as METRICS
+from rl_training.storage.metrics import METRICS
 from rl_training.storage.run_directory import UPLOADS, RunDirectory, claim, making_draft
 from rl_training.storage.trust import forget_run
 
@@ -58,18 +58,16 @@ ATTEMPTS = 5
 """How often a run is fetched that is being uploaded meanwhile: objects of an older checkpoint may be deleted."""
 
 
-class Entry(BaseModel):
+class Entry(BaseModel, strict=True, frozen=True):
     """A file of a run: its size, and the SHA-256 of its contents, which is the name of its object."""
 
-    model_config = ConfigDict(strict=True, frozen=True)
     size: NonNegativeInt
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class Pointer(BaseModel):
-    """Which objects are the files of a run, at one of its checkpoints."""
+class Pointer(BaseModel, strict=True, frozen=True):
+    """The objects of the files of a run, at one of its checkpoints."""
 
-    model_config = ConfigDict(strict=True, frozen=True)
     format: Literal[1]
     run_id: str | None
     step: NonNegativeInt
@@ -102,8 +100,19 @@ class Remote:
         if not has_scheme(url):
             raise ConfigError(f"expected a URL such as s3://bucket/folder, got {url!r}")
         self.url = url.rstrip("/")
-        self.files, self.root = _file_system(self.url)
-        self.is_local = self.url.startswith(("file:", "local:"))
+        fsspec, protocol = import_extra("fsspec", "upload", self.url), self.url.partition("://")[0]
+        if protocol not in fsspec.available_protocols():
+            hint = nearest(protocol, fsspec.available_protocols()) or "; see fsspec.available_protocols()"
+            raise ConfigError(f"{self.url}: no library knows the protocol {protocol!r}{hint}")
+        with refused(self.url, "used"):
+            try:
+                self.files, root = fsspec.core.url_to_fs(self.url)
+            except ImportError:
+                package = import_module("fsspec.registry").known_implementations[protocol]["class"].partition(".")[0]
+                if package == "fsspec":
+                    raise
+                raise MissingExtraError(package, "upload", self.url, beside=package) from None
+        self.root, self.is_local = str(root).rstrip("/"), self.url.startswith(("file:", "local:"))
 
     def pointer(self) -> Pointer | None:
         """The pointer of the run that is here; None if there is none."""
@@ -114,11 +123,11 @@ class Remote:
         return Pointer.from_bytes(data, f"{self.url}/{POINTER}")
 
     def sizes(self) -> dict[str, int]:
-        """The objects that are here, whole or not, by name, with their sizes."""
+        """The sizes of the objects that are here, complete or not, by name."""
         # Others may have written here since the last look.
         self.files.invalidate_cache()
-        found = self.files.find(self._at(OBJECTS), detail=True)
-        return {PurePosixPath(path).name: int(about["size"]) for path, about in found.items()}
+        found = self.files.find(self._at(OBJECTS), detail=True).items()
+        return {PurePosixPath(path).name: int(about["size"]) for path, about in found}
 
     def put(self, name: str, content: Path | bytes) -> None:
         """Write a file, or bytes, under a name."""
@@ -137,11 +146,11 @@ class Remote:
             self.files.put_file(str(content), path)
 
     def delete(self, name: str) -> None:
-        """Delete what has a name."""
+        """Delete the file of this name."""
         self.files.rm_file(self._at(name))
 
     def get_object(self, entry: Entry, path: Path, *, what: str) -> None:
-        """Read an object into a file and make sure that it is what was uploaded."""
+        """Read an object into a file and verify its size and checksum."""
         # One byte more than expected shows that an object is too long.
         digest, left = hashlib.sha256(), entry.size + 1
         try:
@@ -163,27 +172,9 @@ class Remote:
         return f"{self.root}/{name}"
 
 
-def _file_system(url: str) -> tuple[Any, str]:
-    """What fsspec has for a URL, and the path there."""
-    fsspec = import_extra("fsspec", "upload", url)
-    protocol = url.partition("://")[0]
-    if protocol not in fsspec.available_protocols():
-        hint = nearest(protocol, fsspec.available_protocols()) or "; see fsspec.available_protocols()"
-        raise ConfigError(f"{url}: no library knows the protocol {protocol!r}{hint}")
-    with refused(url, "used"):
-        try:
-            files, root = fsspec.core.url_to_fs(url)
-        except ImportError:
-            package = import_module("fsspec.registry").known_implementations[protocol]["class"].partition(".")[0]
-            if package == "fsspec":
-                raise
-            raise MissingExtraError(package, "upload", url, beside=package) from None
-    return files, str(root).rstrip("/")
-
-
 @contextmanager
 def refused(url: str, how: str) -> Iterator[None]:
-    """Say in one sentence that a URL cannot be read or written, whatever its library raises."""
+    """Turn any error of a library into one sentence about a URL that cannot be read or written."""
     try:
         yield
     except UserError:
@@ -193,7 +184,7 @@ def refused(url: str, how: str) -> Iterator[None]:
 
 
 def reason_of(error: Exception) -> str:
-    """Why something failed, in a line."""
+    """The reason of an error, in a line."""
     text = (error.strerror if isinstance(error, OSError) else None) or str(error).strip() or type(error).__name__
     return text.splitlines()[0]
 
@@ -202,14 +193,14 @@ def fetch_run(url: str, out: str | Path = "runs") -> Path:
     """Make the directory of an uploaded run in a folder; it appears whole, or not at all.
 
     Every file is compared with its checksum. The run is not one of your own until you resume it: code that it names is
-    not imported unasked.
+    imported only with consent.
     """
     remote = Remote(url)
     path = Path(out, remote.url.rpartition("/")[2])
     if not is_run_name(path.name):
         raise ConfigError(f"{url} does not end with the name of a run")
     if os.path.lexists(path):
-        raise ConfigError(f"there is {path} already: go on with it ({resume_command(path)}), or choose another folder")
+        raise ConfigError(f"there is {path} already: resume it ({resume_command(path)}), or choose another folder")
     with refused(url, "read"):
         pointer = remote.pointer()
         for _ in range(ATTEMPTS):
@@ -225,10 +216,7 @@ def fetch_run(url: str, out: str | Path = "runs") -> Path:
 
 
 def fetch_if_missing(config: TrainConfig) -> Path | None:
-    """Fetch the run of a config's name from its `upload_url`, if it is there and not in `output_dir`.
-
-    The path of a run that was fetched.
-    """
+    """Fetch the run of a config's name from its `upload_url`, if it is not in `output_dir`; None if it is not there."""
     if config.upload_url is None or config.run_name is None or Path(config.output_dir, config.run_name).exists():
         return None
     remote = Remote(f"{config.upload_url}/{config.run_name}")
@@ -243,7 +231,7 @@ def _fetch(remote: Remote, pointer: Pointer, path: Path) -> Path:
         for name, entry in pointer.files.items():
             (draft / name).parent.mkdir(exist_ok=True)
             remote.get_object(entry, draft / name, what=name)
-        # Trust goes by place, and what was here before may have been one of the user's own.
+        # Trust is by path, and a run that was here before may have been one of the user's own.
         forget_run(path)
         lock.folder = claim(draft, path.name, numbered=False)
         lock.release()
@@ -266,14 +254,14 @@ def check_upload(config: TrainConfig, run: RunDirectory | None = None) -> None:
     if found is None:
         return
     if run is None:
-        advice = "--resume auto fetches it and goes on with it; or choose another run_name"
+        advice = "--resume auto fetches and continues it; or choose another run_name"
         raise ConfigError(f"there is a run {name!r} at {remote.url} already: {advice}")
     if run.run_id not in (None, found.run_id):
         raise ConfigError(f"{remote.url}/{name} holds another run of this name: choose another upload_url")
 
 
 def begin_uploads(config: TrainConfig, run: RunDirectory, resources: ExitStack) -> Uploader | None:
-    """What uploads the checkpoints of a run, if that is asked for; it is closed with the run, before its directory."""
+    """The uploader of a run, if `upload_url` is set; it is closed with the run, before its directory."""
     if config.upload_url is None:
         return None
     uploader = Uploader(run, config.upload_url)
@@ -284,7 +272,7 @@ def begin_uploads(config: TrainConfig, run: RunDirectory, resources: ExitStack) 
 class Uploader:
     """Uploads checkpoints of a run in a thread of its own, one at a time.
 
-    While one is under way, only the newest waits for its turn. What fails is said once, and the next checkpoint is
+    While one is under way, only the newest waits for its turn. A failure is a warning, and the next checkpoint is
     tried again: no upload ends a run.
     """
 
@@ -293,18 +281,18 @@ class Uploader:
         self.pusher = Pusher(run.run_id)
         self.offered, self.step = 0, 0
         self.good: str | None = None
-        """The checkpoint that guards may go back to."""
+        """The checkpoint for rollbacks."""
         self.waiting: queue.Queue[tuple[Path, int] | None] = queue.Queue()
         """At most one checkpoint: links to its files, and its timestep. None stands for the end."""
         self.failure: str | None = None
-        """Why the last upload failed; None if it did not."""
+        """The reason why the last upload failed; None if it did not."""
         self.has_warned = False
         self.thread: threading.Thread | None = None
 
     def offer(self, step: int, *, good: str | None = None) -> None:
         """Upload the checkpoint that has just been written, in place of one that still waits.
 
-        `good` is the name of the checkpoint that guards may go back to.
+        `good` is the name of the checkpoint for rollbacks.
         """
         failure = self.failure
         # From here and not from the thread, whose warnings could not be turned into errors.
@@ -315,7 +303,7 @@ class Uploader:
         self._begin()
 
     def close(self) -> None:
-        """Upload how the run has ended, wait for it, and warn if it is not there."""
+        """Upload the final state of the run, wait for it, and warn if that fails."""
         if self.offered == 0:
             return
         self._begin()
@@ -328,7 +316,7 @@ class Uploader:
             warnings.warn(text, stacklevel=2)
 
     def _begin(self) -> None:
-        """Keep the files as they are for the thread, which is started if there is none."""
+        """Link the files as they are for the thread, which is started if there is none."""
         self.offered += 1
         folder = self.run.path / UPLOADS / str(self.offered)
         try:
@@ -347,8 +335,8 @@ class Uploader:
             self.thread.start()
 
     def _link_files(self, folder: Path) -> None:
-        """Keep the files that a run needs to be resumed elsewhere, and the policies that it has left so far."""
-        # Where the directory was, another may be.
+        """Link the files that are needed to resume the run elsewhere, and its policy files."""
+        # Another directory may have taken its place.
         self.run.check_place()
         for existing in (path for pattern in FOLDERS for path in self.run.path.glob(pattern)):
             name = existing.relative_to(self.run.path).as_posix()
@@ -372,7 +360,7 @@ class Uploader:
 
 
 class Pusher:
-    """Brings checkpoints of one run to a folder at a URL, one after the other."""
+    """Uploads checkpoints of one run to a folder at a URL, one after the other."""
 
     def __init__(self, run_id: str | None) -> None:
         self.run_id, self.writer = run_id, uuid.uuid4().hex
@@ -383,7 +371,7 @@ class Pusher:
         """Checksums by inode, size and time of the last change: most files never change, and are read once."""
 
     def push(self, remote: Remote, folder: Path, step: int) -> None:
-        """Upload what is not there yet, then the pointer, and then delete objects that no pointer names any more.
+        """Upload missing objects, then the pointer, and then delete objects that the pointer does not name.
 
         `folder` has the files of the run as they were at the timestep `step`.
         """
@@ -394,7 +382,7 @@ class Pusher:
         if missing := [name for name in NEEDED if name not in entries]:
             raise UserError(f"the run has no {missing[0]}")
         there = remote.sizes()
-        # A kill may have left objects that are not whole. The pointer names none of them.
+        # A kill may have left incomplete objects. The pointer names none of them.
         named = () if current is None else current.files.values()
         whole = {entry.sha256 for entry in named if there.get(entry.sha256) == entry.size}
         for name, entry in entries.items():
@@ -404,7 +392,7 @@ class Pusher:
         pointer = Pointer(format=1, run_id=self.run_id, step=step, writer=self.writer, files=entries)
         remote.put(POINTER, pointer.model_dump_json(indent=1).encode())
         for name in there.keys() - {entry.sha256 for entry in entries.values()}:
-            # What cannot be deleted now is found again by the next upload.
+            # The next upload tries again to delete it.
             with suppress(Exception):
                 remote.delete(f"{OBJECTS}/{name}")
 
@@ -417,7 +405,7 @@ class Pusher:
         if current.run_id != self.run_id:
             raise UserError(f"{remote.url} holds another run of this name")
         if current != self.found:
-            raise UserError("another process goes on with this run, and uploads it")
+            raise UserError("another process continues this run, and uploads it")
 
     def _entry(self, path: Path) -> Entry:
         about = path.stat()

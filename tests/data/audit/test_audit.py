@@ -379,7 +379,7 @@ def test_choices_that_were_hardly_made_are_named() -> None:
     arrays["actions"][50] = 2
     finding = findings(arrays, bounds=None)["coverage"]
     assert (finding.verdict, finding.rows) == ("warn", (50,))
-    assert "hardly ever made: 2" in finding.message
+    assert "hardly ever taken: 2" in finding.message
 
 
 def test_few_rows_are_called_few() -> None:

@@ -246,7 +246,9 @@ def test_a_selection_brings_its_choice_its_claim_and_its_real_episodes(judged: P
     selection = selection_of(judged, basis="held-out episodes")
     content = report_content(judged / "runs", selection=selection)
     sentence = content["verdict"]["sentence"]
-    assert sentence.startswith("good is not distinguishable from the data: on 30 episodes that did not choose it")
+    assert sentence.startswith(
+        "good is not distinguishable from the data: on 30 episodes that were not used to choose it"
+    )
     assert "that of the log is −2.6" in sentence  # noqa: RUF001 - as the page has it
     assert content["verdict"]["chosen"]["why"] == "it was chosen with real episodes"
     found = content["real_episodes"]
@@ -254,7 +256,7 @@ def test_a_selection_brings_its_choice_its_claim_and_its_real_episodes(judged: P
     # Quantiles of two or three episodes would say nothing.
     assert [each["of"] for each in content["risk"]["returns"]] == ["the log"]
     corrected = report_content(judged / "runs", selection=selection_of(judged, basis="corrected"))
-    assert "corrected for having been chosen" in corrected["verdict"]["sentence"]
+    assert "corrected for selection" in corrected["verdict"]["sentence"]
 
 
 def test_a_selection_in_the_folder_of_the_runs_is_found(judged: Path, tmp_path: Path) -> None:
@@ -268,7 +270,8 @@ def test_a_claim_by_other_episodes_is_what_the_answer_says(judged: Path) -> None
     claim = {**found, "policies": [{**found["policies"][0], "value": -1.25, "interval": [-1.5, -1.0]}]}
     claim |= {"is_held_out": True, "episodes": 17, "logged_value": -4.0}
     content = report_content(judged / "runs", claim=claim)
-    assert "on 17 episodes that did not choose it, its estimated value is −1.25" in content["verdict"]["sentence"]  # noqa: RUF001
+    sentence = content["verdict"]["sentence"]
+    assert "on 17 episodes that were not used to choose it, its estimated value is −1.25" in sentence  # noqa: RUF001
     assert content["verdict"]["chosen"]["estimate"]["logged_value"] == -4.0
 
 

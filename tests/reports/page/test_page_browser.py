@@ -16,7 +16,7 @@ from PIL import Image
 from steering import QUICK, away, rest, steering_log, towards
 
 from rl_training import BC, TD3BC, estimate
-from rl_training.core.templates import FOLDER
+from rl_training.core.text import TEMPLATES
 from rl_training.reports.page import charts
 from rl_training.reports.page.write import write_report
 
@@ -167,7 +167,7 @@ def test_labels_find_room_wherever_the_log_lies_and_however_long_names_are(
         charts.scatter([(0.0, 0.0), (0.01, 0.01), (9.0, 9.0)], x_name="x", y_name="y"),
         charts.bars(["a" * 40, "b"], {"logged": [0.2, 0.8], "chosen": [1.0, 0.0]}, axis="share of situations"),
     ]
-    style = (FOLDER / "style.css").read_text(encoding="utf-8")
+    style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
     shown = "".join(f"<figure>{figure}</figure>" for figure in figures)
     viewport = '<meta name="viewport" content="width=device-width">'
     (tmp_path / "figures.html").write_text(f"<!DOCTYPE html>{viewport}<style>{style}</style><main>{shown}</main>")

@@ -34,7 +34,7 @@ def curves_of(content: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 SMOOTH = "No value jumps from one checkpoint to the next by more than its interval."
-FAILED = "One of the two fits has failed"
+FAILED = "One of the two estimates has failed"
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,10 @@ def test_a_jump_beyond_the_interval_is_said_with_what_the_environment_says(
         step = f"From step {jump[0]} to {jump[1]} the value changes by {number(jump[2])}"
         assert f"{step}, more than its interval is wide (4)." in curve["said"]
     assert (
-        any(note.startswith("The fit of the chosen policy is in doubt.") for note in content["verdict"]["notes"])
+        any(
+            note.startswith("The FQE estimate of the chosen policy is in doubt.")
+            for note in content["verdict"]["notes"]
+        )
         is is_in_doubt
     )
 

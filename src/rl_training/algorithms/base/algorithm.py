@@ -14,18 +14,15 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self, TypeVar
 
-from rl_training.algorithms.base.hyper import Alpha, Hyper, Sizes, ValueHyper
+from rl_training.algorithms.base.hyper import Hyper
 from rl_training.algorithms.base.optimizers import Adam, Optimizer, clip, gradient_norm, polyak, trainable
-from rl_training.algorithms.base.registration import ALGORITHMS, Mode, register
+from rl_training.algorithms.base.registration import Mode
 from rl_training.compilation import CompiledGradient
-from rl_training.core.batches import TRANSITION, Batch, Metrics, Reading, Transitions
+from rl_training.core.batches import Batch, Column, Metrics, Reading, Transitions
 from rl_training.core.errors import ConfigError, nearest
 from rl_training.core.options import bind
-from rl_training.core.spaces import ActionKind, ActionSpace, BoxActions, Column, SpaceSpec
+from rl_training.core.spaces import ActionKind, ActionSpace, BoxActions, SpaceSpec
 from rl_training.models import Model, make_encoder, products_in
-
-__all__ = ["ALGORITHMS", "TRANSITION", "Algorithm", "Alpha", "Hyper", "Mode", "Sizes", "Step", "UpdateResult",
-           "ValueHyper", "register"]  # fmt: skip
 
 Gradients = dict[str, list[Tensor]]
 """The gradients of each child of the model, in the order of its parameters."""
@@ -40,7 +37,7 @@ ORIGINS = {
     "next_actions": "; a dataset in episode order derives it: sample from TransitionDataset.requiring('next_actions')",
     "returns_to_go": "; sample from a dataset made by TransitionDataset.with_returns_to_go(gamma=...)",
 }
-"""Where the fields come from that not every log contains."""
+"""Hints at the origin of fields that not every log contains."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +76,7 @@ class _Needs:
 
 
 class UpdateResult(NamedTuple):
-    """What an update reports: detached 0-d tensors, and how many gradient steps of the whole algorithm it was."""
+    """The report of an update: detached 0-d tensors, and the number of gradient steps of the whole algorithm."""
 
     metrics: Metrics
     num_gradient_steps: int = 1
@@ -102,7 +99,7 @@ class Algorithm(nn.Module, Generic[H, M]):
     steps: tuple[Step, ...]
     action_kinds: ClassVar[tuple[ActionKind, ...]] = ("continuous",)
     reads: Reading = Transitions()
-    """What a batch contains; a class whose hyper-parameters decide about it overrides `make_reads`."""
+    """The contents of a batch; a class whose hyper-parameters decide about them overrides `make_reads`."""
     needs = _Needs()
     annotates: tuple[str, ...] = ()
     """Fields that `annotate` computes for all rows; those in `standardizes` get mean 0 and standard deviation 1."""
@@ -118,7 +115,7 @@ class Algorithm(nn.Module, Generic[H, M]):
     clock: Tensor
     """Number of updates done, for losses that change over time; a tensor, since a graph must not depend on a number."""
     online_share: Tensor
-    """How much of the online phase is done, this update included; 0 before it has begun."""
+    """The share of the online phase that is done, this update included; 0 before it has begun."""
 
     def __init__(self, model: Model, hyper: Hyper | None = None, /, **values: Any) -> None:
         super().__init__()
@@ -128,7 +125,8 @@ class Algorithm(nn.Module, Generic[H, M]):
         self.optimizers = cast("dict[str, Any]", nn.ModuleDict())
         declared = self.make_steps(self.hyper)
         check_parts(self, model, declared)
-        self.action_space: ActionSpace = BoxActions((-1.0,) * model.action_dim, (1.0,) * model.action_dim)
+        actions = BoxActions((-1.0,) * model.action_dim, (1.0,) * model.action_dim)
+        self.spaces = SpaceSpec.vector(model.obs_dim, actions)
         self.updates = 0
         self._tracked: dict[str, tuple[list[Tensor], list[Tensor]]] = {}
         """By step, the parameters of the target networks that follow it, and those that they follow."""
@@ -137,8 +135,8 @@ class Algorithm(nn.Module, Generic[H, M]):
         self.reads = self.make_reads(self.hyper)
         for step in self.steps:
             self._add_parts(step)
-        self.register_buffer("obs_mean", torch.zeros(model.obs_dim))
-        self.register_buffer("obs_std", torch.ones(model.obs_dim))
+        self.register_buffer("obs_mean", torch.zeros(self.spaces.obs_dim))
+        self.register_buffer("obs_std", torch.ones(self.spaces.obs_dim))
         self.register_buffer("clock", torch.zeros((), dtype=torch.int64), persistent=False)
         self.register_buffer("online_share", torch.zeros(()), persistent=False)
         self._gradients: dict[str, GradientFunction] = {}
@@ -162,7 +160,7 @@ class Algorithm(nn.Module, Generic[H, M]):
 
     @classmethod
     def make_reads(cls, hyper: Any) -> Reading:
-        """What a batch contains; a class whose hyper-parameters decide about it overrides this."""
+        """The contents of a batch; a class whose hyper-parameters decide about them overrides this."""
         return cls.reads
 
     def _with_parameters(self, step: Step) -> Step | None:
@@ -193,8 +191,13 @@ class Algorithm(nn.Module, Generic[H, M]):
     def build(cls, spaces: SpaceSpec, hyper: Hyper) -> Self:
         """The algorithm with a fresh model."""
         algorithm = cls(cls.build_model(spaces, hyper), hyper)
-        algorithm.action_space = spaces.action
+        algorithm.spaces = spaces
         return algorithm
+
+    @property
+    def action_space(self) -> ActionSpace:
+        """Kind, size and bounds of actions; of continuous ones between -1 and 1 if no others were given."""
+        return self.spaces.action
 
     @classmethod
     def build_model(cls, spaces: SpaceSpec, hyper: Hyper) -> Model:
@@ -217,7 +220,7 @@ class Algorithm(nn.Module, Generic[H, M]):
     def set_obs_statistics(self, mean: Tensor, std: Tensor) -> None:
         """Normalise observations with these statistics from here on; they are part of the state.
 
-        A mask of choices, with which observations may begin, stays as it is.
+        The action mask, with which observations may begin, stays as it is.
         """
         behind = slice(self.model.mask_dim, None)
         self.obs_mean[behind].copy_(mean[behind])
@@ -255,7 +258,7 @@ class Algorithm(nn.Module, Generic[H, M]):
 
     @torch.no_grad()
     def act(self, obs: Tensor, *, deterministic: bool = True) -> Tensor:
-        """Actions as networks see them, for raw observations: for measures of the networks. `Policy` is what acts."""
+        """Actions as networks see them, for raw observations: to measure networks. Environments need a `Policy`."""
         actions: Tensor = self.model.act(self.normalize(obs), deterministic=deterministic)
         return actions
 

@@ -135,7 +135,7 @@ class SmoothingHyper(ValueHyper):
 
 @options
 class VAEHyper(ValueHyper):
-    """Hyper-parameters of algorithms that model the behaviour by a VAE and choose among candidate actions."""
+    """Hyper-parameters of algorithms that model the behaviour policy by a VAE and choose among candidate actions."""
 
     vae_hidden_sizes: Sizes = option((750, 750), "widths of the behaviour model", min_length=1)
     vae_learning_rate: float | None = option(None, "learning rate of the behaviour model; null: learning_rate", gt=0)
@@ -161,7 +161,7 @@ class CalibrationHyper(Hyper):
     """Hyper-parameters of Cal-QL's calibration, which is an option of CQL."""
 
     calibrated: bool = option(False, "bound the policy's values by logged returns: Cal-QL")
-    online_calibrated: bool = option(True, "go on with the bounds in an online phase")
+    online_calibrated: bool = option(True, "keep the bounds in an online phase")
     failure_reward: float | None = option(None, "reward per step of a failed episode, whose return counts as endless")
 
     def __post_init__(self) -> None:

@@ -125,6 +125,13 @@ def value_actor_objective(*, policy_q_values: Tensor) -> Metrics:
     return {"actor_loss": -policy_q_values.mean()}
 
 
+def value_actor_loss(algorithm: Algorithm, batch: Batch) -> Metrics:
+    """Value of the policy's own action, by the first critic."""
+    actions = algorithm.model.actor(batch["obs"])
+    (q,) = algorithm.model.critic(batch["obs"], actions, first=1)
+    return value_actor_objective(policy_q_values=q) | {"action_saturation": saturation(actions)}
+
+
 def soft_actor_objective(values: Tensor, log_probs: Tensor, log_temperature: Tensor) -> Metrics:
     """Value and entropy of the policy's own actions; the temperature is not trained by it."""
     loss = (log_temperature.detach().exp() * log_probs - values).mean()
@@ -208,7 +215,10 @@ def temperature_loss(algorithm: Algorithm, log_probs: Tensor) -> Metrics:
 
 
 def annotate_returns(algorithm: Algorithm, rows: Batch, ends: Tensor) -> Batch:
-    """TD(lambda) returns and advantages of all rows, by the target network of the value."""
+    """TD(lambda) returns and advantages of all rows, by the target network of the value.
+
+    That network moves every `recompute_interval` updates.
+    """
 
     def values(obs: Tensor) -> Tensor:
         values: Tensor = algorithm.target.value(algorithm.normalize(obs))
@@ -218,18 +228,18 @@ def annotate_returns(algorithm: Algorithm, rows: Batch, ends: Tensor) -> Batch:
 
 
 def entropies(log_probs: Tensor) -> Tensor:
-    """Entropies (B,) of policies with these log-probabilities (B, choices)."""
+    """Entropies (B,) of policies with these log-probabilities (B, actions)."""
     return -expectation(log_probs.exp(), log_probs)
 
 
 def largest_entropies(log_probs: Tensor) -> Tensor:
-    """The entropies (B,) of uniform choices among those that are possible."""
+    """The entropies (B,) of uniform actions among the valid ones."""
     return (log_probs != -math.inf).sum(-1).to(log_probs.dtype).log()
 
 
 def normalized_entropy(log_probs: Tensor) -> Tensor:
-    """The mean entropy relative to that of uniform choices: 0 where a policy is certain, 1 where it is uniform."""
-    # Where only one choice is ever possible, both are 0.
+    """The mean entropy relative to that of uniform actions: 0 where a policy is certain, 1 where it is uniform."""
+    # Where only one action is ever valid, both are 0.
     return entropies(log_probs).mean() / largest_entropies(log_probs).mean().clamp_min(1e-8)
 
 
@@ -239,9 +249,9 @@ def share(flags: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def conservative_gap(q_values: Tensor, actions: Tensor) -> Tensor:
-    """D: by how much the soft maximum over all choices exceeds the logged one; (..., B, choices) to (...).
+    """D: by how much the soft maximum over all actions exceeds the logged one; (..., B, actions) to (...).
 
-    It is the cross-entropy of the logged choices with values as logits: the logarithm of the number of choices where
+    It is the cross-entropy of the logged actions with values as logits: the logarithm of the number of actions where
     values do not differ, and near 0 where the values clone the data.
     """
     return (q_values.logsumexp(-1) - pick(q_values, actions)).mean(-1)
@@ -255,7 +265,7 @@ def discrete_critic_objective(
     conservative_weight: float | Tensor = 0.0,
     huber_delta: float | None = None,
 ) -> Metrics:
-    """Error of critics (E, B, choices) at the logged choices (B,) against targets (B,), and the penalty of CQL."""
+    """Error of critics (E, B, actions) at the logged actions (B,) against targets (B,), and the penalty of CQL."""
     taken = pick(q_values, actions)
     metrics = critic_objective(q_values=taken, target_q_values=target_q_values)
     if huber_delta is not None:

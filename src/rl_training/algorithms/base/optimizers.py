@@ -70,12 +70,12 @@ class Adam(Optimizer):
             cls._kernel(*(list(chain(*parts)) for parts in lists), lr=rate, **constants)
 
     def _lists(self, gradients: list[Tensor]) -> tuple[list[Tensor], ...]:
-        """What the kernel takes; the empty list would be the maxima of AMSGrad."""
+        """The arguments of the kernel; the empty list would be the maxima of AMSGrad."""
         return self._params, gradients, self._averages, self._squares, [], [self.count] * len(gradients)
 
 
 def _constants(pair: tuple[Adam, list[Tensor]]) -> tuple[float, dict[str, Any]]:
-    """What must be the same for modules that one call moves: the learning rate and the other constants."""
+    """The constants that modules moved by one call must share: the learning rate and the others."""
     return pair[0].learning_rate, pair[0]._constants
 
 

@@ -1,4 +1,4 @@
-"""The table of algorithms, and what is asked of a class that enters it."""
+"""The table of algorithms, and the checks of a class that enters it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def register(name: str, *, mode: Mode) -> Callable[[type[A]], type[A]]:
 
 
 def _check_class(cls: type[Algorithm]) -> None:
-    """Refuse a class that does not say what it consists of."""
+    """Refuse a class that lacks hyper-parameters, a model, steps or losses."""
     title, declared = cls.__name__, f"class {cls.__name__}(Algorithm[MyHyper, MyModel])"
     hyper: Any = getattr(cls, "hyper_class", None)
     if not (isinstance(hyper, type) and issubclass(hyper, Hyper)):
@@ -58,7 +58,7 @@ def _check_class(cls: type[Algorithm]) -> None:
 
 
 def _check_name(name: str, cls: type[Algorithm]) -> None:
-    """Refuse names that something else has. Exports and managed classes go by the name of the class."""
+    """Refuse names that are taken. Exports and managed classes go by the name of the class."""
     here, title = _place(cls), cls.__name__
     known = ALGORITHMS.get(name)
     if known is not None and _place(known) != here:
@@ -72,5 +72,5 @@ def _check_name(name: str, cls: type[Algorithm]) -> None:
 
 
 def _place(cls: type[Algorithm]) -> str:
-    """Where a class is defined: its file, or its module if that has none, as a notebook's has not."""
+    """The file in which a class is defined, or its module if that has no file, as in a notebook."""
     return getattr(sys.modules.get(cls.__module__), "__file__", None) or cls.__module__

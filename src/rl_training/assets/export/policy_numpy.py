@@ -36,7 +36,7 @@ ACTIVATIONS: dict[str, Any] = {
 
 
 class Policy:
-    """The deterministic action for observations; the arithmetic is in float32, as where it was trained."""
+    """The deterministic action for observations, computed in float32 as in training."""
 
     def __init__(self, path: str | Path) -> None:
         with np.load(path) as file:
@@ -56,9 +56,9 @@ class Policy:
         self.distance: Any = arrays.get("distance")
 
     def __call__(self, obs: Any) -> Any:
-        """The action for one observation or a batch: numbers within their bounds, or the number of a choice."""
+        """The action for one observation or a batch: numbers within their bounds, or the index of a discrete action."""
         rows = (np.asarray(obs, dtype=np.float32) - self.obs_mean) / self.obs_std
-        # Observations may begin with a mask: 1 for each choice that is possible.
+        # Observations may begin with the action mask: 1 for each valid action.
         mask, rows = rows[..., : self.masked], rows[..., self.masked :]
         for number, (weight, bias) in enumerate(self.layers):
             rows = rows @ weight.T + bias
@@ -71,12 +71,12 @@ class Policy:
         return np.clip(centre + half * unit, self.low, self.high).astype(np.float32)
 
     def novelty(self, obs: Any) -> Any:
-        """How far observations and the actions for them are from the log: above 1 is unusual."""
+        """The novelty of observations and the actions for them: above 1 is unfamiliar."""
         action = self(obs)
         states = (np.asarray(obs, dtype=np.float32) - self.novelty_mean) / self.novelty_std
         if self.head == "argmax":
-            choices = self.codebook.shape[1] - states.shape[-1]
-            action = ((action - self.start)[..., None] == np.arange(choices)).astype(np.float32)
+            count = self.codebook.shape[1] - states.shape[-1]
+            action = ((action - self.start)[..., None] == np.arange(count)).astype(np.float32)
         else:
             action = 2 * (action - self.low) / (self.high - self.low) - 1
         rows = np.concatenate([states, action], axis=-1)

@@ -1,4 +1,4 @@
-"""What the command line prints: results, tables, and several seeds at once."""
+"""Terminal output of commands: results, tables, JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -27,15 +26,15 @@ OFFLINE_SCORES = (
     "action_agreement",
     "logged_action_probability",
 )
-"""What is measured on held-out rows, in the order in which it is shown."""
-GAP = 2
-"""Spaces between two columns of a table."""
+"""Measures on held-out rows, in the order in which they are shown."""
 NARROW = 8
-"""A column that is as narrow as this is not narrowed further."""
+"""Letters of the narrowest column of a table."""
+ONE_LINE = 1_000_000
+"""Width of a table where each row is one line."""
 
 
 def summary(result: TrainResult) -> dict[str, str]:
-    """The outcome of a run, by name: the policy's score, the data's, what that means, and where the files are."""
+    """The result of a run, line by line: scores of policy and data, their meaning, and where the files are."""
     lines = {}
     if result.metrics:
         lines["policy"] = score_text(result.metrics)
@@ -53,10 +52,10 @@ def summary(result: TrainResult) -> dict[str, str]:
 
 
 def meaning(metrics: Mapping[str, float], data_return: float | None) -> str:
-    """What an evaluation says about the policy, and what it does not say."""
-    if "return_mean" in metrics and data_return is None:
-        return "the return is a mean over episodes in the environment, on its own reward"
-    if "return_mean" in metrics and data_return is not None:
+    """The meaning and the limits of an evaluation, in a sentence."""
+    if "return_mean" in metrics:
+        if data_return is None:
+            return "the return is a mean over episodes in the environment, on its own reward"
         gain = metrics["return_mean"] - data_return
         side = "above" if gain >= 0 else "below"
         return f"the policy's mean return is {_return_text(abs(gain))} {side} the data's"
@@ -70,14 +69,14 @@ def meaning(metrics: Mapping[str, float], data_return: float | None) -> str:
 
 
 def next_command(result: TrainResult) -> str:
-    """The command that one would type after this run."""
+    """The command that usually follows a run."""
     if "return_mean" in result.metrics:
         return command_text("eval", result.run_dir, "--episodes 100")
     return command_text("predict", result.run_dir, f"--obs {shlex.quote(result.table or 'observations.npy')}")
 
 
 def score_text(metrics: Mapping[str, float]) -> str:
-    """An evaluation in a few words."""
+    """The scores of an evaluation on one line."""
     if "return_mean" in metrics:
         text = f"return {_return_text(metrics['return_mean'])} ± {_return_text(metrics['return_std'])}"
         if "success_rate" in metrics:
@@ -88,7 +87,7 @@ def score_text(metrics: Mapping[str, float]) -> str:
 
 @contextmanager
 def working(*, quiet: bool = False) -> Iterator[Callable[[str], None]]:
-    """Show on a terminal what is being worked on, by the function that is given; nothing stays behind."""
+    """Give a function that shows the current work on a terminal; the line disappears at the end."""
     console = Console(stderr=True, highlight=False)
     if quiet or not console.is_terminal:
         yield lambda text: None
@@ -98,17 +97,17 @@ def working(*, quiet: bool = False) -> Iterator[Callable[[str], None]]:
 
 
 def _return_text(value: float) -> str:
-    """A return with one decimal; a small one, such as a rate of clicks, with two digits."""
+    """A return with one decimal, or with two digits if it is small, such as a click rate."""
     return f"{value:.1f}" if abs(value) >= 1 or abs(value) < NOTHING else f"{value:.2g}"
 
 
 def print_json(value: Any) -> None:
-    """One JSON value on standard output."""
+    """Print one JSON value on standard output."""
     print(json.dumps(value, indent=2, default=list))
 
 
 def cell(value: Any) -> str:
-    """A value as a table shows it."""
+    """A value as text for a cell of a table."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -117,27 +116,13 @@ def cell(value: Any) -> str:
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on standard output: on a terminal cells are folded so that it fits; elsewhere a row is a line."""
+    """Print a table: on a terminal, cells are folded so that it fits; elsewhere, each row is one line."""
     console = Console(highlight=False)
-    widths = column_widths([head, *rows], console.width if console.is_terminal else None)
+    # A terminal that is narrower than this breaks the lines itself.
+    console.width = max(console.width, NARROW * len(head)) if console.is_terminal else ONE_LINE
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name, width in zip(head, widths, strict=True):
-        table.add_column(name, width=width, overflow="fold")
+    for name in head:
+        table.add_column(name, overflow="fold")
     for row in rows:
         table.add_row(*map(Text, row))
-    # A terminal that is narrower than that breaks the lines itself.
-    Console(highlight=False, width=max(console.width, sum(widths) + GAP * (len(widths) - 1))).print(table)
-
-
-def column_widths(rows: Sequence[Sequence[str]], room: int | None) -> list[int]:
-    """The widths of columns that fit into `room`: the widest are narrowed, down to words, then to parts of words."""
-    columns = list(zip(*rows, strict=True))
-    widths = [max(map(cell_len, column)) for column in columns]
-    words = [max(cell_len(word) for text in column for word in text.split() or [""]) for column in columns]
-    for least in (words, [min(width, NARROW) for width in words]):
-        while room is not None and sum(widths) + GAP * (len(widths) - 1) > room:
-            wide = [number for number, width in enumerate(widths) if width > least[number]]
-            if not wide:
-                break
-            widths[max(wide, key=widths.__getitem__)] -= 1
-    return widths
+    console.print(table)

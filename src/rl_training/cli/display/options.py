@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options shared by several commands."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ImportOption = Annotated[
         help="Import a .py file or a module first, for an algorithm or an environment of your own; repeatable.",
     ),
 ]
-"""Imported while the arguments are read: a command that has the option need not do anything with it."""
+"""The callback imports while arguments are read, so that a command needs no code for the option."""
 WorkersOption = Annotated[str, typer.Option(help="Runs trained side by side: a number, or auto.")]
 RayOption = Annotated[
     str | None,
@@ -44,7 +44,7 @@ RayOption = Annotated[
 
 
 def worker_count(text: str, *, threads: int = 1) -> int:
-    """How many workers `--workers` asks for; auto is as many as have cores for their threads."""
+    """The number of workers that `--workers` names; auto is as many as there are cores for their threads."""
     if text == "auto":
         from rl_training.experiment import default_workers
 

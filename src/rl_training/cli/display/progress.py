@@ -1,4 +1,4 @@
-"""The display of runs and fits while a sweep, a search or a pipeline works."""
+"""Progress display of runs and FQE estimates, for sweeps, searches and pipelines."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 LINE_SECONDS = 10.0
-"""Time between two lines about the same thing, where there is no terminal."""
+"""Time between two lines of one bar, without a terminal."""
 SPEED_SECONDS = 600.0
-"""How far back speeds look, by which the time left is found."""
+"""The period over which speeds are averaged to estimate the time left."""
 BAR = 24
 """The width of a bar."""
 RUNS = "runs"
@@ -35,7 +35,7 @@ TITLES = {
     "data": "audit and split of the data",
     "plan": "plan",
     "training": "training",
-    "selection": "choice, on selection episodes",
+    "selection": "selection, on selection episodes",
     "claim": "claim, on claim episodes",
     "export": "export",
     "report": "report",
@@ -44,9 +44,9 @@ TITLES = {
 
 
 class ProgressDisplay(ProgressListener):
-    """What has begun or ended, as lines that stay; what is being worked on, as bars on a terminal.
+    """Lines for what has begun or ended, and bars for current work.
 
-    Elsewhere than on a terminal, lines say now and then how far it is.
+    Without a terminal, a line every few seconds takes the place of each bar.
     """
 
     def __init__(self, *, quiet: bool, to_stderr: bool = False) -> None:
@@ -77,17 +77,17 @@ class ProgressDisplay(ProgressListener):
             self.bars.stop()
 
     def on_stage(self, stage: str) -> None:
-        """Say which stage of a pipeline begins."""
+        """Print the name of the stage of a pipeline that begins."""
         self.on_runs(0)
         self.console.print(f"{[*TITLES].index(stage) + 1}/{len(TITLES)}  {TITLES[stage]}")
 
     def on_news(self, lines: Sequence[str]) -> None:
-        """Say what the user wants to know."""
+        """Print lines about what is done."""
         for line in lines:
             self.console.print(f"  {line}", markup=False)
 
     def on_runs(self, count: int, names: Sequence[str] = (), scores: Sequence[str] = ()) -> None:
-        """Say what came of the runs before, and begin with others."""
+        """Print the outcome of the previous runs, and begin with others."""
         if self.runs:
             self.on_news(["; ".join(filter(None, [self.counts(), self.best]))])
         for name in [*self.rows]:
@@ -100,7 +100,7 @@ class ProgressDisplay(ProgressListener):
             self._row(name, "waiting")
 
     def on_run(self, progress: SeedProgress) -> None:
-        """Show how far a run has come."""
+        """Show the progress of a run."""
         name, metrics = str(progress.name), progress.metrics or {}
         is_known, is_new = name in self.rows, name not in self.runs
         self.runs[name] = progress
@@ -111,7 +111,7 @@ class ProgressDisplay(ProgressListener):
             # What earlier calls did says nothing about the speed of this one.
             self.work_before += _share(progress)
         if not progress.has_ended:
-            self._show_run(name, progress, is_news=is_new)
+            self._show_run(name, progress, is_new=is_new)
         elif is_known or not is_new or progress.status != "done":
             # Of a large sweep, runs that earlier calls have done are counted and not named.
             reason = (progress.error or "").splitlines()[-1:]
@@ -124,72 +124,72 @@ class ProgressDisplay(ProgressListener):
             self._show(RUNS, done - self.work_before, self.count - self.work_before, self.counts(), self.best)
 
     def on_fits(self, count: int) -> None:
-        """Remember how many fits there will be."""
+        """Remember the number of FQE estimates to come."""
         self.fits, self.fit, self.fitted = count, "", -1
 
     def on_fit(self, name: str, done: int, total: int) -> None:
-        """Show how far the fits have come."""
+        """Show the progress of an FQE estimate."""
         self.fitted += name != self.fit
         self.fit, fits = name, max(self.fits, self.fitted + 1)
         text = f"{self.fitted + 1} of {fits}: {name}, {done:,} of {total:,} updates"
         self._show("fits", self.fitted * total + done, fits * total, text)
 
     def counts(self) -> str:
-        """How many runs are in each state."""
+        """The number of runs in each state, as text."""
         counts = Counter(each.status for each in self.runs.values())
         waiting = self.count - len(self.runs)
         shown = [f"{count} {status}" for status, count in sorted(counts.items(), key=lambda item: item[0] == "running")]
         return ", ".join([*shown, *([f"{waiting} waiting"] if waiting > 0 else [])])
 
-    def _show_run(self, name: str, progress: SeedProgress, *, is_news: bool) -> None:
-        done, total, score = progress.global_step, progress.total, score_text(progress.metrics or {})
-        row = self._row(name)
-        if is_news:
+    def _show_run(self, name: str, progress: SeedProgress, *, is_new: bool) -> None:
+        done, total, text = float(progress.global_step), float(progress.total), f"{progress.global_step:,}"
+        row, score = self._row(name), score_text(progress.metrics or {})
+        if is_new:
             self.bars.reset(row.id)
         if progress.seconds is None:
-            self._show(name, done, total, f"{done:,} of {total:,} steps", score, is_news=is_news)
+            text = f"{text} of {progress.total:,}"
         else:
-            # Its time ends it, whatever its steps are.
-            passed = min(row.elapsed or 0.0, progress.seconds)
-            self._show(name, passed, progress.seconds, f"{done:,} steps", score, is_news=is_news)
+            # A limited time ends the run, however many steps it has made.
+            done, total = min(row.elapsed or 0.0, progress.seconds), progress.seconds
+        self._show(name, done, total, f"{text} steps", score, is_new=is_new)
 
     def _row(self, name: str, text: str = "") -> Task:
-        """The bar of this name, which is made if there is none."""
+        """The bar of this name; a new one if there is none."""
         if name not in self.rows:
             self.bars.add_task(name, total=1, text=text)
             self.rows[name] = self.bars.tasks[-1]
         return self.rows[name]
 
-    def _show(self, name: str, done: float, total: float, text: str, score: str = "", *, is_news: bool = False) -> None:
-        """Move a bar; without a terminal, print a line if there is news, or the last one was a while ago."""
+    def _show(self, name: str, done: float, total: float, text: str, score: str = "", *, is_new: bool = False) -> None:
+        """Move a bar; without a terminal, print a line if the run is new or the last line is some time ago."""
         row, now = self._row(name), time.monotonic()
         self.bars.update(row.id, total=total, completed=done)
         left = f"{clock_text(row.time_remaining)} left" if row.time_remaining else ""
         shown = "  ".join(filter(None, [text, left, score]))
         self.bars.update(row.id, text=shown)
-        if not self.console.is_terminal and (is_news or now >= self.next_lines.get(name, 0.0)):
+        if not self.console.is_terminal and (is_new or now >= self.next_lines.get(name, 0.0)):
             self.next_lines[name] = now + LINE_SECONDS
             self.on_news([f"{name}  {shown}"])
 
 
 @contextmanager
-def shown(*, quiet: bool, as_json: bool, rest: str) -> Iterator[ProgressDisplay]:
-    """A display while something works; one that is interrupted says that the same command does the rest."""
+def shown(*, quiet: bool, as_json: bool) -> Iterator[ProgressDisplay]:
+    """Display progress during a block; if it is interrupted, tell the user how to continue."""
     try:
         with ProgressDisplay(quiet=quiet, to_stderr=as_json) as display:
             yield display
     except KeyboardInterrupt:
-        tell_interrupt(rest)
+        tell_interrupt()
 
 
-def tell_interrupt(rest: str) -> NoReturn:
-    """Say that the same command does the rest, and end as an interrupted command does."""
-    print(f"interrupted; the same command goes on {rest}", file=sys.stderr)
+def tell_interrupt() -> NoReturn:
+    """Tell the user how to continue, and end as an interrupted command does."""
+    print("interrupted; run the same command to continue", file=sys.stderr)
     raise typer.Exit(INTERRUPTED) from None
 
 
 def _share(progress: SeedProgress) -> float:
-    """How much of a run is done, from 0 to 1; there is nothing more to do for one that has ended."""
+    """The finished share of a run; 1 for a run that has ended, however it did."""
     if progress.has_ended:
         return 1.0
     return progress.global_step / progress.total if progress.total else 0.0

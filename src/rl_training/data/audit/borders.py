@@ -54,11 +54,8 @@ def jumps(view: View) -> Finding:
     gaps = np.diff(borders)
     even = f", every {gaps[0]} rows" if len(gaps) > 1 and (gaps == gaps[0]).all() else ""
     which = "a likely border" if len(borders) == 1 else "likely borders"
-    return found(
-        f"the observations after {plural(len(borders), 'row')}{even} do not follow from what came before: "
-        f"{which} between episodes, without an end flag",
-        borders,
-    )
+    where = f"the observations after {plural(len(borders), 'row')}{even} do not follow from what came before"
+    return found(f"{where}: {which} between episodes, without an end flag", borders)
 
 
 def unmarked_borders(view: View) -> Finding:
@@ -195,21 +192,15 @@ def _degree(rows: int, columns: int) -> float:
     """The largest degree for which there are rows enough; 1.5 is a quadratic polynomial without mixed terms."""
     counts = {3: math.comb(columns + 3, 3), 2: math.comb(columns + 2, 2), 1.5: 2 * columns + 1, 1: columns + 1}
     largest: dict[float, int] = {3: 100, 2: 500}
-    fitting = (
-        degree
-        for degree, count in counts.items()
-        if count * ROWS_PER_FEATURE <= rows and count <= largest.get(degree, count)
-    )
-    return next(fitting, 0)
+    few = {degree: count for degree, count in counts.items() if count <= largest.get(degree, count)}
+    return next((degree for degree, count in few.items() if count * ROWS_PER_FEATURE <= rows), 0)
 
 
 def _polynomial(plain: Floats, degree: float) -> Floats:
     """Monomials of standardised inputs up to a degree, in single precision: there may be millions of rows."""
     # One input after the other in memory, which makes products of whole columns fast.
     inputs = np.ascontiguousarray(np.clip(plain, -5, 5).T, dtype=np.float32)
-    parts = [np.ones((1, len(plain)), np.float32)]
-    if degree >= 1:
-        parts.append(inputs)
+    parts = [np.ones((1, len(plain)), np.float32), *([inputs] if degree >= 1 else [])]
     if degree == 1.5:
         parts.append(inputs**2)
     for order in range(2, int(degree) + 1):

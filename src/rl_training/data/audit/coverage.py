@@ -21,9 +21,9 @@ NEIGHBOURS = 10_000
 FEW_ROWS = 100
 """Rows below which nothing is said about how far actions differ."""
 NEARLY_DETERMINISTIC = 0.1
-"""Spread of actions in alike situations, relative to that of all actions, up to which a behaviour has little of it."""
+"""Spread of actions in like situations, relative to that of all actions, up to which a behaviour has little of it."""
 RARE = 0.001
-"""Share of rows below which a choice is hardly in the data."""
+"""Share of rows below which an action is hardly in the data."""
 
 
 @check(
@@ -77,7 +77,7 @@ def returns(view: View) -> Finding:
 
 @check(
     "behaviour",
-    why="the log does not show what another action would have done, so values of other actions are guesses",
+    why="one action per state: values of other actions are extrapolated",
     advice="stay near the log (bc, or a large penalty), or collect data with some variation in the actions",
 )
 def determinism(view: View) -> Finding:
@@ -86,13 +86,9 @@ def determinism(view: View) -> Finding:
     if ratio is None:
         return unchecked("there are too few different actions to tell")
     if ratio > NEARLY_DETERMINISTIC:
-        return passed(
-            f"where observations are alike, actions still differ, by {min(ratio, 1):.0%} of what any two rows do"
-        )
-    return found(
-        f"where observations are alike, actions differ by only {ratio:.1%} of what any two rows do: the behaviour is "
-        "nearly deterministic"
-    )
+        return passed(f"in like situations actions still differ, by {min(ratio, 1):.0%} of what any two rows do")
+    differs = f"in like situations actions differ by only {ratio:.1%} of what any two rows do"
+    return found(f"{differs}: the behaviour is nearly deterministic")
 
 
 def action_spread(view: View) -> float | None:
@@ -125,8 +121,8 @@ def _differences(view: View, first: Floats, second: Floats) -> float:
 
 @check(
     "coverage",
-    why="what such a choice leads to is unknown, and its values are guesses",
-    advice="leave these choices out, or collect data in which they are made",
+    why="what such an action leads to is unknown, and its values are guesses",
+    advice="leave these actions out, or collect data in which they are taken",
 )
 def coverage(view: View) -> Finding:
     """How much of what could be done was done."""
@@ -137,21 +133,18 @@ def coverage(view: View) -> Finding:
         varying = (both[:, deviation > 0] - both[:, deviation > 0].mean(axis=0)) / deviation[deviation > 0]
         variances = np.linalg.eigvalsh(varying.T @ varying) if varying.size else np.ones(1)
         directions = float(variances.sum() ** 2 / (variances**2).sum())
-        return passed(
-            f"the {both.shape[1]} columns of observations and actions vary in about {directions:.0f} independent ways"
-        )
-    choices = view.column("actions")
-    start, known = 0, int(choices.max()) + 1
+        what = f"the {both.shape[1]} columns of observations and actions"
+        return passed(f"{what} vary in about {directions:.0f} independent ways")
+    actions = view.column("actions")
+    start, known = 0, int(actions.max()) + 1
     if isinstance(view.bounds, DiscreteActions):
         start, known = view.bounds.start, view.bounds.count
-    counts = np.bincount(choices[(choices >= start) & (choices < start + known)] - start, minlength=known)
+    counts = np.bincount(actions[(actions >= start) & (actions < start + known)] - start, minlength=known)
     rare = start + np.flatnonzero(counts < max(2, RARE * view.rows))
     if not len(rare):
-        return passed(f"every one of {known} choices was made at least {counts.min():,} times")
-    return found(
-        f"{plural(len(rare), 'choice')} of {known} were hardly ever made: {listed(rare)}",
-        np.flatnonzero(np.isin(choices, rare)),
-    )
+        return passed(f"every one of {known} actions was taken at least {counts.min():,} times")
+    rows = np.flatnonzero(np.isin(actions, rare))
+    return found(f"{plural(len(rare), 'action')} of {known} were hardly ever taken: {listed(rare)}", rows)
 
 
 @check(
@@ -185,7 +178,5 @@ def enough(view: View) -> Finding:
     needed = ROWS_PER_COLUMN * columns
     if view.rows >= needed:
         return passed(f"{view.rows:,} rows for {columns} columns")
-    return found(
-        f"{view.rows:,} rows for {columns} columns of observations and actions: fewer than {ROWS_PER_COLUMN} rows for "
-        "each column"
-    )
+    sizes = f"{view.rows:,} rows for {columns} columns of observations and actions"
+    return found(f"{sizes}: fewer than {ROWS_PER_COLUMN} rows for each column")

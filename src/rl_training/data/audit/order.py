@@ -6,6 +6,7 @@ import numpy as np
 
 from rl_training.core.text import plural
 from rl_training.data.audit.view import SAMPLE, Finding, Indices, View, check, found, hash_rows, passed, unchecked
+from rl_training.data.mapped_columns import chunks
 
 TOLERANCE = 1e-3
 """Difference, in standard deviations of a column, above which two observations are not the same."""
@@ -14,7 +15,6 @@ FEW_BREAKS = 0.01
 UNEVEN = 0.1
 LEAST_EPISODES = 4
 """Episodes of equal length that make a time limit plausible."""
-CHUNK = 1 << 16
 
 
 @check(
@@ -45,18 +45,16 @@ def next_observations(view: View) -> Finding:
     share = len(wrong) / len(rows)
     shift = _shift(view, wrong)
     message = f"in {plural(len(wrong), 'row')} ({share:.2%}) next_obs is not the obs of the next row"
-    if shift:
-        message += f"; {shift}"
-    elif share <= FEW_BREAKS:
-        message += ": episodes probably end there without an end flag"
+    few = ": episodes probably end there without an end flag" if share <= FEW_BREAKS else ""
+    message += f"; {shift}" if shift else few
     return found(message, wrong, verdict="fail" if shift or share > FEW_BREAKS else "warn")
 
 
 def _differ(view: View, rows: Indices) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Whether next_obs of rows is something else than obs of the rows after them."""
     parts = []
-    for start in range(0, len(rows), CHUNK):
-        some = rows[start : start + CHUNK]
+    for part in chunks(len(rows)):
+        some = rows[part]
         after = view.obs[some + 1]
         margin = TOLERANCE * view.spread.astype(np.float32) + 1e-5 * np.abs(after)
         parts.append((np.abs(view.next_obs[some] - after) > margin).any(axis=1))
@@ -123,9 +121,8 @@ def intervals(view: View) -> Finding:
     rows = view.inside[np.abs(steps - usual) > UNEVEN * abs(usual)] + 1
     if len(rows) <= 0.01 * len(steps):
         return passed(f"a step takes {usual:g}, nearly always")
-    return found(
-        f"{plural(len(rows), 'step')} take more than {UNEVEN:.0%} longer or shorter than the usual {usual:g}", rows
-    )
+    uneven = f"{plural(len(rows), 'step')} take more than {UNEVEN:.0%} longer or shorter than the usual {usual:g}"
+    return found(uneven, rows)
 
 
 @check("end flags")
@@ -135,18 +132,13 @@ def end_flags(view: View) -> Finding:
     if conflict is None:
         return passed("no two end flags contradict each other")
     count = plural(conflict.count, "row")
-    message, why, advice = {
-        "both": (
-            f"termination and truncation are both set in {count}; they count as terminations",
-            "after a termination there is no future, after a truncation there is one: the values differ",
-            "set the termination only where the task itself ended, even if the time was up as well",
-        ),
-        "early": (
-            f"termination is set in {count} before the last row of an episode; it is ignored there",
-            "a task that goes on has not terminated",
-            "set the termination on the last row only",
-        ),
-    }[conflict.kind]
+    if conflict.kind == "both":
+        message = f"termination and truncation are both set in {count}; they count as terminations"
+        why = "after a termination there is no future, after a truncation there is one: the values differ"
+        advice = "set the termination only where the task itself ended, even if the time was up as well"
+    else:
+        message = f"termination is set in {count} before the last row of an episode; it is ignored there"
+        why, advice = "a task that continues has not terminated", "set the termination on the last row only"
     return found(message, conflict.rows, why=why, advice=advice, count=conflict.count)
 
 
@@ -158,21 +150,16 @@ def end_flags(view: View) -> Finding:
 )
 def open_episodes(view: View) -> Finding:
     """A log in which no episode ends."""
-    terminated = int(view.dones.sum())
-    counts = (
-        f"{plural(len(view.lengths), 'episode')}, {terminated:,} terminated, {len(view.lengths) - terminated:,} cut"
-    )
+    episodes, terminated = len(view.lengths), int(view.dones.sum())
+    counts = f"{plural(episodes, 'episode')}, {terminated:,} terminated, {episodes - terminated:,} cut"
     if view.dataset.num_dropped:
         counts += f"; {plural(view.dataset.num_dropped, 'last row')} without a next observation were dropped"
-    names = [word for word in view.dataset.origin.ignored if _names_episodes(word)]
+    ignored = view.dataset.origin.ignored
+    names = [name for name in ignored if any(part in name.lower() for part in ("run", "episode", "traj"))]
     hint = f"; {', '.join(map(repr, names))} in the file is not used" if names else ""
-    if len(view.lengths) > 1 or terminated:
+    if episodes > 1 or terminated:
         return passed(counts + hint)
     return found(f"no end of an episode is marked: all {view.rows:,} rows are one episode{hint}", [view.rows - 1])
-
-
-def _names_episodes(name: str) -> bool:
-    return any(part in name.lower() for part in ("run", "episode", "traj"))
 
 
 @check(
@@ -192,6 +179,5 @@ def time_limits(view: View) -> Finding:
     if count < LEAST_EPISODES or longest == 1 or count < 0.2 * total or (~terminated & (view.lengths == longest)).any():
         return passed("terminations do not come at one fixed length" if total else "no episode terminates")
     which = "every episode ends with dones" if count == total else f"{count} of {total} terminated episodes end"
-    return found(
-        f"{which} after exactly {longest} steps, which looks like a time limit recorded as termination", last[at_limit]
-    )
+    looks = "which looks like a time limit recorded as termination"
+    return found(f"{which} after exactly {longest} steps, {looks}", last[at_limit])

@@ -65,10 +65,8 @@ def reward_leak(view: View) -> Finding:
     column = int(np.abs(correlation).argmax())
     if abs(correlation[column]) < LEAK:
         return passed(f"no observation column gives the reward away (largest correlation {correlation[column]:.3f})")
-    return found(
-        f"observation column {view.obs_names[column]} says what the reward will be"
-        f" (correlation {correlation[column]:.4f})"
-    )
+    says = f"observation column {view.obs_names[column]} says what the reward will be"
+    return found(f"{says} (correlation {correlation[column]:.4f})")
 
 
 def _correlation(matrix: Floats, vector: Floats) -> Floats:
@@ -102,10 +100,7 @@ SMALLEST_REST = 1e-10
 """Shares of the variance: above the first nothing is explained, below the second the rest is rounding."""
 
 
-@check(
-    "reward timing",
-    why="an action would be rewarded for what another one did",
-)
+@check("reward timing", why="an action would be rewarded for what another one did")
 def late_rewards(view: View) -> Finding:
     """Rewards that the row before or after explains better than their own."""
     rows = _middle(view)
@@ -119,12 +114,10 @@ def late_rewards(view: View) -> Finding:
     if best == 0 or not is_better or _certainty(errors[0], errors[best]) < CERTAIN:
         return passed("rewards fit their own rows at least as well as the rows around them")
     which, advice = ("before", "late") if best < 0 else ("after", "early")
-    return found(
-        f"rewards fit the row {which} better than their own: predicted from that row they are wrong by "
-        f"{_typical(left[best])} of their standard deviation, from their own row by {_typical(left[0])}",
-        rows,
-        advice=f"rewards seem to be logged one step {advice}: move them by one row inside each episode",
-    )
+    errors_text = f"{_typical(left[best])} of their standard deviation, from their own row by {_typical(left[0])}"
+    message = f"rewards fit the row {which} better than their own: predicted from that row they are wrong by"
+    move = f"rewards seem to be logged one step {advice}: move them by one row inside each episode"
+    return found(f"{message} {errors_text}", rows, advice=move)
 
 
 def _typical(rest: float) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 from rl_training.core.spaces import BoxActions, DiscreteActions
 from rl_training.core.text import plural
 from rl_training.data.audit.view import FIRST, Finding, View, check, found, hash_rows, passed, unchecked
-from rl_training.data.discrete import MASKS
+from rl_training.data.fields import MASKS
 
 MOST_COLUMNS = 1000
 """Columns that are compared with each other."""
@@ -40,27 +40,21 @@ def finite(view: View) -> Finding:
     "possible actions",
     why="either the mask or the action is wrong, and a policy would learn from what cannot have happened",
     advice="mend the data, or set invalid_actions: drop to leave such rows out",
+    needs="valid_actions",
 )
 def possible_actions(view: View) -> Finding:
-    """Logged choices that their own mask excludes."""
-    masks = view.dataset.fields.get("valid_actions")
-    if masks is None:
-        return unchecked("the data does not say which actions were possible (valid_actions)")
-    choices, allowed = view.dataset.actions.numpy(force=True), masks.numpy(force=True)
-    start = view.bounds.start if isinstance(view.bounds, DiscreteActions) else 0
-    numbers = choices - start
-    inside = (numbers >= 0) & (numbers < allowed.shape[1])
-    if not inside.all():
-        return found(
-            f"{plural(int((~inside).sum()), 'row')} took an action for which valid_actions has no column",
-            np.flatnonzero(~inside),
-            verdict="fail",
-            why="there must be a column for every choice, and choices are numbered as the columns are",
-            advice="mend the actions, or add the columns that are missing",
-        )
-    rows = np.flatnonzero(allowed[np.arange(len(numbers)), numbers] == 0)
+    """Logged actions that their own mask excludes."""
+    masks = view.column("valid_actions")
+    numbers = view.column("actions") - (view.bounds.start if isinstance(view.bounds, DiscreteActions) else 0)
+    outside = np.flatnonzero((numbers < 0) | (numbers >= masks.shape[1]))
+    if len(outside):
+        message = f"{plural(len(outside), 'row')} took an action for which valid_actions has no column"
+        why = "there must be a column for every action, and actions are numbered as the columns are"
+        advice = "mend the actions, or add the columns that are missing"
+        return found(message, outside, verdict="fail", why=why, advice=advice)
+    rows = np.flatnonzero(masks[np.arange(len(numbers)), numbers] == 0)
     if not len(rows):
-        return passed("every logged action was possible")
+        return passed("every logged action was valid")
     return found(f"{plural(len(rows), 'row')} took an action that valid_actions excludes there", rows, verdict="fail")
 
 
@@ -68,35 +62,27 @@ def possible_actions(view: View) -> Finding:
     "next masks",
     why="columns may be in another order, or rows missing: values of the next state would be those of other actions",
     advice="mend the columns, or leave next_valid_actions out: they are taken from the next row then",
+    needs="next_valid_actions",
 )
 def masks_in_order(view: View) -> Finding:
     """Next masks that are not those of the next row."""
-    fields = view.dataset.fields
-    if "next_valid_actions" not in fields or not view.dataset.is_ordered:
-        return unchecked("the data does not say which actions were possible next (next_valid_actions)")
-    now, after = (fields[field].numpy(force=True) for field in MASKS)
-    differs = (after[:-1] != now[1:]).any(axis=1) & ~view.dataset.episode_ends.numpy(force=True)[:-1]
-    rows = np.flatnonzero(differs)
+    now, after = map(view.column, MASKS)
+    rows = np.flatnonzero((after[:-1] != now[1:]).any(axis=1) & ~view.ends[:-1])
     if not len(rows):
         return passed("next_valid_actions are the valid_actions of the next row")
-    return found(
-        f"in {plural(len(rows), 'row')} next_valid_actions are not the valid_actions of the next row",
-        rows,
-        verdict="fail",
-    )
+    message = f"in {plural(len(rows), 'row')} next_valid_actions are not the valid_actions of the next row"
+    return found(message, rows, verdict="fail")
 
 
 @check(
     "propensities",
-    why="what was taken was possible; weights by such probabilities are infinite",
-    advice="mend the probabilities; estimates by weights are refused until then",
+    why="a logged action had some probability; importance weights by a probability of 0 are infinite",
+    advice="mend the probabilities; importance sampling is refused until then",
+    needs="behavior_log_probs",
 )
 def logged_probabilities(view: View) -> Finding:
     """Logged actions that had no probability."""
-    logged = view.dataset.fields.get("behavior_log_probs")
-    if logged is None:
-        return unchecked("the data does not say how probable its actions were")
-    rows = np.flatnonzero(np.isneginf(logged.numpy(force=True)))
+    rows = np.flatnonzero(np.isneginf(view.column("behavior_log_probs")))
     if not len(rows):
         return passed("every logged action had a probability above 0")
     return found(f"{plural(len(rows), 'row')} hold an action that was taken with probability 0", rows)
@@ -104,7 +90,7 @@ def logged_probabilities(view: View) -> Finding:
 
 def not_finite(message: str, rows: list[int], count: int | None = None) -> Finding:
     """The finding that some values are no numbers."""
-    why = "one such value makes every loss NaN, and training cannot go on"
+    why = "one such value makes every loss NaN, and training cannot continue"
     advice = "find out what the sensor or the query returned there, and drop those episodes or fill the gaps"
     return Finding("finite", "fail", message, why, advice, len(rows) if count is None else count, tuple(rows[:FIRST]))
 
@@ -152,14 +138,11 @@ def duplicate_columns(view: View) -> Finding:
 def action_bounds(view: View) -> Finding:
     """Actions that cannot be."""
     if view.bounds is None and view.dataset.is_discrete and (view.actions < 0).any():
-        negative = np.flatnonzero((view.actions < 0).any(axis=1))
-        return found(
-            f"{plural(len(negative), 'row')} have a negative action",
-            negative,
-            verdict="fail",
-            why="choices are numbered from 0 on; a negative number often stands for a value that is missing",
-            advice="mend these rows, or leave them out",
-        )
+        rows = np.flatnonzero((view.actions < 0).any(axis=1))
+        why = "discrete actions are numbered from 0 on; a negative number often stands for a value that is missing"
+        advice = "mend these rows, or leave them out"
+        message = f"{plural(len(rows), 'row')} have a negative action"
+        return found(message, rows, verdict="fail", why=why, advice=advice)
     if view.bounds is None:
         return unchecked("the bounds of actions are not known; an environment (--env) tells them")
     if isinstance(view.bounds, BoxActions):
@@ -202,7 +185,7 @@ def stuck_actions(view: View) -> Finding:
 @check(
     "quantised actions",
     why="a policy with continuous actions will ask for values in between, of which the log knows nothing",
-    advice="if actions are choices, store them as integers and use an algorithm for discrete actions",
+    advice="if actions are discrete, store them as integers and use an algorithm for discrete actions",
     needs="continuous actions",
 )
 def quantised_actions(view: View) -> Finding:
@@ -253,8 +236,7 @@ def duplicate_rows(view: View) -> Finding:
     """Transitions that are there more than once."""
     if view.is_tabular:
         return unchecked("observations repeat, as in a table of states: equal rows are expected")
-    fields = [view.obs, view.actions, view.rewards, view.next_obs]
-    hashes = hash_rows(fields)
+    hashes = hash_rows([view.obs, view.actions, view.rewards, view.next_obs])
     order = np.argsort(hashes, kind="stable")
     same = hashes[order[1:]] == hashes[order[:-1]]
     rows = np.sort(order[1:][same])

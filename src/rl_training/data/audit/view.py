@@ -82,11 +82,11 @@ def check(name: str, *, why: str = "", advice: str = "", needs: str | None = Non
     def named(look: Check) -> Check:
         @wraps(look)
         def run(view: View) -> Finding:
-            is_met, reason = (None, "") if needs is None else NEEDS[needs]
-            answer = look(view) if is_met is None or is_met(view) else unchecked(reason)
-            if not answer.is_alarm:
-                return replace(answer, check=name)
-            return replace(answer, check=name, why=answer.why or why, advice=answer.advice or advice)
+            is_met, reason = (bool, "") if needs is None else NEEDS[needs]
+            answer = look(view) if needs is None or is_met(view.dataset) else unchecked(reason)
+            if answer.is_alarm:
+                answer = replace(answer, why=answer.why or why, advice=answer.advice or advice)
+            return replace(answer, check=name)
 
         return run
 
@@ -219,12 +219,9 @@ class View:
     def dropped_before(self) -> Indices | None:
         """How many rows of the file were dropped before each row; None where that is not known, or none was."""
         tails = self.dataset.tail_rewards
-        if tails is None:
-            return None
-        is_cut = ~np.isnan(tails.numpy(force=True))
-        if is_cut.sum() != self.dataset.num_dropped:
-            return None
-        return np.concatenate([[0], np.cumsum(is_cut)[:-1]])
+        is_cut = np.zeros(0, bool) if tails is None else ~np.isnan(tails.numpy(force=True))
+        known = tails is not None and is_cut.sum() == self.dataset.num_dropped
+        return np.concatenate([[0], np.cumsum(is_cut)[:-1]]) if known else None
 
     def in_log(self, rows: Iterable[int], *, as_logged: bool = False) -> tuple[int, ...]:
         """Row numbers as in the log, where rows were dropped or put in another order; of a table, counted from 1.
@@ -243,16 +240,19 @@ class View:
         return len(np.unique(hash_rows([some]))) < 0.5 * len(some)
 
 
-NEEDS: Mapping[str, tuple[Callable[[View], bool], str]] = {
-    "episodes": (lambda view: view.dataset.has_episodes, "episodes are not known"),
-    "timestamps": (
-        lambda view: "timestamps" in view.dataset.fields and view.dataset.has_episodes,
-        "the data has no timestamps",
+NEEDS: Mapping[str, tuple[Callable[[TransitionDataset], bool], str]] = {
+    "episodes": (lambda data: data.has_episodes, "episodes are not known"),
+    "timestamps": (lambda data: "timestamps" in data.fields and data.has_episodes, "the data has no timestamps"),
+    "rewards": (lambda data: data.has_rewards, "there are no rewards"),
+    "continuous actions": (lambda data: not data.is_discrete, "actions are discrete"),
+    "valid_actions": (lambda data: "valid_actions" in data.fields, "the data has no action masks (valid_actions)"),
+    "next_valid_actions": (
+        lambda data: "next_valid_actions" in data.fields and data.is_ordered,
+        "the data has no masks of next actions (next_valid_actions)",
     ),
-    "rewards": (lambda view: view.dataset.has_rewards, "there are no rewards"),
-    "continuous actions": (lambda view: not view.dataset.is_discrete, "actions are choices"),
+    "behavior_log_probs": (lambda data: "behavior_log_probs" in data.fields, "the data has no action probabilities"),
 }
-"""What data must have for some checks, and what is said of data without it."""
+"""Data that some checks need, and the reason that is given without it."""
 
 
 def hash_rows(columns: Sequence[NDArray[Any]]) -> NDArray[np.uint64]:

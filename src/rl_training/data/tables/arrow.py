@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.core.errors import ConfigError, DatasetError
+from rl_training.data.fields import naming
 from rl_training.data.mapped_columns import chunks
 from rl_training.data.offline_dataset import TransitionDataset, further_fields
 from rl_training.data.tables.columns import FURTHER, AnyColumns, ColumnsConfig, RewardOf
@@ -28,11 +29,9 @@ def read_table(path: str, kind: TableKind, columns: ColumnsConfig | None) -> Tra
 
 def table_rows(path: str, kind: TableKind, columns: ColumnsConfig | None, stage: DiskStage | None = None) -> TableRows:
     """The fields in such files; with a `stage`, they are read in pieces and kept there."""
-    try:
+    with naming(path):
         files = TableFiles(path, kind)
         return read_rows(files, _mapping(columns, files.mapping), stage=stage)
-    except DatasetError as error:
-        raise error if path in str(error) else DatasetError(f"{path}: {error}") from None
 
 
 def dataset_from_table(frame: Any, columns: AnyColumns, reward: RewardOf | None = None) -> TransitionDataset:
@@ -98,40 +97,33 @@ def _table_columns(dataset: TransitionDataset) -> tuple[dict[str, _Column], dict
     """The columns of a dataset by their names, and the mapping that says what they mean."""
     known, fields = dataset.columns, {name: value.numpy(force=True) for name, value in dataset.fields.items()}
     obs = feature_names(known.obs, known) if known is not None else _numbered("obs", fields["obs"])
-    choices = np.array(known.choices) if known is not None and known.choices else None
+    named = np.array(known.choices) if known is not None and known.choices else None
     actions = list(known.actions) if known is not None else _numbered("action", fields["actions"])
     names = {"obs": obs, "actions": actions, "next_obs": [f"next_{name}" for name in obs]}
     columns: dict[str, _Column] = {}
-    mapping: dict[str, Any] = {
-        **names,
-        "episode": "episode",
-        "action_kind": "discrete" if dataset.is_discrete else "continuous",
-        "fields": {},
-    }
+    mapping: dict[str, Any] = {**names, "fields": {}, **{role: role for role in ("episode", "terminated", "truncated")}}
+    mapping["action_kind"] = "discrete" if dataset.is_discrete else "continuous"
     for role, several in names.items():
-        columns |= _columns(several, fields[role], choices if role == "actions" else None)
-    if choices is not None:
-        mapping["choices"] = choices.tolist()
+        columns |= _columns(several, fields[role], named if role == "actions" else None)
+    if named is not None:
+        mapping["choices"] = named.tolist()
     columns["terminated"] = _Column(fields["dones"] != 0)
     columns["truncated"] = _Column(dataset.truncations.numpy(force=True))
-    mapping |= {"terminated": "terminated", "truncated": "truncated"}
     # Not a probability, which would lose digits and, if it is tiny, everything.
-    single = {"reward": "rewards", "behavior_log_prob": "behavior_log_probs"}
-    for role, field in single.items():
+    for role, field in {"reward": "rewards", "behavior_log_prob": "behavior_log_probs"}.items():
         if field in fields and (field != "rewards" or dataset.has_rewards):
             columns[role], mapping[role] = _Column(fields[field]), role
     if "valid_actions" in fields:
-        masks = list(known.valid_actions) if known is not None and known.valid_actions else None
+        masks = [] if known is None else list(known.valid_actions)
         mapping["valid_actions"] = masks or _numbered("valid_action", fields["valid_actions"])
         columns |= _columns(mapping["valid_actions"], fields["valid_actions"])
-    further = {field: values for field, values in further_fields(dataset).items() if field in FURTHER}
-    for field, values in further.items():
-        mapping["fields"][field] = _numbered(field, values)
-        columns |= _columns(mapping["fields"][field], values)
-    count = sum(map(len, names.values()))
-    if len(set().union(*names.values())) != count:
+    for field, values in further_fields(dataset).items():
+        if field in FURTHER:
+            mapping["fields"][field] = _numbered(field, values)
+            columns |= _columns(mapping["fields"][field], values)
+    if len(set().union(*names.values())) != sum(map(len, names.values())):
         raise DatasetError("two columns of the table would have the same name")
-    # Also refuses rows of which nobody knows any more which follow each other.
+    # Also refuses rows whose order in their episodes is lost.
     columns["episode"] = _Column(_episode_numbers(dataset))
     return columns, mapping
 

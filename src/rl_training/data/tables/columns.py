@@ -6,7 +6,7 @@ import ast
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal, TypeAlias
@@ -17,50 +17,46 @@ from pydantic import Field
 
 from rl_training.core.errors import ConfigError, DatasetError, nearest
 from rl_training.core.options import option, options
+from rl_training.core.text import first_of
 
 _EPISODE_LIKE = re.compile(
     r"(run|ep|episode|traj|trajectory|session)([ _-]?(id|no|nr|num|number|index|name))?", re.IGNORECASE
 )
 
-_SINGLE = (
-    "reward",
-    "episode",
-    "step",
-    "timestamp",
-    "terminated",
-    "truncated",
-    "done",
-    "propensity",
-    "behavior_log_prob",
-)
+_FLAGS = ("terminated", "truncated", "done")
+
+_ORDERS = ("step", "timestamp")
+
+_SINGLE = ("reward", "episode", *_ORDERS, *_FLAGS, "propensity", "behavior_log_prob")
 
 _SEVERAL = ("obs", "next_obs", "actions", "valid_actions")
 
 FURTHER = (
-    "achieved_goals",
-    "next_actions",
-    "next_action_mask",
-    "next_valid_actions",
-    "returns_to_go",
-    "tail_rewards",
-    "timestamps",
+    *("achieved_goals", "next_actions", "next_action_mask", "next_valid_actions"),
+    *("returns_to_go", "tail_rewards", "timestamps"),
 )
 """Fields that have no key of their own."""
 
-SPELLINGS = {"next_action_masks": "next_valid_actions"}
+_SPELLINGS = {"next_action_masks": "next_valid_actions"}
 """Other names of these fields."""
 
+_EXCLUSIVE = (
+    ("episode", "episodes", "both say what an episode is"),
+    ("step", "timestamp", "both order rows"),
+    ("propensity", "behavior_log_prob", "say the same"),
+)
+
 _ASKS_EPISODES = (
-    "dataset_columns: which rows belong to the same episode (run, batch, day, patient)? Name the column that says so "
+    "which rows belong to the same episode (run, batch, day, patient)? Name the column that says so "
     "(episode), or set episodes: one (all rows follow each other), episodes: flags (an episode ends where terminated, "
     "truncated or done is 1), or episodes: each_row (every row is a decision of its own, as in a bandit)"
 )
 
 _ASKS_DONE = (
-    "dataset_columns: what does a 1 in the column {done!r} mean? Set done_means: terminated if the task itself was "
+    "what does a 1 in the column {done!r} mean? Set done_means: terminated if the task itself was "
     "over there, by success or failure, so that nothing good or bad could follow. Set done_means: episode_end if only "
-    "the recording stopped there, such as at a time limit or the end of a shift, while the process could go on. The "
-    "two are learned differently: after a termination, the future is worth nothing"
+    "the recording stopped there, such as at a time limit or the end of a shift, while the process could continue. "
+    "The two are learned differently: after a termination, the future is worth nothing"
 )
 
 
@@ -69,7 +65,7 @@ class ColumnsConfig:
     """What the columns of a table mean. Names may be patterns such as `x_*` where several columns are taken."""
 
     obs: tuple[str, ...] = Field(description="observation, in this order; patterns expand in natural order")
-    actions: tuple[str, ...] = Field(description="action; one column of text or of integers holds choices")
+    actions: tuple[str, ...] = Field(description="action; one column of text or of integers holds discrete actions")
     reward: str | None = option(None, "a column, or arithmetic over columns such as -(temp - 21)^2")
     next_obs: tuple[str, ...] = option((), "observation after the action; default that of the next row")
     episode: str | None = option(None, "says which rows belong together")
@@ -82,62 +78,48 @@ class ColumnsConfig:
     done_means: Literal["terminated", "episode_end"] | None = option(None, "the task ended, or only the recording")
     propensity: str | None = option(None, "probability with which the logged action was chosen")
     behavior_log_prob: str | None = option(None, "its natural logarithm, instead of propensity")
-    valid_actions: tuple[str, ...] = option((), "1 where a choice was allowed, one column per choice")
+    valid_actions: tuple[str, ...] = option((), "1 where an action was valid, one column per discrete action")
     fields: dict[str, tuple[str, ...]] = option({}, f"further fields and their columns: {', '.join(FURTHER)}")
     missing: Literal["error", "drop_episode", "forward_fill"] = option("error", "what to do about empty cells")
     one_hot: tuple[str, ...] | dict[str, tuple[str, ...]] = option(
         (), "observation columns seen as one number per category; a mapping lists the categories"
     )
-    action_kind: Literal["continuous", "discrete"] | None = option(None, "quantities or choices; default as they look")
-    choices: tuple[str, ...] = option((), "names of all choices, in the order of their numbers; default those logged")
+    action_kind: Literal["continuous", "discrete"] | None = option(None, "of actions; default as they look")
+    choices: tuple[str, ...] = option((), "names of all discrete actions, in numeric order; default those logged")
 
     def __post_init__(self) -> None:
-        renamed = {SPELLINGS.get(name, name): columns for name, columns in self.fields.items()}
+        renamed = {_SPELLINGS.get(name, name): columns for name, columns in self.fields.items()}
         object.__setattr__(self, "fields", renamed)
-        problems = [
-            f"dataset_columns: {name} must not be empty" for name in ("obs", "actions") if not getattr(self, name)
-        ]
-        if self.episode is None and self.episodes is None:
-            problems.append(_ASKS_EPISODES)
-        if self.episode is not None and self.episodes is not None:
-            problems.append("dataset_columns: episode and episodes both say what an episode is; give one")
-        if self.step is not None and self.timestamp is not None:
-            problems.append("dataset_columns: step and timestamp both order rows; give one")
-        if self.propensity is not None and self.behavior_log_prob is not None:
-            problems.append("dataset_columns: propensity and behavior_log_prob say the same; give one")
-        problems += [
-            f"dataset_columns: fields: {name!r} is no field{nearest(name, FURTHER) or f'; there are {FURTHER}'}"
-            for name in self.fields
-            if name not in FURTHER
-        ]
-        problems += self._end_problems()
-        if self.choices and self.action_kind == "continuous":
-            problems.append("dataset_columns: choices do not go with action_kind: continuous")
-        twice = [name for name, count in Counter(self.choices).items() if count > 1]
-        if twice:
-            problems.append(f"dataset_columns: choices: {twice[0]!r} is there twice")
-        if problems:
-            raise ConfigError("; ".join(problems))
+        if problems := [*self._problems(), *self._end_problems()]:
+            raise ConfigError("; ".join(f"dataset_columns: {problem}" for problem in problems))
 
-    def _end_problems(self) -> list[str]:
-        problems = []
-        flags = [name for name in ("terminated", "truncated", "done") if getattr(self, name) is not None]
+    def _problems(self) -> Iterator[str]:
+        yield from (f"{name} must not be empty" for name in ("obs", "actions") if not getattr(self, name))
+        if self.episode is None and self.episodes is None:
+            yield _ASKS_EPISODES
+        for one, other, reason in _EXCLUSIVE:
+            if getattr(self, one) is not None and getattr(self, other) is not None:
+                yield f"{one} and {other} {reason}; give one"
+        for name in (name for name in self.fields if name not in FURTHER):
+            yield f"fields: {name!r} is no field{nearest(name, FURTHER) or f'; there are {FURTHER}'}"
+        if self.choices and self.action_kind == "continuous":
+            yield "choices do not go with action_kind: continuous"
+        if twice := [name for name, count in Counter(self.choices).items() if count > 1]:
+            yield f"choices: {twice[0]!r} is there twice"
+
+    def _end_problems(self) -> Iterator[str]:
+        flags, orders = ([name for name in names if getattr(self, name) is not None] for names in (_FLAGS, _ORDERS))
         if self.done is not None and self.done_means is None:
-            problems.append(_ASKS_DONE.format(done=self.done))
+            yield _ASKS_DONE.format(done=self.done)
         if self.done_means is not None and self.done is None:
-            problems.append("dataset_columns: done_means has no effect without done")
-        if self.done is not None and (
-            other := {"terminated": self.terminated, "episode_end": self.truncated}.get(self.done_means or "")
-        ):
-            problems.append(f"dataset_columns: done and {other!r} say the same; give one")
+            yield "done_means has no effect without done"
+        other = {"terminated": self.terminated, "episode_end": self.truncated}.get(self.done_means or "")
+        if self.done is not None and other:
+            yield f"done and {other!r} say the same; give one"
         if self.episodes == "flags" and not flags:
-            problems.append("dataset_columns: episodes: flags needs terminated, truncated or done")
-        useless = [*flags, *(name for name in ("step", "timestamp") if getattr(self, name) is not None)]
-        if self.episodes == "each_row" and useless:
-            problems.append(
-                f"dataset_columns: {useless[0]} has no effect with episodes: each_row, where each row is an episode"
-            )
-        return problems
+            yield "episodes: flags needs terminated, truncated or done"
+        if self.episodes == "each_row" and (useless := [*flags, *orders]):
+            yield f"{useless[0]} has no effect with episodes: each_row, where each row is an episode"
 
     @property
     def categories(self) -> Mapping[str, tuple[str, ...]]:
@@ -180,31 +162,22 @@ def expand(columns: ColumnsConfig, names: Sequence[str]) -> ColumnsConfig:
     found: dict[str, tuple[str, ...]] = {}
     # The broadest pattern comes last: observations take what is left.
     for role in reversed(_SEVERAL):
-        others = single.union(*(exact[other] for other in _SEVERAL if other != role), *map(set, found.values()))
+        roles = single.union(*(exact[other] for other in _SEVERAL if other != role), *map(set, found.values()))
         taken: dict[str, None] = {}
         for pattern in getattr(columns, role):
             matches = [pattern] if pattern in known else []
             if not matches and any(sign in pattern for sign in "*?["):
-                matches = sorted((n for n in names if fnmatchcase(n, pattern) and n not in others), key=natural)
+                matches = sorted((n for n in names if fnmatchcase(n, pattern) and n not in roles), key=natural)
             if not matches:
                 problems.append(_unknown(role, pattern, names))
             taken |= dict.fromkeys(matches)
         found[role] = tuple(taken)
-    for role in _SINGLE[1:]:
-        name = getattr(columns, role)
-        if name is not None and name not in known:
-            problems.append(_unknown(role, name, names))
-    problems += [
-        _unknown(f"fields: {field}", name, names)
-        for field, several in columns.fields.items()
-        for name in several
-        if name not in known
-    ]
-    problems += [
-        f"one_hot names {name!r}, which is not among obs{nearest(name, found['obs'])}"
-        for name in columns.categories
-        if name not in found["obs"] and not problems
-    ]
+    others = [(role, name) for role in _SINGLE[1:] if (name := getattr(columns, role)) is not None]
+    others += [(f"fields: {field}", name) for field, several in columns.fields.items() for name in several]
+    problems += [_unknown(role, name, names) for role, name in others if name not in known]
+    if not problems:
+        strange = [name for name in columns.categories if name not in found["obs"]]
+        problems += [f"one_hot names {each!r}, which is not among obs{nearest(each, found['obs'])}" for each in strange]
     if not problems and found["next_obs"] and len(found["next_obs"]) != len(found["obs"]):
         problems.append(f"next_obs has {len(found['next_obs'])} columns, obs has {len(found['obs'])}")
     if problems:
@@ -262,12 +235,8 @@ ALLOWED = "numbers, columns, + - * / ^, comparisons, abs, min, max, sqrt, exp an
 
 
 def columns_hint(name: str, names: Sequence[str]) -> str:
-    """Which column may be meant, or which there are."""
-    hint = nearest(name, names)
-    if hint:
-        return hint
-    shown = ", ".join(map(repr, names[:SHOWN])) or "none"
-    return f"; the table has {shown}{f' and {len(names) - SHOWN} more' if len(names) > SHOWN else ''}"
+    """The column that may be meant, or those that there are."""
+    return nearest(name, names) or f"; the table has {first_of([*map(repr, names)], SHOWN) or 'none'}"
 
 
 class Expression:
@@ -320,10 +289,8 @@ class Expression:
     def _check_name(self, node: ast.Name, names: Sequence[str]) -> None:
         name = self._quoted.get(node.id, node.id)
         if name not in names:
-            hint = columns_hint(name, names)
-            if name == self.text.strip():
-                raise DatasetError(f"reward: there is no column {name!r}{hint}")
-            raise DatasetError(f"reward: there is no column {name!r}, which {self.text!r} names{hint}")
+            where = "" if name == self.text.strip() else f", which {self.text!r} names"
+            raise DatasetError(f"reward: there is no column {name!r}{where}{columns_hint(name, names)}")
         self.columns.append(name)
 
     def _arguments(self, node: ast.Call) -> list[ast.expr]:

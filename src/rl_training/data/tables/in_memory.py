@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -107,8 +108,7 @@ class Table:
         if self.kind(name) == "text":
             return np.array([self._number(name, row, cell, hint) for row, cell in enumerate(column.to_pylist())])
         column = column.cast(arrow.int8()) if self.kind(name) == "boolean" else column
-        numbers: NDArray[np.float64] = column.cast(arrow.float64(), safe=False).to_numpy()
-        return numbers
+        return np.asarray(column.cast(arrow.float64(), safe=False).to_numpy())
 
     def _number(self, name: str, row: int, cell: Any, hint: str) -> float:
         try:
@@ -121,19 +121,16 @@ class Table:
         """A column of numbers or of times as something to sort by."""
         if self.kind(name) == "time":
             self._refuse_empty(name)
-            arrow = pyarrow("reading a table")
-            times: NDArray[Any] = self._plain(name).cast(arrow.timestamp("ns"), safe=False).to_numpy()
-            return times.astype(np.int64)
+            times = self._plain(name).cast(pyarrow("reading a table").timestamp("ns"), safe=False)
+            return np.asarray(times.to_numpy()).astype(np.int64)
         numbers = self.numbers(name, "; times are written as 2024-05-31 14:30:00")
         self._refuse_empty(name)
         return numbers
 
     def texts(self, name: str) -> NDArray[Any]:
         """A column as text, None where a cell is empty."""
-        arrow = pyarrow("reading a table")
-        if self.kind(name) == "other":
-            raise DatasetError(f"column {name!r} holds {self.arrow.column(name).type}, expected text or a number")
-        return np.array(self._plain(name).cast(arrow.string()).to_pylist(), dtype=object)
+        self._refuse_other(name)
+        return np.array(self._plain(name).cast(pyarrow("reading a table").string()).to_pylist(), dtype=object)
 
     def seconds(self, name: str) -> NDArray[np.float64]:
         """A column of times as seconds since 1970, one of numbers as it is."""
@@ -142,10 +139,9 @@ class Table:
 
     def distinct(self, name: str) -> list[str]:
         """The different texts in a column, without empty cells."""
-        arrow = pyarrow("reading a table")
-        if self.kind(name) == "other":
-            self.texts(name)  # says what is wrong
-        return [text for text in self._plain(name).unique().cast(arrow.string()).to_pylist() if text is not None]
+        self._refuse_other(name)
+        texts = self._plain(name).unique().cast(pyarrow("reading a table").string()).to_pylist()
+        return [text for text in texts if text is not None]
 
     def groups(self, name: str) -> tuple[NDArray[np.int64], list[Any]]:
         """A number for every row, equal where the cells are, counted in order of appearance; and the cells."""
@@ -153,6 +149,10 @@ class Table:
         encoded = self._plain(name).combine_chunks().dictionary_encode()
         encoded = encoded.combine_chunks() if hasattr(encoded, "num_chunks") else encoded
         return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), encoded.dictionary.to_pylist()
+
+    def _refuse_other(self, name: str) -> None:
+        if self.kind(name) == "other":
+            raise DatasetError(f"column {name!r} holds {self.arrow.column(name).type}, expected text or a number")
 
     def _refuse_empty(self, name: str) -> None:
         empty = np.asarray(self.arrow.column(name).is_null(nan_is_null=True).to_numpy())
@@ -207,9 +207,8 @@ def write_table(table: Any, path: Path) -> None:
     arrow = pyarrow(f"writing {path}")
     with atomic_write(path) as temporary:
         if table_kind(path.name) == "parquet":
-            import_extra("pyarrow.parquet", "arrow", f"writing {path}").write_table(
-                table, temporary, write_page_checksum=True
-            )
+            parquet = import_extra("pyarrow.parquet", "arrow", f"writing {path}")
+            parquet.write_table(table, temporary, write_page_checksum=True)
             return
         squeezed = "gzip" if path.name.lower().endswith(".gz") else None
         with arrow.output_stream(str(temporary), compression=squeezed) as file:
@@ -219,12 +218,10 @@ def write_table(table: Any, path: Path) -> None:
 def write_parquet(pieces: Iterable[Any], path: Path) -> None:
     """Write a table that comes in pieces to a parquet file, in place of one that is there."""
     parquet = import_extra("pyarrow.parquet", "arrow", f"writing {path}")
-    with atomic_write(path) as temporary, ExitStack() as files:
-        writer = None
-        for piece in pieces:
-            if writer is None:
-                new = parquet.ParquetWriter(temporary, piece.schema, write_page_checksum=True)
-                writer = files.enter_context(new)
+    rest = iter(pieces)
+    first = next(rest)
+    with atomic_write(path) as file, parquet.ParquetWriter(file, first.schema, write_page_checksum=True) as writer:
+        for piece in chain([first], rest):
             writer.write_table(piece)
 
 
@@ -241,36 +238,21 @@ def joined(arrow: Any, parts: list[Any]) -> Any:
     try:
         return arrow.concat_tables(parts, promote_options="permissive")
     except arrow.ArrowException:
-        mixed = {
-            field.name
-            for part in parts
-            for field in part.schema
-            if parts[0].schema.field(field.name).type != field.type
-        }
-        as_text = [
-            part.cast(
-                arrow.schema(
-                    [field.with_type(arrow.string()) if field.name in mixed else field for field in part.schema]
-                )
-            )
-            for part in parts
-        ]
+        first, text = parts[0].schema, arrow.string()
+        mixed = {each.name for part in parts for each in part.schema if first.field(each.name).type != each.type}
+        schemas = [[each.with_type(text) if each.name in mixed else each for each in part.schema] for part in parts]
+        as_text = [part.cast(arrow.schema(fields)) for part, fields in zip(parts, schemas, strict=True)]
         return arrow.concat_tables(as_text, promote_options="permissive")
 
 
-class explained:  # noqa: N801 - used like a function
+@contextmanager
+def explained(arrow: Any, path: Path | str) -> Iterator[None]:
     """Say which file cannot be read, and why, in one line."""
-
-    def __init__(self, arrow: Any, path: Path | str) -> None:
-        self._errors, self._path = (arrow.ArrowException, OSError, UnicodeDecodeError), path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, self._errors):
-            reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
-            raise DatasetError(f"{self._path} is not a readable table, it may be truncated ({reason})") from None
+    try:
+        yield
+    except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise DatasetError(f"{path} is not a readable table, it may be truncated ({reason})") from None
 
 
 def pyarrow(purpose: str) -> Any:

@@ -1,4 +1,4 @@
-"""From the columns of a piece of a table to fields: numbers, categories, choices, rewards."""
+"""From the columns of a piece of a table to fields: numbers, categories, discrete actions, rewards."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.core.errors import DatasetError
+from rl_training.core.text import first_of
 from rl_training.data.mapped_columns import chunks
 from rl_training.data.tables.columns import ColumnsConfig, Expression, natural
 from rl_training.data.tables.files import TableFiles
 from rl_training.data.tables.in_memory import Places, Table
 
-MOST_CHOICES = 10_000
-"""Integers beyond this are taken for names of choices, not for their numbers."""
+MOST_ACTIONS = 10_000
+"""Integers beyond this are taken for names of discrete actions, not for their numbers."""
 
 
 @dataclass
@@ -28,25 +29,24 @@ class Part:
     """The column of the table that each column here comes from."""
 
 
-def read_observations(source: TableFiles | Table, columns: ColumnsConfig) -> NDArray[np.float32]:
+def read_observations(source: TableFiles | Table, columns: ColumnsConfig) -> NDArray[Any]:
     """The observations of a table for a policy that was trained on such tables, in the table's order.
 
-    They begin with the masks of choices, if the policy was trained with masks.
+    They begin with the action masks, if the policy was trained with masks.
     """
     needed = [*columns.valid_actions, *columns.obs]
     missing = [name for name in needed if name not in source.names]
     if missing:
-        shown = ", ".join(map(repr, missing[:10])) + (f" and {len(missing) - 10} more" if len(missing) > 10 else "")
+        shown = first_of([*map(repr, missing)], 10)
         word = "columns" if len(missing) > 1 else "column"
         raise DatasetError(f"the policy observes {len(needed)} columns; the table lacks the {word} {shown}")
-    table = source.read([*columns.valid_actions, *columns.obs]) if isinstance(source, TableFiles) else source
+    table = source.read(needed) if isinstance(source, TableFiles) else source
     features, masks = _features(table, columns.obs, columns), _masks(table, columns.valid_actions)
     part = Part(np.concatenate([masks.values, features.values], axis=1), masks.sources + features.sources)
     cells = EmptyCells(part.sources)
     cells.add(part.values, np.arange(len(table)))
     cells.refuse(table.places)
-    values: NDArray[np.float32] = part.values
-    return values
+    return part.values
 
 
 def feature_names(names: Sequence[str], columns: ColumnsConfig) -> list[str]:
@@ -55,23 +55,24 @@ def feature_names(names: Sequence[str], columns: ColumnsConfig) -> list[str]:
     return [name for group in found for name in group]
 
 
-def learn_categories(
+def learn_columns(
     columns: ColumnsConfig, pieces: Callable[[Sequence[str]], Iterable[Table]]
 ) -> tuple[ColumnsConfig, list[str]]:
-    """The mapping with what it leaves to the table: categories, choices, the kind of actions; and remarks.
+    """The mapping with what it leaves to the table: categories, discrete actions, the kind of actions; and remarks.
 
     `pieces` gives some of the table's columns, piece by piece.
     """
     notes = []
     action, kind = columns.actions[0], next(iter(pieces(columns.actions))).kind(columns.actions[0])
     if columns.action_kind is None:
-        is_choice = kind in ("text", "boolean", "integer") and len(columns.actions) == 1
-        columns = replace(columns, action_kind="discrete" if columns.choices or is_choice else "continuous")
-        if is_choice and kind == "integer" and not columns.choices:
+        is_discrete = kind in ("text", "boolean", "integer") and len(columns.actions) == 1
+        columns = replace(columns, action_kind="discrete" if columns.choices or is_discrete else "continuous")
+        if is_discrete and kind == "integer" and not columns.choices:
             hint = "set dataset_columns.action_kind: continuous for quantities"
-            notes.append(f"{action!r} holds integers, so actions are choices; {hint}")
+            notes.append(f"{action!r} holds integers, so actions are discrete; {hint}")
     if columns.action_kind == "discrete" and len(columns.actions) > 1:
-        raise DatasetError(f"actions: choices are one column, got {len(columns.actions)}: {', '.join(columns.actions)}")
+        names = ", ".join(columns.actions)
+        raise DatasetError(f"actions: discrete actions are one column, got {len(columns.actions)}: {names}")
     has_names = columns.action_kind == "discrete" and not columns.choices and kind in ("text", "boolean")
     unknown = [name for name, known in columns.categories.items() if not known] + ([action] if has_names else [])
     found: dict[str, set[str]] = {name: set() for name in unknown}
@@ -83,9 +84,9 @@ def learn_categories(
     if has_names:
         columns = replace(columns, choices=learned[action])
     if columns.valid_actions:
-        columns = replace(columns, valid_actions=_masks_of_choices(columns.valid_actions, columns, stated=stated))
+        columns = replace(columns, valid_actions=_ordered_masks(columns.valid_actions, columns, stated=stated))
     if "next_valid_actions" in columns.fields:
-        after = _masks_of_choices(columns.fields["next_valid_actions"], columns, stated=stated)
+        after = _ordered_masks(columns.fields["next_valid_actions"], columns, stated=stated)
         columns = replace(columns, fields={**columns.fields, "next_valid_actions": after})
     if columns.categories:
         one_hot = {name: known or learned[name] for name, known in columns.categories.items()}
@@ -93,33 +94,31 @@ def learn_categories(
     return columns, notes
 
 
-def _masks_of_choices(masks: tuple[str, ...], columns: ColumnsConfig, *, stated: bool) -> tuple[str, ...]:
-    """The columns of masks in the order of the choices: by name where each ends in that of a choice, else as listed.
+def _ordered_masks(masks: tuple[str, ...], columns: ColumnsConfig, *, stated: bool) -> tuple[str, ...]:
+    """The mask columns in the order of the actions: by name where each ends in the name of an action, else as listed.
 
-    Choices that were found in the table have no order of their own, so names must say which mask is whose. Where some
+    Actions that were found in the table have no order of their own, so names must say which mask is whose. Where some
     names do and others do not, one of them is misspelt.
     """
-    choices = columns.choices
+    actions = columns.choices
     if columns.action_kind != "discrete":
-        raise DatasetError("valid_actions say which choices were possible, and the actions are no choices")
-    if not choices:
+        raise DatasetError("valid_actions are masks of discrete actions, and the actions are continuous")
+    if not actions:
         return masks
-    owners = {choice: [mask for mask in masks if mask.casefold().endswith(choice.casefold())] for choice in choices}
+    owners = {action: [mask for mask in masks if mask.casefold().endswith(action.casefold())] for action in actions}
     by_name = tuple(found[0] for found in owners.values() if len(found) == 1)
-    if len(masks) == len(choices) == len(set(by_name)):
+    if len(masks) == len(actions) == len(set(by_name)):
         return by_name
-    shown = ", ".join(choices[:10]) + (", ..." if len(choices) > 10 else "")
-    if stated and len(masks) == len(choices):
+    shown = ", ".join(actions[:10]) + (", ..." if len(actions) > 10 else "")
+    if stated and len(masks) == len(actions):
         if not any(owners.values()):
             return masks
-        wrong = next(choice for choice, found in owners.items() if len(found) != 1)
-        raise DatasetError(
-            f"no single column of valid_actions ({', '.join(masks[:10])}) ends in the name of the choice {wrong!r}, "
-            f"though some end in those of others ({shown}): spell both alike"
-        )
-    hint = "list all choices in dataset_columns.choices, and the columns of valid_actions in the same order"
+        action = next(action for action, found in owners.items() if len(found) != 1)
+        wrong = f"no single column of valid_actions ({', '.join(masks[:10])}) ends in the name of the action {action!r}"
+        raise DatasetError(f"{wrong}, though some end in those of others ({shown}): spell both alike")
+    hint = "list all actions in dataset_columns.choices, and the columns of valid_actions in the same order"
     raise DatasetError(
-        f"valid_actions are {len(masks)} columns, and there are {len(choices)} choices ({shown}): {hint}"
+        f"valid_actions are {len(masks)} columns, and there are {len(actions)} actions ({shown}): {hint}"
     )
 
 
@@ -158,7 +157,7 @@ def further_field(table: Table, name: str, columns: ColumnsConfig) -> NDArray[An
 def _computed(table: Table, expression: Expression) -> Part:
     cells = {name: table.numbers(name) for name in expression.columns}
     values = expression(cells, len(table))
-    empty = np.any([np.isnan(column) for column in cells.values()] or [np.zeros(len(table), bool)], axis=0)
+    empty = np.any([np.zeros(len(table), bool), *map(np.isnan, cells.values())], axis=0)
     wrong = np.flatnonzero(~np.isfinite(values) & ~empty)
     if len(wrong):
         place = table.place(int(wrong[0]))
@@ -174,17 +173,17 @@ def _numbers(table: Table, names: Sequence[str], hint: str = "") -> Part:
 
 
 def _masks(table: Table, names: Sequence[str]) -> Part:
-    """Masks of choices, of which every row leaves at least one; empty cells are left to the mapping."""
+    """Action masks with a valid action in every row; empty cells are left to the mapping."""
     part = _numbers(table, names)
     odd = np.argwhere((part.values != 0) & (part.values != 1) & ~np.isnan(part.values))
     if len(odd):
         row, column = odd[0].tolist()
-        place = f"column {names[column]!r} in {table.places.text(table.first + row)}"
+        place = f"column {names[column]!r} in {table.place(row)}"
         raise DatasetError(f"valid_actions must be 0 or 1, got {part.values[row, column]:g}: {place}")
     none = np.flatnonzero(names and (part.values == 0).all(axis=1))
     if len(none):
-        place = table.places.text(table.first + int(none[0]))
-        raise DatasetError(f"valid_actions leave no choice in {len(none)} rows, the first is {place}: one must be 1")
+        rows = f"{len(none)} rows, the first is {table.place(int(none[0]))}"
+        raise DatasetError(f"valid_actions mark no action as valid in {rows}: one must be 1")
     return part
 
 
@@ -228,17 +227,17 @@ def _codes(table: Table, name: str, known: Sequence[str], what: str) -> NDArray[
 def _actions(table: Table, columns: ColumnsConfig) -> Part:
     name = columns.actions[0]
     if columns.action_kind != "discrete":
-        return _numbers(table, columns.actions, "; text is a choice, and choices are one column")
+        return _numbers(table, columns.actions, "; text is a discrete action, and such actions are one column")
     if columns.choices:
-        return Part(_codes(table, name, columns.choices, "choice")[:, None], [name])
+        return Part(_codes(table, name, columns.choices, "action")[:, None], [name])
     numbers = table.numbers(name)
     wrong = np.flatnonzero((numbers < 0) | (numbers != np.round(numbers)) & ~np.isnan(numbers))
     if len(wrong):
         got = f"got {numbers[wrong[0]]:g} in {table.place(int(wrong[0]))}"
-        raise DatasetError(f"column {name!r} must hold choices, which are integers from 0 on, {got}")
-    if len(numbers) and np.nanmax(numbers, initial=0) >= MOST_CHOICES:
+        raise DatasetError(f"column {name!r} must hold discrete actions, which are integers from 0 on, {got}")
+    if len(numbers) and np.nanmax(numbers, initial=0) >= MOST_ACTIONS:
         hint = "list them in choices, or set action_kind: continuous if they are quantities"
-        raise DatasetError(f"column {name!r} has choices up to {np.nanmax(numbers):g}, too many to number; {hint}")
+        raise DatasetError(f"column {name!r} has actions up to {np.nanmax(numbers):g}, too many to number; {hint}")
     return Part(numbers[:, None], [name])
 
 

@@ -1,4 +1,4 @@
-"""Handing a policy over: a folder that runs without this package, and says what the policy is and how to check it."""
+"""Export a policy: a folder that runs without this package, with a description and a check."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from rl_training.policies.saved import SavedPolicy
 
 SCRIPTS = Path(str(resources.files("rl_training"))) / "assets" / "export"
 VALUE_TOLERANCE = 1e-4
-"""How much the values of two candidates may differ, relative to one, if either may be chosen."""
+"""The relative difference up to which the values of two candidate actions count as a tie."""
 
 
 ABOUT = "policy.json"
 
 Addition = Callable[[Path], Mapping[str, Any]]
-"""Writes a further file into a folder that has all others, and says what policy.json is to say of it."""
+"""Writes a further file into the folder; returns the entries for policy.json."""
 
 
 class ExportError(UserError, RuntimeError):
-    """A policy that does not give the same actions outside the package."""
+    """Raised if an exported policy does not give the actions of the package."""
 
 
 @dataclass(frozen=True)
 class Export:
-    """A folder that was written, and what was measured on the way."""
+    """An exported folder, with the results of its check."""
 
     path: Path
     about: dict[str, Any]
@@ -49,7 +49,7 @@ class Export:
     differences: dict[str, float]
     """The largest differences from the package on the test vectors, by output."""
     differing_rows: int
-    """Test vectors for which another of two candidates of the same value was chosen."""
+    """Test vectors on which the exported policy broke a tie between candidate actions differently."""
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -77,7 +77,10 @@ def export_policy(
     further facts for policy.json. `add` writes a further file into the folder before it appears.
     """
     path = Path(out)
-    _check_folder(path)
+    if not path.parent.is_dir():
+        raise ConfigError(f"the folder of {str(path)!r} does not exist")
+    if path.exists():
+        raise ConfigError(f"{str(path)!r} exists already; choose another name or delete it")
     require_onnx()
     log, why_not = find_log(saved, dataset) if novelty else (None, "it was left out when the policy was exported")
     return write_bundle(saved, path, log, why_not, remarks=remarks, add=add)
@@ -92,14 +95,16 @@ def write_bundle(
     remarks: Mapping[str, Any] | None = None,
     add: Addition | None = None,
 ) -> Export:
-    """Write the folder of a policy with what is known from a log, or with the reason why there is none."""
+    """Write the folder of a policy with facts about its log, or with the reason why there is none."""
     graph = PolicyGraph(saved.policy, None if log is None else fit_log(log, saved.policy)).eval()
     with atomic_folder(path) as folder:
         write_onnx(graph, folder / "policy.onnx")
         vectors = _write_vectors(folder, graph, saved, log)
-        why_not_plain = _write_numpy(folder, graph)
-        for script in ["check.py"] if why_not_plain else ["check.py", "policy_numpy.py"]:
-            shutil.copyfile(SCRIPTS / script, folder / script)
+        arrays, why_not_plain = plain_arrays(graph.policy, graph.novelty)
+        shutil.copyfile(SCRIPTS / "check.py", folder / "check.py")
+        if arrays:
+            np.savez(folder / "policy_numpy.npz", **arrays)
+            shutil.copyfile(SCRIPTS / "policy_numpy.py", folder / "policy_numpy.py")
         about = {**describe(saved, graph, log, why_not), **(remarks or {})} | {
             "policy_numpy": {"available": why_not_plain is None, "why_not": why_not_plain},
             "latency_us": latencies(graph, folder / "policy.onnx", vectors["obs"]),
@@ -112,23 +117,15 @@ def write_bundle(
 
 
 def _write_about(folder: Path, about: Mapping[str, Any]) -> dict[str, Any]:
-    """Write policy.json with the sums of all other files; what is in it."""
+    """Write policy.json with the checksums of all other files; its contents."""
     files = sorted(file for file in folder.iterdir() if file.name != ABOUT)
     found = {**about, "sha256": {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}}
     (folder / ABOUT).write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     return found
 
 
-def _check_folder(path: Path) -> None:
-    """Refuse a destination before anything is computed for it."""
-    if not path.parent.is_dir():
-        raise ConfigError(f"the folder of {str(path)!r} does not exist")
-    if path.exists():
-        raise ConfigError(f"{str(path)!r} exists already; choose another name or delete it")
-
-
 def _write_vectors(folder: Path, graph: PolicyGraph, saved: SavedPolicy, log: Log | None) -> dict[str, NDArray[Any]]:
-    """Observations with the actions of the package for them, and their novelty."""
+    """Write test vectors: observations, with their actions and novelty by the package."""
     obs = vector_observations(log, graph.policy)
     native = torch.from_numpy(saved.predict(obs))
     space = saved.spaces.action
@@ -138,17 +135,8 @@ def _write_vectors(folder: Path, graph: PolicyGraph, saved: SavedPolicy, log: Lo
     return vectors
 
 
-def _write_numpy(folder: Path, graph: PolicyGraph) -> str | None:
-    """Write the arrays of a plain network; where it is not plain, the answer says why."""
-    arrays: Any = plain_arrays(graph.policy, graph.novelty)
-    if isinstance(arrays, str):
-        return arrays
-    np.savez(folder / "policy_numpy.npz", **arrays)
-    return None
-
-
 def _verify(folder: Path, saved: SavedPolicy) -> tuple[dict[str, float], int]:
-    """Run the check of the bundle on it, and look at the values of actions that differ."""
+    """Run the check of the folder, and compare the values of actions that differ."""
     check = runpy.run_path(str(folder / "check.py"))["check"]
     problems, differences, rows = check(folder)
     if problems:
@@ -159,17 +147,17 @@ def _verify(folder: Path, saved: SavedPolicy) -> tuple[dict[str, float], int]:
 
 
 def _compare_values(folder: Path, saved: SavedPolicy, rows: NDArray[np.int64]) -> None:
-    """Refuse actions that differ from the package's, unless the critic that chooses them values both the same."""
+    """Refuse actions that differ from the package's, unless the critic that selects them values both the same."""
     runtime = import_extra("onnxruntime", "export", "exporting a policy")
     with np.load(folder / "vectors.npz") as vectors:
         obs, expected = vectors["obs"][rows], vectors["action"][rows]
     session = runtime.InferenceSession(str(folder / "policy.onnx"), providers=["CPUExecutionProvider"])
     found = session.run(["action"], {"obs": obs})[0]
-    policy = saved.policy
+    policy, space = saved.policy, saved.spaces.action
     with torch.no_grad():
         inputs = policy.inputs(torch.from_numpy(obs))
-        encoded = [policy.spaces.action.encode(torch.from_numpy(actions)) for actions in (expected, found)]
+        encoded = [space.encode(torch.from_numpy(actions)) for actions in (expected, found)]
         ours, theirs = (policy.model.critic(inputs, actions, first=1).numpy() for actions in encoded)
     gaps = np.abs(ours - theirs) / np.maximum(np.abs(ours), 1e-6)
     if gaps.max() > VALUE_TOLERANCE:
-        raise ExportError(f"the exported policy chooses actions of other values in rows {rows.tolist()} of vectors.npz")
+        raise ExportError(f"the exported policy takes actions of other values in rows {rows.tolist()} of vectors.npz")

@@ -1,4 +1,4 @@
-"""policy.json: what an exported policy is, what it takes and gives, what it was trained on, and how to check it."""
+"""policy.json: a description of an exported policy, its inputs and outputs, its training data, and its check."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from rl_training.data import ColumnsConfig
 from rl_training.models import EPISODE_QUANTILE, ROW_QUANTILE, Novelty
 from rl_training.policies.export.graph import OPSET, PolicyGraph
 from rl_training.policies.export.log import Log, describe_obs, flagged_share
-from rl_training.policies.saved import SavedPolicy
-from rl_training.policies.tables import find_columns, observation_names
+from rl_training.policies.saved import SavedPolicy, find_columns, observation_names
 from rl_training.storage import package_version, read_json
 
 FORMAT = 1
 NOVELTY_TOLERANCE = 1e-3
 SPARE_ROWS = 2
-"""Test vectors for which a runtime may choose another candidate: two may have the same value but for rounding."""
+"""Test vectors on which a runtime may break a tie differently: two candidates may have nearly the same value."""
 PACKAGES = ("rl-training", "torch", "onnx", "onnxscript", "onnxruntime", "numpy")
-INTENDED_USE = "Actions for observations like those of the data, at the pace at which the data was recorded."
+INTENDED_USE = "Actions for observations like those of the data, at the time step of the data."
 LIMITS = (
-    "The policy answers every observation, also where it has learned nothing: novelty above 1 says that an observation "
-    "with its action is unlike the data. Novelty knows nothing of values, and in dense data of few dimensions it does "
-    "not see a wrong action. No statement about safety is made."
+    "The policy answers every observation, also those for which it has learned nothing: novelty above 1 marks an "
+    "observation with its action as unfamiliar. Novelty does not depend on values, and in dense data of few dimensions "
+    "it does not detect a wrong action. No statement about safety is made."
 )
 
 
@@ -79,7 +78,7 @@ def _observation(spaces: SpaceSpec, columns: ColumnsConfig | None, log: Log | No
         start += part.size
     how = "One vector per observation, in native units; it is normalised inside the graph."
     if spaces.is_masked:
-        how += " It begins with a mask: 1 for every choice that is possible, 0 for the others, at least one of them 1."
+        how += " It begins with the action mask: 1 for every valid action, 0 for the others, at least one of them 1."
     if list(spaces.obs) not in (["obs"], [MASK, "obs"]):
         how += " The parts of an observation are flattened in row-major order and joined in the order of `parts`."
     return {
@@ -97,7 +96,7 @@ def _action(spaces: SpaceSpec, columns: ColumnsConfig | None) -> dict[str, Any]:
         found = {"kind": space.kind, "low": list(space.low), "high": list(space.high), "units": "native"}
         return {**found, "names": names}
     choices = None if columns is None or not columns.choices else list(columns.choices)
-    # A choice may stand for several at once: numpy.unravel_index(choice, parts) says which.
+    # An action may combine several: numpy.unravel_index(action, parts) separates them.
     parts = {"parts": list(space.parts)} if space.parts else {}
     numbers = {"count": space.count, "first": space.start}
     return {"kind": space.kind, **numbers, **parts, "names": names, "choices": choices}
@@ -106,6 +105,7 @@ def _action(spaces: SpaceSpec, columns: ColumnsConfig | None) -> dict[str, Any]:
 def _novelty(novelty: Novelty | None, log: Log | None, why_not: str) -> dict[str, Any]:
     if novelty is None or log is None:
         return {"available": False, "why_not": why_not}
+    count = novelty.choices
     return {
         "available": True,
         "threshold": 1.0,
@@ -115,9 +115,7 @@ def _novelty(novelty: Novelty | None, log: Log | None, why_not: str) -> dict[str
             "episodes stay within."
         ),
         "definition": "min over codes c of |z - c| / sqrt(dim z) / distance, z = [(obs - mean) / std, action]",
-        "action_in_z": f"one-hot of {novelty.choices} choices"
-        if novelty.choices
-        else "scaled from its bounds to [-1, 1]",
+        "action_in_z": f"one-hot of {count} actions" if count else "scaled from its bounds to [-1, 1]",
         "codes": len(novelty.codebook),
         "distance": float(novelty.distance),
         "calibrated_on": log.origin,
@@ -129,7 +127,7 @@ def _novelty(novelty: Novelty | None, log: Log | None, why_not: str) -> dict[str
 
 
 def _control_interval(saved: SavedPolicy) -> dict[str, Any] | None:
-    """How long a step takes, by the timestamps of the log, else by the environment; None where neither says it."""
+    """The duration of a step by the timestamps of the log, else by the environment; None if neither has it."""
     run = saved.run_dir
     about = {} if run is None else read_json(run / "metadata.json")
     times, dt = (about.get("data") or {}).get("step_times"), (about.get("env") or {}).get("dt")
@@ -142,7 +140,7 @@ def _control_interval(saved: SavedPolicy) -> dict[str, Any] | None:
 
 
 def _estimates(saved: SavedPolicy) -> dict[str, Any] | None:
-    """The value estimates in the run directory, without the folders of this machine."""
+    """The value estimates of the run, without the folders of this machine."""
     run = saved.run_dir
     found = {} if run is None else read_json(run / "estimate.json")
     if "policies" in found:
@@ -153,12 +151,12 @@ def _estimates(saved: SavedPolicy) -> dict[str, Any] | None:
 
 
 def _inside(run: Path | None, path: str | None) -> str | None:
-    """A file of a run by its place in it."""
+    """The path of a file relative to its run."""
     return None if path is None or run is None else Path(*Path(path).parts[-2:]).as_posix()
 
 
 def _rules(saved: SavedPolicy) -> dict[str, Any]:
-    """How much the test vectors may differ."""
+    """Tolerances for the test vectors."""
     space, gaps = saved.spaces.action, [0.0]
     if isinstance(space, BoxActions):
         gaps = [1e-5 * (high - low) + 1e-6 for low, high in zip(space.low, space.high, strict=True)]

@@ -1,4 +1,4 @@
-"""The policy as a graph: ONNX, and arrays for NumPy."""
+"""The policy as an ONNX graph, and as arrays for NumPy."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from rl_training.models import (
 )
 
 OPSET = 18
-"""The version of ONNX's operators: old enough for runtimes of a few years ago."""
+"""The version of ONNX operators, old enough for runtimes of a few years ago."""
 
 PURPOSE = "exporting a policy"
 
@@ -43,7 +43,7 @@ TIMED_CALLS = 200
 
 
 class PolicyGraph(nn.Module):
-    """What is exported: normalisation, networks, scaling, clipping, and the support score if there is one."""
+    """The exported graph: normalisation, networks, scaling, clipping, and the novelty score if there is one."""
 
     def __init__(self, policy: Policy, novelty: Novelty | None) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class PolicyGraph(nn.Module):
 
 
 def require_onnx() -> None:
-    """Refuse to begin where a package is missing that an export needs."""
+    """Refuse to begin if a package is missing that an export needs."""
     for package in ("onnx", "onnxscript", "onnxruntime"):
         import_extra(package, "export", PURPOSE)
 
@@ -104,7 +104,7 @@ def write_onnx(graph: PolicyGraph, path: Path) -> None:
 
 
 def _refuse_fixed_batch(model: Any) -> None:
-    """Refuse a graph for batches of one size. The exporter makes them without a word if the code asks for a length."""
+    """Refuse a graph for batches of one size, which the exporter makes silently if the code asks for a length."""
     for value in (*model.graph.input, *model.graph.output):
         batch = value.type.tensor_type.shape.dim[0]
         if not batch.dim_param:
@@ -115,7 +115,7 @@ def _refuse_fixed_batch(model: Any) -> None:
 
 
 def _remove_traces(model: Any) -> None:
-    """Take out the lines of code that nodes come from: they name folders of this machine."""
+    """Remove the lines of code that nodes come from: they name folders of this machine."""
     graph = model.graph
     del model.metadata_props[:], graph.metadata_props[:]
     for part in (*graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer):
@@ -125,7 +125,7 @@ def _remove_traces(model: Any) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the exporter's remarks on its own insides from the user."""
+    """Suppress the exporter's log and warnings."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -154,15 +154,10 @@ def latencies(graph: PolicyGraph, path: Path, obs: NDArray[np.float32]) -> dict[
     session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     row = obs[:1]
     tensor = torch.from_numpy(row)
-
-    def in_torch() -> None:
-        with torch.no_grad():
-            graph(tensor)
-
-    return {
-        "onnxruntime": _median_time(lambda: session.run(None, {"obs": row})),
-        "torch": _median_time(in_torch),
-    }
+    in_onnxruntime = _median_time(lambda: session.run(None, {"obs": row}))
+    with torch.no_grad():
+        in_torch = _median_time(lambda: graph(tensor))
+    return {"onnxruntime": in_onnxruntime, "torch": in_torch}
 
 
 def _median_time(call: Callable[[], object]) -> float:
@@ -174,22 +169,22 @@ def _median_time(call: Callable[[], object]) -> float:
     return round(float(np.median(times)) * 1e6, 1)
 
 
-def plain_arrays(policy: Policy, novelty: Novelty | None) -> dict[str, NDArray[Any]] | str:
-    """The layers W0, b0, W1, b1, ... with what goes before and after them; or why the policy is not that plain."""
+def plain_arrays(policy: Policy, novelty: Novelty | None) -> tuple[dict[str, Any], str | None]:
+    """The layers W0, b0, W1, b1, ... and the steps around them; nothing and the reason if the policy is not plain."""
     found = _network(policy.model)
     if isinstance(found, str):
-        return found
+        return {}, found
     network, head, outputs = found
     mlp = network.mlp
     encoder = network.encoder.encoder if isinstance(network.encoder, SkipMask) else network.encoder
     if type(mlp) is not MLP or not isinstance(encoder, VectorEncoder):
-        return "its network is more than a perceptron: it has an encoder, or normalises by the batch"
+        return {}, "its network is more than a perceptron: it has an encoder, or normalises by the batch"
     if mlp.norm != "none":
-        return "its layers are normalised"
+        return {}, "its layers are normalised"
     names = [name for name, function in ACTIVATIONS.items() if function is mlp.activation]
     if not names:
-        return "its activation has no name"
-    arrays: dict[str, NDArray[Any]] = {}
+        return {}, "its activation has no name"
+    arrays: dict[str, Any] = {}
     for number, layer in enumerate(mlp.layers):
         # Some networks have outputs that the action does not depend on, such as a standard deviation.
         kept = outputs if number == len(mlp.layers) - 1 else slice(None)
@@ -205,23 +200,23 @@ def plain_arrays(policy: Policy, novelty: Novelty | None) -> dict[str, NDArray[A
     if novelty is not None:
         arrays |= {"codebook": _numpy(novelty.codebook), "distance": _numpy(novelty.distance)}
         arrays |= {"novelty_mean": _numpy(novelty.mean), "novelty_std": _numpy(novelty.std)}
-    return arrays
+    return arrays, None
 
 
 def _network(model: Model) -> tuple[Network, str, slice] | str:
-    """The network that acts, what is done with its outputs, and which of them the action depends on."""
+    """The acting network, the operation on its outputs, and the outputs that the action depends on; or why not."""
     if type(model).act is MLPDQNModel.act and isinstance(model.critic, DiscreteCritic):
         if model.critic.num_quantiles is not None:
             return "its value is a mean of quantiles"
-        # With `dueling`, the first output is the value of the state, which all choices share.
+        # With `dueling`, the first output is the value of the state, which all actions share.
         return model.critic, "argmax", slice(1 if model.critic.dueling else 0, None)
     if model.acting != ("actor",):
-        return "it chooses among candidate actions"
+        return "it selects among candidate actions"
     actor = model.actor
     if type(actor) is CategoricalActor:
         return actor, "argmax", slice(None)
     if type(actor) not in (DeterministicActor, TanhGaussianActor, GaussianActor):
-        return f"numpy knows no actor such as {type(actor).__name__}"
+        return f"there is no NumPy form of the actor {type(actor).__name__}"
     is_clipped = type(actor) is GaussianActor and not actor.squash_mean
     return actor, "clip" if is_clipped else "tanh", slice(model.action_dim)
 

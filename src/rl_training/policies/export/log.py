@@ -1,4 +1,4 @@
-"""What an exported policy knows of the data it was trained on: ranges, the support score, test vectors."""
+"""The training data of an exported policy: ranges of observations, the novelty score, test vectors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rl_training.acting import Policy
 from rl_training.core.errors import DatasetError, UserError
 from rl_training.core.spaces import DiscreteActions
 from rl_training.data import TransitionDataset, as_dataset
-from rl_training.models import Novelty, fit_novelty, hold_out
+from rl_training.models import Novelty, fit_novelty, novelty_split
 from rl_training.policies.saved import SavedPolicy
 from rl_training.runtime import bind_options, find_task, load_data
 from rl_training.storage import read_rows, rows_path, run_of
@@ -24,9 +24,9 @@ LOGGED_VECTORS = 48
 SHIFTED_VECTORS = 8
 FAR_VECTORS = 4
 MOST_CALIBRATED = 500
-"""Held-out episodes beyond which a support score does not become better."""
+"""Held-out episodes beyond which a novelty score does not improve."""
 MOST_ROWS = 200_000
-"""Rows of other episodes that are looked at: data may be larger than memory."""
+"""The most rows of other episodes: data may be larger than memory."""
 SEED = 0
 
 
@@ -39,7 +39,7 @@ class Log:
     episodes: NDArray[np.int64]
     """The number of each row's episode."""
     held_out: NDArray[np.int64]
-    """The numbers of the episodes that the support score is calibrated on; all their rows are here."""
+    """The numbers of the episodes on which the novelty score is calibrated; all their rows are included."""
     low: NDArray[np.float32]
     high: NDArray[np.float32]
     """The smallest and largest observations, of all rows."""
@@ -52,7 +52,7 @@ class Log:
 
 
 def find_log(saved: SavedPolicy, dataset: Any = None) -> tuple[Log | None, str]:
-    """The rows that a policy was trained on; where there are none to be had, the reason.
+    """The rows that a policy was trained on, or the reason why there are none.
 
     They are the data of a run that learned from data, else the replay buffer beside the checkpoint.
     """
@@ -89,7 +89,7 @@ def _lengths(dataset: TransitionDataset) -> NDArray[np.int64]:
 
 
 def _replayed(saved: SavedPolicy) -> tuple[Log | None, str]:
-    """The rows of the replay buffer that the checkpoint names, stream by stream."""
+    """The rows of the checkpoint's replay buffer, stream by stream."""
     folder = None if saved.path is None else run_of(saved.path.resolve()) / "replay"
     spans = saved.tree.get("replay", [])
     is_there = folder is not None and all(rows_path(folder, *span).is_file() for span in spans)
@@ -107,7 +107,7 @@ def _replayed(saved: SavedPolicy) -> tuple[Log | None, str]:
 
 def _split(parts: Sequence[TransitionDataset], episodes: NDArray[np.int64], origin: str) -> tuple[Log | None, str]:
     try:
-        held_out = hold_out(episodes, seed=SEED)
+        held_out = novelty_split(episodes, seed=SEED)
     except DatasetError as error:
         return None, str(error)
     held_out = np.random.default_rng(SEED).permutation(held_out)[:MOST_CALIBRATED]
@@ -117,7 +117,7 @@ def _split(parts: Sequence[TransitionDataset], episodes: NDArray[np.int64], orig
 def _reduced(
     parts: Sequence[TransitionDataset], episodes: NDArray[np.int64], held_out: NDArray[np.int64], origin: str
 ) -> Log:
-    """All rows of held-out episodes, and some of the others where there are many."""
+    """All rows of held-out episodes, and the others up to a limit."""
     is_held_out = np.isin(episodes, held_out)
     others = np.random.default_rng(SEED).permutation(np.flatnonzero(~is_held_out))[:MOST_ROWS]
     rows = np.sort(np.concatenate([others, np.flatnonzero(is_held_out)]))
@@ -128,7 +128,7 @@ def _reduced(
 
 
 def _gather(columns: Sequence[Tensor], rows: NDArray[np.int64]) -> Tensor:
-    """Rows of columns that follow each other; none of them is read as a whole."""
+    """Rows of consecutive columns, none of which is read as a whole."""
     found, start = [], 0
     for column in columns:
         inside = rows[(rows >= start) & (rows < start + len(column))] - start
@@ -138,15 +138,15 @@ def _gather(columns: Sequence[Tensor], rows: NDArray[np.int64]) -> Tensor:
 
 
 def fit_log(log: Log, policy: Policy) -> Novelty:
-    """The support score of a log."""
+    """The novelty score of a log."""
     space = policy.spaces.action
-    choices = space.count if isinstance(space, DiscreteActions) else 0
-    return fit_novelty(log.obs, log.actions, log.episodes, held_out=log.held_out, choices=choices, seed=SEED)
+    count = space.count if isinstance(space, DiscreteActions) else 0
+    return fit_novelty(log.obs, log.actions, log.episodes, held_out=log.held_out, choices=count, seed=SEED)
 
 
 @torch.no_grad()
 def flagged_share(novelty: Novelty, log: Log) -> float:
-    """The share of held-out rows whose logged action is above 1."""
+    """The share of held-out rows whose novelty is above 1."""
     rows = torch.from_numpy(log.held_out_rows)
     found = [novelty(log.obs[part].float(), log.actions[part]) > 1 for part in torch.split(rows, 4096)]
     return round(float(torch.cat(found).float().mean()), 4)
@@ -161,7 +161,7 @@ def describe_obs(log: Log) -> dict[str, list[float]]:
 
 
 def vector_observations(log: Log | None, policy: Policy) -> NDArray[np.float32]:
-    """Rows to compare runtimes on: logged ones, zeros, the mean, the extremes, and some at and beyond the edge."""
+    """Test vectors: logged rows, zeros, the mean, the extremes, and rows at and beyond the edge of the data."""
     rng, width = np.random.default_rng(SEED), policy.spaces.obs_dim
     if log is None:
         mean, std = policy.obs_mean.numpy(), policy.obs_std.numpy()
@@ -179,6 +179,6 @@ def vector_observations(log: Log | None, policy: Policy) -> NDArray[np.float32]:
     shifted[np.arange(SHIFTED_VECTORS), places] += 3 * signs * std[places]
     far = mean + 10 * std * rng.choice([-1, 1], size=(FAR_VECTORS, width))
     found = np.concatenate([logged, shifted, [np.zeros(width), mean, low, high], far]).astype(np.float32)
-    # A mask is 0 or 1, and is as it was logged or leaves all choices.
-    found[0 if log is None else LOGGED_VECTORS :, : width - policy.spaces.feature_dim] = 1
+    # A mask is as logged, or allows all actions.
+    found[0 if log is None else LOGGED_VECTORS :, : policy.spaces.mask_dim] = 1
     return found

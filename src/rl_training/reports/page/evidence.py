@@ -1,4 +1,4 @@
-"""Sections of a report about what is known besides estimates: the log, risk, actions, training, hand-over, limits."""
+"""Sections of a report besides estimates: the log, risk, actions, training, real episodes, hand-over, limits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.core.errors import ConfigError
-from rl_training.core.statistics import Numbers, bootstrap_band
+from rl_training.core.statistics import Numbers
 from rl_training.reports.compare import EVALUATIONS, ScoreTable, improvement, make_profile, score_rows, score_tables
 from rl_training.reports.page.actions import compare_actions
 from rl_training.reports.page.gather import RETURN, Material, Plain, pick, source_file
@@ -25,27 +25,27 @@ from rl_training.storage import describe_machine, policy_step, read_json
 BINS = 24
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 WORST = 0.1
-"""The share of episodes whose mean is the tail risk."""
+"""The share of episodes in the tail risk."""
 ENOUGH_FOR_TAIL = 10
-"""Real episodes below which quantiles would say nothing."""
+"""The fewest real episodes for quantiles."""
 LIMITS = (
     "Nothing here says that a policy is safe. Estimates are of means; a good mean can go with rare disasters.",
     "Estimates hold for starts like the logged ones. If the task begins elsewhere in use, they say nothing.",
     "Values are discounted: what happens far beyond the horizon counts little. Compare values with values only.",
-    "Intervals cover chance in the log, and errors of the fit as large as that of the control. They do not cover a "
-    "lack of similar logged actions, or a task that has changed since the log was made.",
-    "The support score sees unusual observations. On dense data with few dimensions it hardly sees a wrong action, "
-    "and it knows nothing of values.",
-    "Where the same episodes served for training, choosing and judging, the numbers favour the policies a little.",
+    "Intervals cover chance in the log, and errors of FQE as large as that of the control. They do not cover a lack of "
+    "similar logged actions, or a task that has changed since the log was made.",
+    "The novelty score detects unfamiliar observations. On dense data with few dimensions it hardly detects a wrong "
+    "action, and it says nothing about values.",
+    "If the same episodes served for training, selection and evaluation, the numbers favour the policies a little.",
 )
 MOST_POINTS = 200
-"""Points of a curve that are kept: more would not be seen."""
+"""The most points of a curve."""
 FEWEST_SEEDS = 2
-"""Runs of an algorithm from which on its scores are a distribution."""
+"""The fewest runs of an algorithm for a distribution of scores."""
 
 
 def log(material: Material) -> Plain:
-    """The log: size, returns, how episodes end, what the audit found."""
+    """The log: size, returns, ends of episodes, findings of the audit."""
     metadata = next((dict(each.metadata["data"]) for each in material.records if each.metadata.get("data")), {})
     audit = metadata.get("audit")
     plain: Plain = {"audit": audit, "notes": list(metadata.get("notes", ())), "step_times": metadata.get("step_times")}
@@ -70,7 +70,7 @@ def log(material: Material) -> Plain:
 
 
 def _logged_returns(material: Material) -> NDArray[np.float64] | None:
-    """Returns of the logged episodes, not discounted; None where the log, or its rewards, are not there."""
+    """Undiscounted returns of the logged episodes; None without a log or rewards."""
     if material.data is None or not material.data.log.dataset.has_rewards:
         return None
     returns: NDArray[np.float64] = material.data.log.dataset.episode_returns().double().numpy()
@@ -86,7 +86,7 @@ def _histogram(values: NDArray[np.float64]) -> Plain:
 
 
 def risk(material: Material) -> Plain:
-    """How bad a bad episode is: of the log, and of the runs' own evaluations."""
+    """The returns of bad episodes: of the log, and of evaluations during training."""
     rows = []
     if (returns := _logged_returns(material)) is not None:
         rows.append({"of": "the log", "episodes": len(returns), **tail(returns)})
@@ -117,7 +117,7 @@ def tail(returns: NDArray[np.float64]) -> Plain:
 
 
 def behavior(material: Material) -> Plain:
-    """What the chosen policy would have done in the log."""
+    """Actions of the chosen policy beside the logged ones."""
     if material.saved is None or material.data is None:
         return {"missing": f"The policy's actions are not compared with the log's: {material.why_no_data}."}
     name = material.chosen_name or material.names[material.records[0].path]
@@ -125,7 +125,7 @@ def behavior(material: Material) -> Plain:
 
 
 def real_episodes(material: Material) -> Plain | None:
-    """What real episodes were spent on, and what they returned, if some were."""
+    """The policies and returns of real episodes, if there were any."""
     pulls = [] if material.selection is None else material.selection.get("pulls") or []
     if material.selection is None or not pulls:
         return None
@@ -167,7 +167,7 @@ def handover(material: Material) -> Plain | None:
 
 
 def limits(material: Material) -> Plain:
-    """What was not examined, and how all of this was made."""
+    """What was not examined, and how to reproduce the report."""
     machine = describe_machine()
     commands = list(
         dict.fromkeys(text for each in material.records if (text := _command(each.metadata.get("command"))))
@@ -185,20 +185,18 @@ def limits(material: Material) -> Plain:
 
 
 def _judging_command(material: Material, found: Plain) -> str:
-    """The command that makes these estimates again: `select`, if they are part of a selection, else `estimate`."""
+    """The command that repeats these estimates: `select`, if they are part of a selection, else `estimate`."""
     selection = material.selection if material.selection and material.selection["estimates"] is found else None
     policies = found["policies"] if selection is None else selection["candidates"]
-    runs = dict.fromkeys(
-        str(material.policies[name]) for each in policies if (name := each["name"]) in material.policies
-    )
-    judged_on = source_file(found)
+    names = [each["name"] for each in policies if each["name"] in material.policies]
+    runs, source = dict.fromkeys(str(material.policies[name]) for name in names), source_file(found)
     options: Plain = {}
     if selection is not None:
         has_all = any(policy_step(Path(each["path"])) is not None for each in policies if each["path"])
         options = {"--checkpoints": "all" if has_all else "latest", "--episodes": selection["budget"] or None}
     options |= {
-        "--data": judged_on,
-        "--split": None if judged_on else "held-out" if found["is_held_out"] else "all",
+        "--data": source,
+        "--split": None if source else "held-out" if found["is_held_out"] else "all",
         "--gamma": found["gamma"],
         "--members": len(found["behavior_members"]),
         "--updates": found["updates"],
@@ -210,7 +208,7 @@ def _judging_command(material: Material, found: Plain) -> str:
 
 
 def _command(arguments: Sequence[str] | None) -> str | None:
-    """A command as it was typed, whatever the place of the program."""
+    """A command as the user typed it, without the folder of the program."""
     if not arguments:
         return None
     program = Path(arguments[0]).name
@@ -220,7 +218,7 @@ def _command(arguments: Sequence[str] | None) -> str | None:
 
 
 def _versions(material: Material) -> Plain:
-    """Versions that the runs were made with; all of them, where runs differ."""
+    """Versions of packages that the runs used; all of them, if runs differ."""
     found: dict[str, list[str]] = {}
     for record in material.records:
         for name, version in (record.metadata.get("versions") or {}).items():
@@ -232,7 +230,8 @@ def _versions(material: Material) -> Plain:
 def training(material: Material) -> Plain:
     """Learning curves over seeds, last scores, and options that differ between runs."""
     records = material.records
-    plain: Plain = {"runs": len(records), "options": _options(material), "alarms": _alarms(material)}
+    alarms = [{"run": material.names[each.path], **alarm._asdict()} for each in records for alarm in each.alarms]
+    plain: Plain = {"runs": len(records), "options": _options(material), "alarms": alarms}
     try:
         panels, rows = make_panels(records), summarize(records)
     except ConfigError as error:
@@ -240,20 +239,11 @@ def training(material: Material) -> Plain:
     return {**plain, "scores": rows, "panels": [_panel(each) for each in panels], "seeds": _seeds(records)}
 
 
-def _alarms(material: Material) -> list[Plain]:
-    """What guards have found, by run and time."""
-    return [
-        {"run": material.names[record.path], **alarm._asdict()}
-        for record in material.records
-        for alarm in record.alarms
-    ]
-
-
 def _seeds(records: Sequence[RunRecord]) -> list[Plain]:
-    """Per task, how the last scores of several seeds are distributed, and how probably one beats another.
+    """Per task, the distribution of last scores over seeds, and probabilities of improvement.
 
     Definitions are those of rliable: a performance profile is the share of runs whose score is above a threshold, and
-    the probability of improvement counts equal scores half. Tasks that can be put together come first, as one.
+    the probability of improvement counts equal scores half. The table of all tasks, if they can be pooled, comes first.
     """
     rows = [row for row in score_rows(records) if row.metric in EVALUATIONS and len(row.scores) >= FEWEST_SEEDS]
     return [_compared(table) for table in score_tables(rows) if len(table.groups) > 1]
@@ -276,7 +266,7 @@ def _compared(table: ScoreTable) -> Plain:
 
 
 def _profile(name: str, tasks: list[list[float]], thresholds: Numbers) -> Plain:
-    """The share of runs above each threshold, with its band over resampled runs where there are enough."""
+    """The share of runs above each threshold, with its bootstrap band if there are enough runs."""
     shares, low, high = make_profile(tasks, thresholds)
     return {
         "name": name,
@@ -288,14 +278,13 @@ def _profile(name: str, tasks: list[list[float]], thresholds: Numbers) -> Plain:
 
 
 def _options(material: Material) -> Plain:
-    """Options that differ between runs which have them; runs with the same options stand together.
+    """Options that differ between the runs that have them; runs with equal options share a row.
 
-    What varied in a sweep is left out: the table of scores has a column for each.
+    Varying options of a sweep are left out, because the table of scores has their columns.
     """
     found = options_that_differ([record.config for record in material.records])
-    varied = {name for record in material.records if record.swept for name in record.swept.columns}
-    if not is_one_sweep(material.records):
-        varied = set()
+    points = [record.swept for record in material.records if record.swept]
+    varied = {name for point in points for name in point.columns} if is_one_sweep(material.records) else set()
     names = [name for name in found[0] if name not in varied and len({each[name] for each in found} - {"None"}) > 1]
     groups: dict[tuple[str, ...], list[RunRecord]] = {}
     for record, values in zip(material.records, found, strict=True):
@@ -316,11 +305,8 @@ def _panel(panel: Panel) -> Plain:
     for place, line in enumerate(panel.lines):
         common = {"name": line.name, "colour": place, "runs": len(line.curves)}
         if line.has_mean:
-            is_interval = len(line.curves) >= ENOUGH_FOR_INTERVAL
-            low, high = (
-                bootstrap_band(line.values) if is_interval else (line.values.min(axis=0), line.values.max(axis=0))
-            )
-            lines.append({**common, **_points(line.steps, y=line.values.mean(axis=0), low=low, high=high)})
+            mean, low, high = line.mean_and_band(is_interval=len(line.curves) >= ENOUGH_FOR_INTERVAL)
+            lines.append({**common, **_points(line.steps, y=mean, low=low, high=high)})
         else:
             lines += [{**common, "thin": True, **_points(each.steps, y=each.values)} for each in line.curves]
     has_interval = any(each["runs"] >= ENOUGH_FOR_INTERVAL for each in lines)
@@ -335,7 +321,7 @@ def _panel(panel: Panel) -> Plain:
 
 
 def _points(steps: NDArray[Any], **values: NDArray[Any]) -> dict[str, list[float]]:
-    """Values by step; of many, some that are evenly apart."""
+    """Values by step, thinned out evenly if there are many."""
     count = len(steps)
     kept = np.unique(np.linspace(0, count - 1, min(count, MOST_POINTS)).round().astype(np.int64))
     return {name: each[kept].tolist() for name, each in {"x": steps, **values}.items()}

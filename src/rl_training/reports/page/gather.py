@@ -16,8 +16,14 @@ from rl_training.ope import among_the_best
 from rl_training.policies import SavedPolicy, load_policy
 from rl_training.reports.runs import ALGORITHM, RunRecord, named_sweeps, read_runs, undone_text
 from rl_training.reports.table import options_that_differ
-from rl_training.selection import FILE as ESTIMATES
-from rl_training.selection import EvaluationData, check_estimates, check_selection, data_given, data_of_runs
+from rl_training.selection import (
+    ESTIMATES_FILE,
+    EvaluationData,
+    check_estimates,
+    check_selection,
+    data_given,
+    data_of_runs,
+)
 from rl_training.storage import read_json, run_of
 
 Plain = dict[str, Any]
@@ -145,9 +151,9 @@ def _stored_estimates(records: Sequence[RunRecord], notes: list[str]) -> Plain |
     """What the runs' own files say, of those that were estimated together; of several such groups, the largest."""
     groups: dict[tuple[Any, ...], list[Plain]] = {}
     for record in records:
-        stored = read_json(record.path / ESTIMATES)
+        stored = read_json(record.path / ESTIMATES_FILE)
         if stored.get("policies"):
-            stored = check_estimates(stored, repr(str(record.path / ESTIMATES)))
+            stored = check_estimates(stored, repr(str(record.path / ESTIMATES_FILE)))
             groups.setdefault(tuple(stored.get(name) for name in SAME_FIT), []).append(stored)
     if not groups:
         return None
@@ -297,7 +303,8 @@ def _log(saved: SavedPolicy | None, dataset: Any, *, is_given: bool) -> tuple[Ev
 def display_names(records: Sequence[RunRecord]) -> dict[Path, str]:
     """A name for every run that no other has: algorithm and seed, then options that tell runs apart, or its own."""
     names = {record.path: _short_name(record) for record in records}
-    for longer in (_with_options, _folder_names, _places):
+    folders, places = [lambda same: [each.path.name for each in same], lambda same: [str(each.path) for each in same]]
+    for longer in (_with_options, folders, places):
         for name in set(names.values()):
             same = [record for record in records if names[record.path] == name]
             if len(same) > 1:
@@ -317,14 +324,6 @@ def _with_options(records: Sequence[RunRecord]) -> list[str]:
     options = options_that_differ([record.config for record in records])
     texts = ([f"{name} {value}" for name, value in each.items()] for each in options)
     return [", ".join([_short_name(record), *text]) for record, text in zip(records, texts, strict=True)]
-
-
-def _folder_names(records: Sequence[RunRecord]) -> list[str]:
-    return [record.path.name for record in records]
-
-
-def _places(records: Sequence[RunRecord]) -> list[str]:
-    return [str(record.path) for record in records]
 
 
 def which_checkpoint(path: str, record: RunRecord | None) -> str:

@@ -1,4 +1,4 @@
-"""Sections of a report about how good policies are: the verdict, the candidates, controls, agreement, weights."""
+"""Sections of a report on the value of policies: verdict, candidates, controls, agreement, importance weights."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ ADVICE = {
         "open",
     ),
 }
-"""What to do by the verdict on the chosen policy, and the tone of that."""
+"""Advice for each verdict on the chosen policy, and its tone."""
 FEWEST_COMPARED = 3
 """The fewest policies for which a rank correlation is shown."""
 FEWEST = 2
-"""Checkpoints of a run from which on there is a curve."""
+"""The fewest checkpoints for a curve."""
 SAME_HORIZON = 1.1
-"""How much farther one of two discounts may look ahead, if values are to be compared."""
+"""The largest ratio of two horizons with comparable values."""
 
 
 def verdict(material: Material, said: str | None = None) -> Plain:
-    """The answer in one sentence, and what it rests on; `said` takes the place of the sentence."""
+    """The verdict in one sentence, and its basis; `said` replaces the sentence."""
     policies = candidates(material).get("policies", [])
     standing = _standing(material, policies)
     sentence, advice, tone = _sentence(material, policies, standing)
@@ -71,7 +71,7 @@ def verdict(material: Material, said: str | None = None) -> Plain:
 
 
 def _standing(material: Material, policies: Sequence[Plain]) -> Plain | None:
-    """What is known of the chosen policy: by the claim, if there is one, else by what it was chosen by."""
+    """The values of the chosen policy: of the claim if there is one, else of the estimates."""
     own = next((each for each in policies if each["policy"] == material.choice.policy), None)
     if own is None or material.estimates is None:
         return None
@@ -79,26 +79,26 @@ def _standing(material: Material, policies: Sequence[Plain]) -> Plain | None:
     if material.claim is not None:
         names = ("value", "interval", "difference", "probability_better", "verdict", "reasons", "logged_value", "basis")
         found |= {name: material.claim[name] for name in names} | {"episodes": material.claim["episodes"]}
-        found["reasons"] = list(found["reasons"])
-        found["verdict_text"] = verdict_text(found["verdict"])
-        found["probability_text"] = _probability(found["probability_better"])
+        found |= {"reasons": list(found["reasons"]), **_texts(found)}
     return found
 
 
-def _probability(value: float | None) -> str | None:
-    return None if value is None else probability_text(value)
+def _texts(found: Plain) -> Plain:
+    """The verdict on a policy and the probability behind it, in words."""
+    better = found["probability_better"]
+    probability = None if better is None else probability_text(better)
+    return {"verdict_text": verdict_text(found["verdict"]), "probability_text": probability}
 
 
 def _sentence(material: Material, policies: Sequence[Plain], chosen: Plain | None) -> tuple[str, str, str]:
-    """The answer, what to do, and its tone: good, open or bad."""
+    """The verdict in a sentence, the advice, and the tone: good, open or bad."""
     if not policies:
         return _without_estimates(material)
     judged = [each for each in policies if not each["reasons"]]
     if not judged:
-        count = "This policy" if len(policies) == 1 else f"None of these {len(policies)} policies"
-        negated = "cannot" if len(policies) == 1 else "can"
+        subject = "This policy cannot" if len(policies) == 1 else f"None of these {len(policies)} policies can"
         advice = "Do not decide by this report. The reasons are listed below, and each says what would have to change."
-        return f"{count} {negated} be judged by this log.", advice, "bad"
+        return f"{subject} be judged by this log.", advice, "bad"
     if chosen is None and material.choice.file is not None:
         name = material.choice.file.name
         advice = f"Estimate this checkpoint: rl-training estimate {material.choice.file}"
@@ -114,9 +114,9 @@ def _of_chosen(judged: Sequence[Plain], chosen: Plain) -> tuple[str, str, str]:
     low, high = map(number, chosen["interval"])
     numbers = f"its estimated value is {value} (95 % interval {low} to {high}), that of the log is {logged}"
     if chosen["basis"] == "held-out episodes":
-        numbers = f"on {chosen['episodes']:,} episodes that did not choose it, {numbers}"
+        numbers = f"on {chosen['episodes']:,} episodes that were not used to choose it, {numbers}"
     elif chosen["basis"] is not None:
-        numbers = f"corrected for having been chosen, {numbers}"
+        numbers = f"corrected for selection, {numbers}"
     others = [each["name"] for each in judged if each["among_best"] and each["policy"] != chosen["policy"]]
     same = ""
     if others and chosen["among_best"]:
@@ -128,9 +128,8 @@ def _of_chosen(judged: Sequence[Plain], chosen: Plain) -> tuple[str, str, str]:
 
 
 def _without_estimates(material: Material) -> tuple[str, str, str]:
-    runs = " ".join(str(record.path) for record in material.records[:3])
-    more = " ..." if len(material.records) > 3 else ""
-    advice = f"Estimate the policies first: rl-training estimate {runs}{more}"
+    runs = [str(record.path) for record in material.records]
+    advice = f"Estimate the policies first: rl-training estimate {' '.join([*runs[:3], *['...'] * (len(runs) > 3)])}"
     sentence = "How good these policies are has not been estimated from the log."
     scores = {record.path: curve[-1][1] for record in material.records if (curve := record.curve(RETURN))}
     run = material.choice.run
@@ -141,7 +140,7 @@ def _without_estimates(material: Material) -> tuple[str, str, str]:
 
 
 def candidates(material: Material) -> Plain:
-    """All estimated policies, the best first, those that cannot be judged last."""
+    """All estimated policies, the best first, those without a verdict last."""
     found = material.estimates
     if found is None:
         return {
@@ -154,17 +153,13 @@ def candidates(material: Material) -> Plain:
             "name": material.name_of(each),
             "policy": each["name"],
             "run": str(material.policies.get(each["name"], each["name"])),
-            **pick(each, "value", "interval"),
+            **pick(each, "value", "interval", "difference", "probability_better", "verdict", "novel_share"),
+            **_texts(each),
             "simultaneous_interval": None
             if each["interval"] is None
             else simultaneous(each["value"], each["interval"], policies=judged, members=members),
-            **pick(each, "difference", "probability_better"),
-            "probability_text": _probability(each["probability_better"]),
-            "verdict": each["verdict"],
-            "verdict_text": verdict_text(each["verdict"]),
             "among_best": each["name"] in found["best"],
             "reasons": list(each["reasons"]),
-            "novel_share": each["novel_share"],
         }
         for each in found["policies"]
     ]
@@ -191,7 +186,7 @@ def candidates(material: Material) -> Plain:
 
 
 def controls(material: Material) -> Plain:
-    """Whether the estimator can be trusted: the behaviour's estimate, convergence, values at their bounds."""
+    """Checks of the estimator: the estimate of the behaviour policy, convergence, values at their bounds."""
     found = material.estimates
     if found is None:
         missing = "There is nothing to control before policies have been estimated."
@@ -218,7 +213,7 @@ def controls(material: Material) -> Plain:
 
 
 def agreement(material: Material) -> Plain | None:
-    """Estimates beside returns in an environment, where there are both."""
+    """Estimates beside returns in an environment, if there are both."""
     found = material.estimates
     if found is None:
         return None
@@ -247,14 +242,14 @@ def agreement(material: Material) -> Plain | None:
 
 
 def _return_at(record: RunRecord, path: str) -> float | None:
-    """What a checkpoint of a run returned in the environment; of the latest, at the last evaluation."""
+    """The return of a checkpoint in the environment; for the latest, at the last evaluation."""
     curve = record.curve(RETURN)
     is_latest = Path(path).stem == "latest" and curve
     return curve[-1][1] if is_latest else dict(curve).get(step_of(path, record) or 0)
 
 
 def _units(material: Material, found: Mapping[str, Any]) -> float | None:
-    """How much return, not discounted, goes with one unit of discounted value, by how much both differ in the log."""
+    """Undiscounted return per unit of discounted value, from the standard deviations of both in the log."""
     if material.data is None or not found["logged_std"]:
         return None
     returns = material.data.log.dataset.episode_returns()
@@ -262,13 +257,13 @@ def _units(material: Material, found: Mapping[str, Any]) -> float | None:
 
 
 def weights(material: Material) -> Plain | None:
-    """Estimates by weighting, where the log says how probable its actions were."""
+    """Importance-sampling estimates, if the log has action probabilities."""
     if material.estimates is None:
         return None
     found, fits = material.estimates.get("weighted"), {each["name"]: each for each in material.estimates["policies"]}
     claim = (material.selection or {}).get("claim") or {}
     if not found and claim.get("weighted"):
-        # A selection weighs its choice alone, by the episodes of the claim, and its fit is the claim's.
+        # A selection has weights for the chosen policy only, on the episodes of the claim, beside the claim's estimate.
         found = [claim["weighted"]]
         fits[claim["name"]] = {**fits.get(claim["name"], {}), **claim}
     if not found:
@@ -284,8 +279,8 @@ def weights(material: Material) -> Plain | None:
 def checkpoints(material: Material) -> list[Plain]:
     """A curve per run with the values of at least two checkpoints.
 
-    Values are those of `estimate` or `select`, if these judged several checkpoints of the run, else those that the run
-    measured while it was trained.
+    Values are those of `estimate` or `select`, if they cover several checkpoints of the run, else those measured during
+    training.
     """
     found = []
     for record in material.records:
@@ -297,27 +292,26 @@ def checkpoints(material: Material) -> list[Plain]:
 
 
 def doubts(material: Material) -> list[str]:
-    """What the values of its neighbours say against the fit of the chosen policy."""
+    """Warnings that the values of neighbouring checkpoints contradict the estimate of the chosen policy."""
     return [
-        f"The fit of the chosen policy is in doubt. {curve['said']}"
+        f"The FQE estimate of the chosen policy is in doubt. {curve['said']}"
         for curve in checkpoints(material)
         if any(curve["chosen_step"] in (jump["from"], jump["to"]) for jump in curve["jumps"] if not jump["is_real"])
     ]
 
 
 def _estimated(material: Material, record: RunRecord) -> list[Plain]:
-    """What `select` or `estimate` found for checkpoints of a run, in the order of their timesteps."""
-    judged: Sequence[Mapping[str, Any]] = () if material.estimates is None else material.estimates["policies"]
-    judged = [*judged, *left_out(material)]
-    own, points = runs_of(judged, [record]), dict[int, Plain]()
-    for each in judged:
+    """The values of checkpoints by `select` or `estimate`, in the order of their timesteps."""
+    policies = [*(() if material.estimates is None else material.estimates["policies"]), *left_out(material)]
+    own, points = runs_of(policies, [record]), dict[int, Plain]()
+    for each in policies:
         if each["name"] in own and (step := step_of(each["path"], record)) is not None:
             points[step] = {"step": step, **pick(each, "value", "interval"), "policy": each["name"]}
     return [points[step] for step in sorted(points)]
 
 
 def left_out(material: Material) -> list[Plain]:
-    """Candidates of the selection that have a rough value only: a rough fit left them out of the shortlist."""
+    """Candidates of the selection with a rough value only, which left them out of the shortlist."""
     if material.selection is None or material.selection["estimates"] is not material.estimates:
         return []
     candidates = material.selection["candidates"]
@@ -325,7 +319,7 @@ def left_out(material: Material) -> list[Plain]:
 
 
 def _measured(record: RunRecord) -> list[Plain]:
-    """What the run itself measured from the log, which has no interval."""
+    """The values that the run measured from the log during training, which have no interval."""
     values = {row["global_step"]: row[VALUE] for row in record.rows if VALUE in row and row["kind"] != "estimate"}
     return [{"step": step, "value": values[step], "interval": None, "policy": None} for step in sorted(values)]
 
@@ -347,14 +341,14 @@ def _curve(material: Material, record: RunRecord, points: list[Plain], source: s
         "width": width,
         "returns": [{"step": step, "value": returns[step]} for step in sorted(returns)],
         "jumps": jumps,
-        "said": _words(points, width, jumps),
+        "said": _conclusion(points, width, jumps),
     }
 
 
 def _usual_width(material: Material, own: Sequence[Plain]) -> float | None:
-    """The width of a run's estimated interval, by which its own measurements are judged.
+    """The width of a run's estimated interval, as a yardstick for its own measurements.
 
-    They have the default discount. With another one, values and intervals are of another size.
+    Those have the default discount; with another one, values and intervals are of another size.
     """
     widths = [width for point in own if (width := _width(point)) is not None]
     if not widths or material.data is None or material.estimates is None:
@@ -368,27 +362,24 @@ def _width(point: Mapping[str, Any]) -> float | None:
 
 
 def _jumps(points: Sequence[Plain], width: float | None, returns: Mapping[int, float]) -> list[Plain]:
-    """Neighbours whose values differ by more than an interval is wide: their intervals do not even touch."""
+    """Neighbouring checkpoints with values further apart than their intervals are wide, so that these do not touch."""
     found = []
     for before, after in pairwise(points):
-        widths = [_width(before), _width(after)]
-        known = [each for each in widths if each is not None]
-        allowed = width if width is not None else sum(known) / 2 if len(known) == len(widths) else None
-        change = after["value"] - before["value"]
+        widths = [each for each in (_width(before), _width(after)) if each is not None]
+        allowed = width if width is not None else sum(widths) / 2 if len(widths) == 2 else None
+        change, first, last = after["value"] - before["value"], before["step"], after["step"]
         if allowed is not None and abs(change) > allowed:
-            steps = {"from": before["step"], "to": after["step"]}
-            both = [returns[step] for step in steps.values() if step in returns]
-            returned = both[1] - both[0] if len(both) == len(steps) else None
-            # If the return jumped as the value did, the policy changed, not only the fit. A return is not discounted,
-            # so that it changes more than a value.
+            returned = returns[last] - returns[first] if first in returns and last in returns else None
+            # If the return jumped like the value, the policy changed, not only its estimate. A return is not
+            # discounted, so that it changes more than a value.
             is_real = None if returned is None else returned * change > 0 and abs(returned) > allowed
-            jump = {"change": change, "width": allowed, "return_change": returned, "is_real": is_real}
-            found.append({**steps, **jump})
+            sizes = {"change": change, "width": allowed, "return_change": returned}
+            found.append({"from": first, "to": last, **sizes, "is_real": is_real})
     return found
 
 
-def _words(points: Sequence[Plain], width: float | None, jumps: Sequence[Plain]) -> str:
-    """What the curve says of the fits."""
+def _conclusion(points: Sequence[Plain], width: float | None, jumps: Sequence[Plain]) -> str:
+    """The conclusion from a curve about its estimates."""
     if width is None and sum(point["interval"] is not None for point in points) < FEWEST:
         return (
             "These values have no intervals, so a jump cannot be told from chance. The command rl-training select RUN "
@@ -405,8 +396,8 @@ def _jump_text(jump: Mapping[str, Any]) -> str:
         f"interval is wide ({number(jump['width'])})."
     )
     if jump["is_real"] is None:
-        return f"{text} One of the two fits has failed, unless the policy itself changed that much."
+        return f"{text} One of the two estimates has failed, unless the policy itself changed that much."
     returned = f"the return in the environment changed by {number(jump['return_change'])}"
     if jump["is_real"]:
         return f"{text} The policy itself changed: {returned} as well."
-    return f"{text} One of the two fits has failed: {returned} only."
+    return f"{text} One of the two estimates has failed: {returned} only."

@@ -1,4 +1,4 @@
-"""The report of runs as one page that needs no other file: `write_report`."""
+"""The report of runs as one self-contained page: `write_report`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,10 @@ from typing import Any
 
 from rl_training.core.errors import ConfigError
 from rl_training.core.files import write_text
+from rl_training.core.text import first_of
 from rl_training.reports.page import evidence, gather, render, verdict
 
-__all__ = ["check_page", "report_content", "write_report"]
-
 FORMAT = 1
-MOST_NAMED = 3
-"""Tasks that a title names."""
 
 
 def report_content(
@@ -31,22 +28,20 @@ def report_content(
     title: str | None = None,
     sentence: str | None = None,
 ) -> gather.Plain:
-    """Everything that the page shows, as plain values under one key per section.
+    """The content of the page as plain values, with one key per section.
 
-    `estimates` and `selection` are what the commands of these names found, as files or plain values; by default those
-    that lie beside the runs. `claim` are estimates by episodes that had no part in the choice. `bundle` is a folder
-    with an exported policy. `dataset` takes the place of the data that the runs name. `chosen` is the run that the
-    report is about; by default the selected one, else the one with the highest estimate. `sentence` replaces the
-    verdict's own.
+    `estimates` and `selection` are results of `estimate` and `select`, as files or plain values; by default the files
+    beside the runs. `claim` are estimates on episodes that were not used for selection. `bundle` is a folder with an
+    exported policy. `dataset` replaces the data that the runs name. `chosen` is the run that the report is about; by
+    default the selected one, else the one with the highest estimate. `sentence` replaces the verdict's own.
     """
     material = gather.gather(
         runs, estimates=estimates, selection=selection, claim=claim, bundle=bundle, dataset=dataset, chosen=chosen
     )
     subjects = list(dict.fromkeys(record.group[1] for record in material.records))
-    more = f" and {len(subjects) - MOST_NAMED} more" if len(subjects) > MOST_NAMED else ""
     content = {
         "format": FORMAT,
-        "title": title or f"Policies for {', '.join(subjects[:MOST_NAMED])}{more}",
+        "title": title or f"Policies for {first_of(subjects)}",
         "verdict": verdict.verdict(material, sentence),
         "candidates": verdict.candidates(material),
         "log": evidence.log(material),
@@ -80,7 +75,7 @@ def write_report(
 
 
 def _plain(value: Any) -> Any:
-    """Values as a JSON file gives them back; it has no word for numbers that are not finite."""
+    """Values as read back from a JSON file, which has no number that is not finite."""
     if isinstance(value, Mapping):
         return {str(name): _plain(each) for name, each in value.items()}
     if isinstance(value, (list, tuple)):
@@ -89,7 +84,7 @@ def _plain(value: Any) -> Any:
 
 
 def check_page(path: Path) -> None:
-    """Refuse a page of another kind, or in a folder that is not there."""
+    """Refuse a page of another kind, or in a missing folder."""
     if path.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"--html {str(path)!r}: expected a file that ends with .html")
     if not path.parent.is_dir():

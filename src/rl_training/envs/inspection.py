@@ -1,11 +1,11 @@
-"""Steps in an environment that trusts nothing that it returns."""
+"""Steps in an environment, whose every answer is checked."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
@@ -13,7 +13,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from rl_training.core.errors import UserCodeError
-from rl_training.core.spaces import split_choices
+from rl_training.core.spaces import split_actions
 from rl_training.core.user_code import own_code_failed
 from rl_training.envs.discrete import part_sizes, read_mask
 
@@ -27,11 +27,11 @@ NEW_STEP = "observation, reward, terminated, truncated, info"
 
 
 HARMLESS = ("dtype", "array", "bounds", "seed", "flag")
-"""Kinds of mistakes with which a run can go on: values are converted, results are only harder to repeat."""
+"""Kinds of mistakes that do not stop a run: values are converted, or results are only harder to repeat."""
 
 
-class _Stopped(Exception):  # noqa: N818 - it is no error, it ends the trial
-    """There is nothing further to be learned: the environment cannot go on."""
+class _Stopped(Exception):  # noqa: N818 - it is no error, it ends the inspection
+    """The environment cannot be stepped any further."""
 
 
 def without_own_wrappers(env: gym.Env[Any, Any]) -> tuple[gym.Env[Any, Any], int | None]:
@@ -43,7 +43,7 @@ def without_own_wrappers(env: gym.Env[Any, Any]) -> tuple[gym.Env[Any, Any], int
     return env, limit
 
 
-class Trial:
+class Inspection:
     """Resets and random steps in one environment, and the mistakes seen on the way, the first of each kind."""
 
     def __init__(self, env: gym.Env[Any, Any], time_limit: int | None) -> None:
@@ -54,9 +54,9 @@ class Trial:
         self.lengths: list[int] = []
         self.has_run = False
         self.has_masks: bool | None = None
-        """Whether the first reset said which actions are possible; None before it."""
+        """Whether the first reset came with an action mask; None before it."""
         self.info: Mapping[str, Any] = {}
-        """What the last reset or step told beside the observation."""
+        """The `info` of the last reset or step."""
         self.trace = ""
         """The traceback of the first call that failed."""
 
@@ -87,7 +87,7 @@ class Trial:
             first, second = (_copied(self.reset(seed=0)) for _ in range(2))
         except _Stopped:
             return
-        # A reset that takes no seed cannot heed it; that was said.
+        # A reset that takes no seed cannot heed it; that is reported already.
         if "signature" not in self.mistakes and not _equal(first, second):
             self.mistake(
                 "seed",
@@ -124,7 +124,7 @@ class Trial:
         if missing:
             names = " and ".join(missing)
             self.mistake("signature", f"reset does not take {names}: write {SIGNATURE}, then super().reset(seed=seed)")
-            # A wrapper would hand on what the environment does not take.
+            # A wrapper would pass on arguments that the environment does not take.
             reset, arguments = base, {name: value for name, value in arguments.items() if name not in missing}
         return self._read_reset(self._call("reset", reset, **arguments))
 
@@ -146,7 +146,7 @@ class Trial:
         return self._read_step(result)
 
     def _random_action(self) -> Any:
-        """An action that is possible, in an environment that says which are."""
+        """A random action, which is valid where the environment provides action masks."""
         space = self.env.action_space
         if not isinstance(space, (Discrete, MultiDiscrete)):
             return space.sample()
@@ -160,13 +160,13 @@ class Trial:
             self.has_masks = mask is not None
         if self.has_masks != (mask is not None):
             here, there = ("step", "reset") if mask is None else ("reset", "step")
-            self.mistake("action_masks", f"info from {there} has a mask of actions and that from {here} has none")
+            self.mistake("action_masks", f"info from {there} has an action mask and that from {here} has none")
         if mask is None:
             return space.sample()
         if isinstance(space, Discrete):
             return space.sample(mask.astype(np.int8))
         numbers = np.flatnonzero(mask)
-        return split_choices(space.np_random.choice(numbers), part_sizes(space)) + space.start
+        return split_actions(space.np_random.choice(numbers), part_sizes(space)) + space.start
 
     def _read_step(self, result: Any) -> tuple[float, bool]:
         if isinstance(result, tuple) and len(result) == 4:
@@ -184,15 +184,9 @@ class Trial:
         over = [self._flag(name, value) for name, value in (("terminated", terminated), ("truncated", truncated))]
         return self._reward(reward), any(over)
 
-    def examine_reset(self, result: Any) -> list[str]:
-        """What would stop a run in something that `reset` gave."""
-        return self._examine(self._read_reset, result)
-
-    def examine_step(self, result: Any) -> list[str]:
-        """What would stop a run in something that `step` gave."""
-        return self._examine(self._read_step, result)
-
-    def _examine(self, read: Callable[[Any], object], result: Any) -> list[str]:
+    def examine(self, call: Literal["reset", "step"], result: Any) -> list[str]:
+        """The mistakes in a result of a call that would stop a run."""
+        read: Callable[[Any], object] = self._read_reset if call == "reset" else self._read_step
         with suppress(_Stopped):
             read(result)
         return [self.mistakes[kind] for kind in self.fatal]
@@ -200,7 +194,7 @@ class Trial:
     def _call(self, name: str, function: Callable[..., Any], *values: Any, **named: Any) -> Any:
         try:
             return function(*values, **named)
-        # Whatever the environment's own code raises.
+        # The environment's own code may raise anything.
         except (Exception, SystemExit) as error:
             failed = own_code_failed(name, error)
             self.mistake(name, str(failed))
@@ -283,7 +277,7 @@ class Trial:
             )
 
     def passed(self) -> Iterator[str]:
-        """What was looked at and found right, in words."""
+        """Sentences about the checks that found no mistake."""
         wrong = set(self.mistakes)
         if not wrong & {"presence", "spaces"}:
             yield "observations and actions are of a supported kind"
