@@ -42,7 +42,7 @@ def test_densities_in_minus_one_to_one_are_those_of_drawn_actions(name: str) -> 
     np.testing.assert_allclose(shares, masses, atol=4 * 0.5 / math.sqrt(len(drawn)))
 
 
-def test_choices_of_a_softmax_policy_have_the_probabilities_with_which_they_are_drawn() -> None:
+def test_discrete_actions_of_a_softmax_policy_have_the_probabilities_with_which_they_are_drawn() -> None:
     acting = policy("bc", CHOICES)
     torch.manual_seed(0)
     drawn = acting.act(OBS.expand(20_000, 2), deterministic=False)

@@ -216,7 +216,7 @@ def probed() -> Iterator[MakeCollector]:
 
     def make(num_envs: int, mode: AutoresetMode, kind: str = "sync", *, normalize: bool = False) -> LocalCollector:
         vector: Any = {"sync": SyncVectorEnv, "async": AsyncVectorEnv}[kind]
-        # Without copies, so that what is kept must be copied by whoever keeps it.
+        # Without copies, so that the caller must copy what it keeps.
         envs = vector([_snapshot_probe] * num_envs, autoreset_mode=mode, copy=False)
         buffer = ReplayBuffer(capacity=1000, obs_dim=3, action_dim=1, num_envs=num_envs)
         opened.append(LocalCollector(_known_policy(), Stepper(envs, seed=0), buffer, normalize=normalize))

@@ -73,7 +73,7 @@ def test_an_unknown_policy_is_refused_with_the_nearest_name() -> None:
         build("bc", policy="stochastick")
 
 
-def test_the_likelihood_of_choices_has_the_numbers_worked_out_by_hand() -> None:
+def test_the_likelihood_of_discrete_actions_has_the_numbers_worked_out_by_hand() -> None:
     logits = torch.tensor([[0.0, math.log(3)]])
     metrics = discrete_bc_loss(log_probs=logits.log_softmax(-1), actions=torch.tensor([1]))
     assert float(metrics["actor_loss"]) == pytest.approx(0.287682, abs=1e-6)
@@ -83,7 +83,7 @@ def test_the_likelihood_of_choices_has_the_numbers_worked_out_by_hand() -> None:
     assert float(uniform["nll"]) == pytest.approx(math.log(5))
 
 
-def test_cloned_choices_come_in_the_proportions_of_the_data() -> None:
+def test_cloned_discrete_actions_come_in_the_proportions_of_the_data() -> None:
     spaces = SpaceSpec.vector(1, DiscreteActions(2))
     torch.manual_seed(0)
     algorithm = BC.build(spaces, BC.hyper_class(hidden_sizes=(4,), learning_rate=0.02))

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from peers import ACTION_DIM, OBS_DIM, assert_uniform, batches, build, normal, shake
+from peers import ACTION_DIM, OBS_DIM, build, normal
 
 from rl_training.algorithms.base.losses import behavior_objective, soft_clipped_max
-from rl_training.algorithms.bcq import bcq_loss
-from rl_training.models import BehaviorVAE, MLPBCQModel, PerturbationActor
+from rl_training.models import BehaviorVAE, PerturbationActor
 
 ROWS = 8
 
@@ -44,23 +41,6 @@ def test_divergence_of_the_latents_from_a_standard_normal(mean: float, log_std: 
     assert float(metrics["vae_loss"]) == pytest.approx(0.5 * expected, abs=1e-6)
 
 
-def test_reconstruction_and_divergence_are_means_over_rows_and_dimensions() -> None:
-    # Errors 1 and 0 in one row, 0 and 0 in the other: mean square 1 / 4. Of eight latents one has the mean 2, which
-    # gives 0.5 * 4 = 2, the others nothing: 2 / 8.
-    mean = torch.zeros(2, 4)
-    mean[0, 0] = 2.0
-    metrics = behavior_objective(
-        reconstructions=torch.tensor([[1.0, 0.0], [0.0, 0.0]]),
-        actions=torch.zeros(2, 2),
-        latent_mean=mean,
-        latent_log_std=torch.zeros(2, 4),
-        vae_kl_weight=0.5,
-    )
-    assert float(metrics["vae_reconstruction"]) == pytest.approx(0.25)
-    assert float(metrics["vae_kl"]) == pytest.approx(0.25)
-    assert float(metrics["vae_loss"]) == pytest.approx(0.25 + 0.5 * 0.25)
-
-
 @pytest.mark.parametrize(
     ("min_weight", "expected"),
     [
@@ -82,23 +62,6 @@ def test_critics_are_mixed_for_each_sample_before_the_maximum_over_samples() -> 
     # would give 1.75.
     q_values = torch.tensor([[[4.0], [0.0]], [[1.0], [2.0]]])
     assert soft_clipped_max(q_values, 0.75).tolist() == pytest.approx([1.25])
-
-
-def test_the_whole_objective_has_its_three_parts() -> None:
-    # Reconstruction errors 0.5 and 0: 0.125; divergence 0.5 of every latent: 0.125 + 0.5 * 0.5. Critic 1 errs by 1
-    # and 3 (mean square 5), critic 2 by 0 and 2 (mean square 2). The policy's values are 1 and -3: minus their mean.
-    metrics = bcq_loss(
-        reconstructions=torch.tensor([[0.5], [0.0]]),
-        actions=torch.zeros(2, 1),
-        latent_mean=torch.ones(2, 2),
-        latent_log_std=torch.zeros(2, 2),
-        q_values=torch.tensor([[1.0, 4.0], [0.0, 3.0]]),
-        target_q_values=torch.tensor([0.0, 1.0]),
-        policy_q_values=torch.tensor([1.0, -3.0]),
-    )
-    assert float(metrics["vae_loss"]) == pytest.approx(0.375)
-    assert float(metrics["critic_loss"]) == pytest.approx(7.0)
-    assert float(metrics["actor_loss"]) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("phi", [0.05, 0.5])
@@ -145,62 +108,6 @@ def test_log_deviation_of_the_latents_is_bounded(bias: float, bound: float) -> N
     assert vae(torch.zeros(2, OBS_DIM), torch.zeros(2, ACTION_DIM))[2].unique().tolist() == [bound]
 
 
-def test_the_target_is_the_best_perturbed_sample_of_each_row_by_the_lagged_networks() -> None:
-    algorithm = _build(num_target_samples=4, gamma=0.5, phi=0.3, min_q_weight=0.6)
-    batch = batches(1, ROWS)[0]
-    batch["dones"][::3] = 1.0
-    shake(algorithm.model.actor, algorithm.model.critic, by=1.0)
-    torch.manual_seed(2)
-    latents = torch.randn(4, ROWS, 2 * ACTION_DIM, dtype=torch.float64).clamp(-0.5, 0.5)
-    targets, best = [], []
-    with torch.no_grad():
-        for row in range(ROWS):
-            obs, values = batch["next_obs"][row : row + 1], []
-            for sample in range(4):
-                action = algorithm.model.vae.decode(obs, latents[sample, row : row + 1])
-                first, second = algorithm.target.critic(obs, algorithm.target.actor(obs, action))[:, 0].tolist()
-                values.append(0.6 * min(first, second) + 0.4 * max(first, second))
-            best.append(max(values))
-            targets.append(float(batch["rewards"][row] + 0.5 * (1 - batch["dones"][row]) * best[-1]))
-    torch.manual_seed(2)
-    metrics = algorithm.critic_loss(batch)
-    assert float(metrics["target_q_mean"]) == pytest.approx(sum(targets) / ROWS)
-    assert float(metrics["next_q_max"]) == pytest.approx(max(best))
-    q = algorithm.model.critic(batch["obs"], batch["actions"]).detach()
-    expected = (q - torch.tensor(targets, dtype=torch.float64)).square().mean(1).sum()
-    torch.testing.assert_close(metrics["critic_loss"].detach(), expected)
-
-
-def test_the_actor_raises_the_first_critic_at_a_perturbed_sample() -> None:
-    algorithm = _build(phi=0.3)
-    batch, vae = batches(1, ROWS)[0], algorithm.model.vae
-    torch.manual_seed(2)
-    latents = torch.randn(ROWS, 2 * ACTION_DIM, dtype=torch.float64).clamp(-0.5, 0.5)
-    samples = vae.decode(batch["obs"], latents)
-    actions = algorithm.model.actor(batch["obs"], samples)
-    expected = -algorithm.model.critic(batch["obs"], actions)[0].mean()
-    torch.manual_seed(2)
-    metrics = algorithm.actor_loss(batch)
-    torch.testing.assert_close(metrics["actor_loss"], expected)
-    torch.testing.assert_close(metrics["perturbation_abs_mean"], (actions - samples).abs().mean())
-
-
-def test_the_chosen_action_is_the_best_candidate_by_the_first_critic() -> None:
-    algorithm = _build(phi=0.3)
-    obs, model = normal(ROWS, OBS_DIM), algorithm.model
-    chosen, by_second = algorithm.act(obs), []
-    with torch.no_grad():
-        for row in range(ROWS):
-            state = obs[row : row + 1]
-            actions = [model.actor(state, model.vae.decode(state, latents)) for latents in model.candidates]
-            first, second = np.transpose([model.critic(state, action)[:, 0].tolist() for action in actions])
-            torch.testing.assert_close(chosen[row], actions[first.argmax()][0])
-            by_second.append(second.argmax() != first.argmax())
-    # The critics disagree about some states, so the choice was the first's.
-    assert any(by_second)
-    assert float(model.candidates.abs().max()) == 0.5
-
-
 def test_a_sampled_action_comes_from_new_latents() -> None:
     algorithm = _build()
     obs = normal(ROWS, OBS_DIM)
@@ -216,28 +123,3 @@ def test_one_candidate_without_perturbation_is_a_decoded_latent() -> None:
     with torch.no_grad():
         expected = model.vae.decode(obs, model.candidates[0].expand(ROWS, -1))
     torch.testing.assert_close(algorithm.act(obs), expected)
-
-
-def test_networks_have_the_published_shapes_and_start_as_torch_starts_them() -> None:
-    torch.manual_seed(0)
-    model = MLPBCQModel(obs_dim=OBS_DIM, action_dim=ACTION_DIM)
-    latents = 2 * ACTION_DIM
-    both = OBS_DIM + ACTION_DIM
-    expected = {
-        "actor.mlp": [both, 400, 300, ACTION_DIM],
-        "vae.encoder": [both, 750, 750, 2 * latents],
-        "vae.decoder": [OBS_DIM + latents, 750, 750, ACTION_DIM],
-    }
-    for name, sizes in expected.items():
-        layers: Any = model.get_submodule(name).layers
-        assert [layers[0].in_features, *(layer.out_features for layer in layers)] == sizes
-        for layer in layers:
-            assert_uniform(layer.weight, 1 / math.sqrt(layer.in_features))
-            assert_uniform(layer.bias, 1 / math.sqrt(layer.in_features))
-    critic: Any = model.critic.mlp.layers
-    assert [layer.weight.shape for layer in critic] == [(2, both, 400), (2, 400, 300), (2, 300, 1)]
-    for layer in critic:
-        assert_uniform(layer.weight, 1 / math.sqrt(layer.weight.shape[1]))
-        assert_uniform(layer.bias, 1 / math.sqrt(layer.weight.shape[1]))
-    assert not model.critic.mlp.norms
-    assert model.candidates.shape == (100, 1, latents)

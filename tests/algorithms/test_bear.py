@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from peers import ACTION_DIM, OBS_DIM, assert_uniform, batches, build, normal, shake
+from peers import OBS_DIM, batches, build, normal, shake
 from torch import Tensor, nn
 
 from rl_training.algorithms import bear
-from rl_training.algorithms.bear import Kernel, actor_objective, bear_loss, mmd_distance
-from rl_training.models import MLPBEARModel
+from rl_training.algorithms.bear import Kernel, actor_objective, mmd_distance
 
 ROWS = 8
 KERNELS: list[Kernel] = ["laplacian", "gaussian"]
@@ -46,29 +44,6 @@ def _build(**hyper: Any) -> Any:
 def test_distance_of_two_points(kernel: Kernel, behavior: list[float], policy: list[float], expected: float) -> None:
     left, right = (torch.tensor(point, dtype=torch.float64)[None, None] for point in (behavior, policy))
     assert float(mmd_distance(left, right, kernel=kernel, sigma=20.0)) == pytest.approx(expected, abs=1e-6)
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_distance_is_over_all_pairs_of_a_state_and_of_no_other(kernel: Kernel) -> None:
-    behavior, policy = normal(4, ROWS, ACTION_DIM), normal(4, ROWS, ACTION_DIM, seed=1)
-
-    def mean_kernel(left: Tensor, right: Tensor) -> float:
-        power = 1 if kernel == "laplacian" else 2
-        values = [math.exp(-float(((x - y).abs() ** power).sum()) / (2 * 3.0)) for x in left for y in right]
-        return sum(values) / 16
-
-    expected = []
-    for row in range(ROWS):
-        x, y = behavior[:, row], policy[:, row]
-        expected.append(math.sqrt(mean_kernel(x, x) + mean_kernel(y, y) - 2 * mean_kernel(x, y) + 1e-6))
-    assert mmd_distance(behavior, policy, kernel=kernel, sigma=3.0).tolist() == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_distance_is_symmetric(kernel: Kernel) -> None:
-    left, right = normal(4, ROWS, ACTION_DIM), normal(4, ROWS, ACTION_DIM, seed=1)
-    there, back = (mmd_distance(*pair, kernel=kernel, sigma=20.0) for pair in ((left, right), (right, left)))
-    torch.testing.assert_close(there, back)
 
 
 def _objective(value_weight: float = 1.0, *, log_multiplier: Tensor | None = None) -> dict[str, Tensor]:
@@ -116,37 +91,6 @@ def test_the_actor_sees_a_constant_multiplier_and_the_multiplier_a_constant_dist
     assert of_multiplier is None
 
 
-def test_the_whole_objective_has_its_four_parts() -> None:
-    # Reconstruction 0.125 and divergence 0.5 with weight 0.5; critics' mean squares 5 and 2; actor and multiplier as
-    # above.
-    metrics = bear_loss(
-        reconstructions=torch.tensor([[0.5], [0.0]]),
-        actions=torch.zeros(2, 1),
-        latent_mean=torch.ones(2, 2),
-        latent_log_std=torch.zeros(2, 2),
-        q_values=torch.tensor([[1.0, 4.0], [0.0, 3.0]]),
-        target_q_values=torch.tensor([0.0, 1.0]),
-        policy_q_values=torch.tensor([1.0, 3.0]),
-        mmd=torch.tensor([0.2, 0.1]),
-        multiplier=torch.tensor(2.0),
-    )
-    assert float(metrics["vae_loss"]) == pytest.approx(0.375)
-    assert float(metrics["critic_loss"]) == pytest.approx(7.0)
-    assert float(metrics["actor_loss"]) == pytest.approx(-1.8)
-    assert float(metrics["lagrange_loss"]) == pytest.approx(-0.2)
-
-
-@pytest.mark.parametrize(("mmd", "direction"), [(0.2, 1), (0.01, -1)])
-def test_the_multiplier_rises_above_the_threshold_and_falls_below_it(
-    mmd: float, direction: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _fix_distance(mmd, monkeypatch)
-    algorithm = _build()
-    algorithm.update(batches(1)[0])
-    # Adam's first step is the step size, whatever the gradient.
-    assert algorithm.model.lagrange.log_value.item() == pytest.approx(direction * 1e-3, rel=1e-5)
-
-
 @pytest.mark.parametrize(("mmd", "bound"), [(0.2, 10.0), (0.01, -5.0)])
 def test_the_logarithm_of_the_multiplier_stops_at_its_bound(
     mmd: float, bound: float, monkeypatch: pytest.MonkeyPatch
@@ -171,29 +115,6 @@ def test_the_value_enters_the_actor_loss_right_after_the_warm_up(warmup: int) ->
         value = metrics["mmd_multiplier"] * (metrics["mmd"] - 0.05) - metrics["actor_loss"]
         assert float(metrics["warmup"]) == (number <= warmup)
         assert float(value) == pytest.approx(0.0 if number <= warmup else 100.0, rel=0.05, abs=1e-12)
-
-
-def test_the_actor_moves_as_if_there_were_no_critic_during_the_warm_up() -> None:
-    moved = []
-    for scale in (1.0, -3.0):
-        algorithm = _build(mmd_warmup_updates=1)
-        with torch.no_grad():
-            for parameter in algorithm.model.critic.parameters():
-                parameter.mul_(scale)
-        torch.manual_seed(0)
-        for batch in batches(2):
-            algorithm.update(batch)
-            moved.append(nn.utils.parameters_to_vector(algorithm.model.actor.parameters()))
-    assert torch.equal(moved[0], moved[2])
-    assert not torch.equal(moved[1], moved[3])
-
-
-def test_a_loaded_algorithm_does_not_warm_up_again() -> None:
-    algorithm, loaded = _build(mmd_warmup_updates=2), _build(mmd_warmup_updates=2)
-    for batch in batches(3):
-        algorithm.update(batch)
-    loaded.load_state_dict(algorithm.state_dict())
-    assert float(loaded.update(batches(1)[0]).metrics["warmup"]) == 0.0
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -254,70 +175,12 @@ def test_a_lagged_actor_is_kept_and_moved_only_where_the_target_asks_for_it() ->
     torch.testing.assert_close(lagged, 0.25 * online + 0.75 * start)
 
 
-def test_the_samples_of_a_state_differ() -> None:
-    algorithm = _build()
-    obs = normal(1, OBS_DIM)
-    for samples in (algorithm.model.actor.sample_raw(obs, count=5), algorithm.model.vae.draw(obs, count=5)):
-        assert len(samples.unique(dim=0)) == 5
-
-
-def test_the_chosen_action_is_the_best_candidate_by_the_first_critic() -> None:
-    algorithm = _build()
-    shake(algorithm.model.actor, algorithm.model.critic)
-    obs, model = normal(ROWS, OBS_DIM), algorithm.model
-    chosen, by_second = algorithm.act(obs), []
-    with torch.no_grad():
-        for row in range(ROWS):
-            state = obs[row : row + 1]
-            mean, log_std = model.actor(state)
-            actions = [(mean + log_std.exp() * noise).tanh() for noise in model.candidates]
-            first, second = np.transpose([model.critic(state, action)[:, 0].tolist() for action in actions])
-            torch.testing.assert_close(chosen[row], actions[first.argmax()][0])
-            by_second.append(second.argmax() != first.argmax())
-    # The critics disagree about some states, so the choice was the first's.
-    assert any(by_second)
-
-
 def test_a_sampled_action_comes_from_new_noise() -> None:
     algorithm = _build()
     obs = normal(ROWS, OBS_DIM)
     first, second = (algorithm.act(obs, deterministic=False) for _ in range(2))
     assert not torch.equal(first, second)
     assert not torch.equal(first, algorithm.act(obs))
-
-
-@pytest.mark.parametrize(("bias", "bound"), [(1e3, 2.0), (-1e3, -5.0)])
-def test_log_deviation_of_the_policy_is_bounded(bias: float, bound: float) -> None:
-    algorithm = _build()
-    with torch.no_grad():
-        algorithm.model.actor.mlp.layers[-1].bias.fill_(bias)
-    assert algorithm.model.actor(normal(2, OBS_DIM))[1].unique().tolist() == [bound]
-
-
-def test_networks_have_the_published_shapes_and_start_values() -> None:
-    torch.manual_seed(0)
-    model: Any = MLPBEARModel(obs_dim=OBS_DIM, action_dim=ACTION_DIM)
-    latents, both = 2 * ACTION_DIM, OBS_DIM + ACTION_DIM
-    actor = [(layer.weight, layer.bias) for layer in model.actor.mlp.layers]
-    assert [weight.shape for weight, _ in actor] == [(256, OBS_DIM), (256, 256), (2 * ACTION_DIM, 256)]
-    critic = [(layer.weight, layer.bias) for layer in model.critic.mlp.layers]
-    assert [weight.shape for weight, _ in critic] == [(2, both, 256), (2, 256, 256), (2, 256, 1)]
-    for layers, fans, bound in ((actor, (OBS_DIM, 256), 1e-3), (critic, (both, 256), 3e-3)):
-        for (weight, bias), fan_in in zip(layers[:-1], fans, strict=True):
-            assert_uniform(weight, 1 / math.sqrt(fan_in))
-            assert bias.unique().tolist() == pytest.approx([0.1])
-        for numbers in layers[-1]:
-            assert_uniform(numbers, bound)
-    for part, sizes in (
-        (model.vae.encoder, [both, 750, 750, 2 * latents]),
-        (model.vae.decoder, [OBS_DIM + latents, 750, 750, ACTION_DIM]),
-    ):
-        assert [part.layers[0].in_features, *(layer.out_features for layer in part.layers)] == sizes
-        for layer in part.layers:
-            for numbers in (layer.weight, layer.bias):
-                assert_uniform(numbers, 1 / math.sqrt(layer.in_features))
-    assert model.lagrange().item() == 1.0
-    assert model.candidates.shape == (100, 1, ACTION_DIM)
 
 
 def _fix_distance(value: float, monkeypatch: pytest.MonkeyPatch) -> None:

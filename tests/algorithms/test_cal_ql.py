@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from peers import ACTION_DIM, batches, build
+from peers import batches, build
 from torch import Tensor
 
 from rl_training.algorithms.cal_ql import cal_ql_loss
 from rl_training.core.batches import Batch
-from rl_training.core.errors import DatasetError
-from rl_training.data.offline_dataset import TransitionDataset
 
 # Cal-QL without a multiplier and a maximum in the target is CQL but for the calibration.
 PLAIN: dict[str, Any] = {"conservative_gap": None, "max_backup": "none", "critic_hidden_sizes": None}
@@ -106,35 +104,6 @@ def test_returns_above_every_value_leave_the_policys_values_without_gradient() -
     assert torch.equal(on_policy_next == 0, following < 0)
 
 
-def test_the_algorithm_bounds_both_kinds_of_the_policys_values_and_nothing_else(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    algorithm: Any = build("cal_ql", **PLAIN, num_action_samples=1)
-    last = algorithm.model.critic.mlp.layers[-1]
-    with torch.no_grad():
-        last.weight.zero_()
-        last.bias.fill_(1.0)
-    batch = _batch(3.0)
-    # Noise of 1 everywhere, so that every sample at a state has the same density.
-    monkeypatch.setattr(torch, "randn_like", torch.ones_like)
-    here, following = (algorithm.model.actor.sample(batch[name])[1].detach() for name in ("obs", "next_obs"))
-    uniform = torch.full_like(here, 1 + ACTION_DIM * math.log(2))
-    expected = torch.stack([uniform, 3 - here, 3 - following]).logsumexp(0).mean() - 1
-    metrics = algorithm.losses(batch)
-    torch.testing.assert_close(metrics["cql_penalty_1"], expected)
-    assert float(metrics["q_pi"]) == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize("max_backup", ["none", "max_of_min", "min_of_max"])
-def test_targets_are_not_bounded(max_backup: str) -> None:
-    algorithm = build("cal_ql", **PLAIN | {"max_backup": max_backup})
-    targets = []
-    for returns in (-1e6, 1e6):
-        torch.manual_seed(6)
-        targets.append(float(algorithm.losses(_batch(returns))["target_q_mean"]))
-    assert targets[0] == targets[1]
-
-
 @pytest.mark.parametrize(("returns", "rate"), [(-1e6, 0.0), (1e6, 1.0)])
 def test_the_share_of_bounded_values_is_reported(returns: float, rate: float) -> None:
     metrics = build("cal_ql", **PLAIN).losses(_batch(returns))
@@ -166,60 +135,6 @@ def test_bounds_can_be_left_out_online() -> None:
     assert after["mc_return_mean"] == 1e3
     # What is left is CQL.
     assert after["cql_penalty_1"] == _losses_online(0.0, calibrated=False)["cql_penalty_1"]
-
-
-def test_each_row_has_its_own_return() -> None:
-    # Half of the rows have a return above every value, half below: half of the values are bounded.
-    returns = torch.tensor([1e6, -1e6], dtype=torch.float64).repeat(16)
-    metrics = build("cal_ql", **PLAIN).losses(_batch(returns))
-    assert float(metrics["calibration_bound_rate_pi"]) == 0.5
-    assert float(metrics["calibration_bound_rate_next"]) == 0.5
-
-
-def _dataset(*episodes: tuple[list[float], bool]) -> TransitionDataset:
-    """Episodes by their rewards, and whether they terminated or were cut."""
-    return TransitionDataset.from_episodes(
-        {
-            "observations": [[0.0]] * (len(rewards) + 1),
-            "actions": [[0.0]] * len(rewards),
-            "rewards": rewards,
-            "terminations": terminated,
-            "truncations": not terminated,
-        }
-        for rewards, terminated in episodes
-    )
-
-
-def test_returns_are_discounted_to_the_end_of_the_episode() -> None:
-    # 5; -5 + 0.99 * 5 = -0.05; -5 + 0.99 * -0.05 = -5.0495.
-    data = _dataset(([-5.0, -5.0, 5.0], True)).with_returns_to_go(0.99, failure_reward=-5.0)
-    assert data.returns_to_go.tolist() == pytest.approx([-5.0495, -0.05, 5.0], abs=1e-5)
-
-
-def test_an_episode_of_nothing_but_failure_counts_as_endless() -> None:
-    # -5 / (1 - 0.99) = -500; without the special case the return of the cut episode would be -5 to -14.85.
-    data = _dataset(([-5.0] * 3, False))
-    assert data.with_returns_to_go(0.99, failure_reward=-5.0).returns_to_go.tolist() == pytest.approx([-500.0] * 3)
-    assert data.with_returns_to_go(0.99).returns_to_go.tolist() == pytest.approx([-14.8505, -9.95, -5.0], abs=1e-4)
-
-
-def test_an_episode_that_only_ends_in_failure_is_none() -> None:
-    # All rewards decide, not the last: 5 - 0.99 * 5 = 0.05. The failure beside it changes nothing.
-    data = _dataset(([5.0, -5.0], False), ([-5.0, -5.0], False)).with_returns_to_go(0.99, failure_reward=-5.0)
-    assert data.returns_to_go.tolist() == pytest.approx([0.05, -5.0, -500.0, -500.0], abs=1e-4)
-
-
-def test_returns_follow_the_rewards_that_the_critics_see() -> None:
-    # 10 r - 5: rewards 0, 0, 1 become -5, -5, 5, and the episode of zeros the failure of -5.
-    data = _dataset(([0.0, 0.0, 1.0], True), ([0.0, 0.0], False)).with_reward_transform(10.0, -5.0)
-    returns = data.with_returns_to_go(0.99, failure_reward=-5.0).returns_to_go
-    assert returns.tolist() == pytest.approx([-5.0495, -0.05, 5.0, -500.0, -500.0], abs=1e-4)
-    assert "returns_to_go" not in data.with_returns_to_go(0.99).with_reward_transform(2.0).fields
-
-
-def test_an_endless_failure_without_discount_is_refused() -> None:
-    with pytest.raises(DatasetError, match="failure_reward needs gamma < 1"):
-        _dataset(([-5.0, -5.0], False)).with_returns_to_go(1.0, failure_reward=-5.0)
 
 
 def test_returns_are_needed() -> None:

@@ -10,9 +10,8 @@ import torch
 from peers import ACTION_DIM, batches, build
 from torch import Tensor
 
-from rl_training.algorithms.cql import LagrangeForm, conservative_gaps, cql_loss, lagrange_objective
+from rl_training.algorithms.cql import LagrangeForm, conservative_gaps, lagrange_objective
 from rl_training.core.batches import Batch
-from rl_training.models import MLPCQLModel
 
 Patch = pytest.MonkeyPatch
 
@@ -89,21 +88,6 @@ def test_without_importance_sampling_the_gradient_of_a_row_adds_up_to_zero_as_we
     assert bool((on_q > -1).all())
 
 
-def test_raising_sampled_values_raises_the_gap_and_raising_logged_ones_lowers_it() -> None:
-    q, sampled, log_densities = (values.detach() for values in _random_values())
-
-    def gap(raise_q: float = 0.0, raise_sampled: float = 0.0) -> Tensor:
-        return conservative_gaps(
-            q_values=q + raise_q,
-            sampled_q_values=sampled + raise_sampled,
-            log_densities=log_densities,
-            temperature=1.0,
-        )
-
-    torch.testing.assert_close(gap(raise_sampled=0.3), gap() + 0.3)
-    torch.testing.assert_close(gap(raise_q=0.3), gap() - 0.3)
-
-
 def test_log_densities_carry_no_gradient() -> None:
     q, sampled, log_densities = _random_values()
     log_densities.requires_grad_()
@@ -144,28 +128,6 @@ def test_the_algorithm_passes_its_clips_on(monkeypatch: Patch) -> None:
     assert float(above.losses(batches(1)[0])["cql_penalty_1"]) == pytest.approx(1e3)
 
 
-def test_the_whole_objective_is_error_plus_weight_times_gaps() -> None:
-    # Squared errors: critic 1 errs by 1 and 3 (mean 5), critic 2 by 0 and 2 (mean 2). Gaps for d = 1, N = 1: critic 1
-    # has samples of value 1 and 4 like its logged ones, so its gap is ln 2 + ln 3; critic 2 likewise.
-    q = torch.tensor([[1.0, 4.0], [0.0, 3.0]])
-    uniform = torch.full((1, 2), -math.log(2))
-    metrics = cql_loss(
-        q_values=q,
-        target_q_values=torch.tensor([0.0, 1.0]),
-        random_q_values=q[None],
-        policy_q_values=q[None],
-        next_policy_q_values=q[None],
-        policy_log_probs=uniform,
-        next_policy_log_probs=uniform,
-        action_dim=1,
-        conservative_weight=10.0,
-    )
-    gap = math.log(6)
-    assert float(metrics["td_loss"]) == pytest.approx(7.0)
-    assert float(metrics["critic_loss"]) == pytest.approx(7.0 + 10 * 2 * gap)
-    assert [float(metrics[f"cql_penalty_{number}"]) for number in (1, 2)] == pytest.approx([gap, gap])
-
-
 def test_actions_of_the_next_state_are_valued_at_this_state_with_densities_of_the_next(monkeypatch: Patch) -> None:
     # A policy whose action is 0.1 * obs[:3] and whose log-density is obs[3], and critics that are linear: then D
     # follows from s and s' alone once the uniform samples are at 0.
@@ -201,35 +163,6 @@ def test_uniform_actions_fill_the_box() -> None:
     # 4800 draws, uniform over [-1, 1]: deviation 1 / sqrt(3), extremes close to the bounds.
     assert float(uniform.std()) == pytest.approx(1 / math.sqrt(3), abs=0.02)
     assert [float(uniform.min()), float(uniform.max())] == pytest.approx([-1.0, 1.0], abs=0.01)
-
-
-def test_the_critic_loss_gives_no_gradient_to_the_policy_the_temperature_or_the_multiplier() -> None:
-    algorithm: Any = build("cql", conservative_gap=1.0, backup_entropy=True)
-    loss = algorithm.critic_loss(batches(1)[0])["critic_loss"]
-    others = [*algorithm.model.actor.parameters(), algorithm.model.temperature.log_value]
-    others += [algorithm.model.lagrange.log_value, *algorithm.target.parameters()]
-    trained = [parameter for parameter in others if parameter.requires_grad]
-    assert all(gradient is None for gradient in torch.autograd.grad(loss, trained, allow_unused=True))
-
-
-@pytest.mark.parametrize("calibrated", [False, True])
-def test_without_weight_the_critics_are_sacs(monkeypatch: Patch, calibrated: bool) -> None:
-    algorithm: Any = build("cql", conservative_weight=0.0, calibrated=calibrated)
-    critics = list(algorithm.model.critic.parameters())
-    batch = batches(1)[0] | {"returns_to_go": torch.ones(32, dtype=torch.float64)}
-    # Noise of 1 everywhere, so that it does not matter which draw comes first.
-    monkeypatch.setattr(torch, "randn_like", torch.ones_like)
-    loss = algorithm.critic_loss(batch)["critic_loss"]
-    with torch.no_grad():
-        mean, log_std = algorithm.model.actor(batch["next_obs"])
-        next_q = algorithm.target.critic(batch["next_obs"], (mean + log_std.exp()).tanh())
-        target = batch["rewards"] + 0.99 * (1 - batch["dones"]) * torch.minimum(next_q[0], next_q[1])
-    q = algorithm.model.critic(batch["obs"], batch["actions"])
-    plain = (q[0] - target).square().mean() + (q[1] - target).square().mean()
-    torch.testing.assert_close(loss, plain, rtol=1e-12, atol=0)
-    gradients = zip(torch.autograd.grad(loss, critics), torch.autograd.grad(plain, critics), strict=True)
-    for ours, expected in gradients:
-        torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-15)
 
 
 @pytest.mark.parametrize(
@@ -270,30 +203,6 @@ def test_entropy_is_in_the_target_only_if_asked_for_and_is_that_of_the_chosen_ac
     assert _target_of(algorithm, rewards=0.0) == pytest.approx(expected)
 
 
-def test_the_target_may_use_the_policys_mean() -> None:
-    algorithm = build("cql", target_action="mean", gamma=0.5)
-    batch = batches(1, size=4)[0]
-    batch["dones"] = torch.tensor([0.0, 1.0, 0.0, 1.0], dtype=torch.float64)
-    with torch.no_grad():
-        # A new actor's mean is so close to 0 that it is its own tanh.
-        algorithm.model.actor.mlp.layers[-1].bias.fill_(1.0)
-        mean = algorithm.model.actor(batch["next_obs"])[0].tanh()
-        next_q = algorithm.target.critic(batch["next_obs"], mean).amin(0)
-    expected = batch["rewards"] + torch.tensor([0.5, 0.0, 0.5, 0.0]) * next_q
-    for seed in (0, 1):
-        torch.manual_seed(seed)
-        torch.testing.assert_close(algorithm.losses(batch)["target_q_mean"], expected.mean())
-
-
-def test_the_target_samples_the_policy_by_default() -> None:
-    algorithm, batch = build("cql"), batches(1)[0]
-    values = []
-    for seed in (0, 1):
-        torch.manual_seed(seed)
-        values.append(float(algorithm.losses(batch)["target_q_mean"]))
-    assert values[0] != values[1]
-
-
 @pytest.mark.parametrize(
     ("form", "penalty", "loss"),
     [
@@ -329,25 +238,6 @@ def test_the_multiplier_weighs_both_halves_and_stops_at_a_million() -> None:
         assert float(metrics["lagrange"]) == pytest.approx(min(value, 1e6))
 
 
-@pytest.mark.parametrize(("gap", "step"), [(-1e3, 3e-4), (1e3, -3e-4)])
-@pytest.mark.parametrize("form", ["weight_inside", "weight_outside"])
-def test_the_multiplier_rises_above_the_gap_and_falls_below(form: str, gap: float, step: float) -> None:
-    # Adam's first step is its step size, that of the critics, in the direction of the gradient's sign.
-    algorithm = build("cql", conservative_gap=gap, lagrange_form=form)
-    assert float(algorithm.model.lagrange.log_value.detach()) == 1.0
-    algorithm.update(batches(1)[0])
-    assert float(algorithm.model.lagrange.log_value.detach()) == pytest.approx(1.0 + step, rel=1e-9)
-
-
-def test_the_penalty_of_a_learned_multiplier_is_in_the_critic_loss() -> None:
-    algorithm, batch = build("cql", conservative_gap=0.8, conservative_weight=5.0), batches(1)[0]
-    metrics = {name: float(value) for name, value in algorithm.losses(batch).items()}
-    excess = metrics["cql_penalty_1"] + metrics["cql_penalty_2"] - 1.6
-    # log multiplier 1 at the start: the multiplier is e.
-    assert metrics["critic_loss"] == pytest.approx(metrics["td_loss"] + math.e * 5 * excess, rel=1e-6)
-    assert metrics["lagrange_loss"] == pytest.approx(-math.e * 5 * excess / 2, rel=1e-6)
-
-
 def test_without_a_gap_there_is_no_multiplier_to_train() -> None:
     algorithm = build("cql")
     assert _children(algorithm) == ("temperature", "actor", "critic")
@@ -362,39 +252,6 @@ def test_without_a_gap_there_is_no_multiplier_to_train() -> None:
 def test_calibration_needs_the_returns() -> None:
     assert "returns_to_go" not in build("cql").needs
     assert build("cql", calibrated=True).needs == ("obs", "actions", "rewards", "next_obs", "dones", "returns_to_go")
-
-
-def test_all_children_move_by_gradients_taken_before_any_of_them_moved() -> None:
-    # After one step of Adam its first moment is 0.1 times the gradient; the gradients here are taken one loss at a
-    # time from the parameters as they were.
-    algorithm: Any = build("cql", conservative_gap=1.0, learning_rate=0.1, actor_learning_rate=0.1)
-    batch = batches(1)[0]
-    expected: dict[str, list[Tensor]] = {}
-    for child in _children(algorithm):
-        torch.manual_seed(4)
-        loss = algorithm.joint_loss(batch)[f"{child}_loss"]
-        parameters = list(getattr(algorithm.model, child).parameters())
-        expected[child] = list(torch.autograd.grad(loss, parameters))
-    torch.manual_seed(4)
-    algorithm.update(batch)
-    assert set(expected) == {"temperature", "actor", "critic", "lagrange"}
-    for child, gradients in expected.items():
-        for moment, gradient in zip(algorithm.optimizers[child].exp_avg.parameters(), gradients, strict=True):
-            torch.testing.assert_close(moment.detach(), 0.1 * gradient, rtol=1e-9, atol=1e-15)
-
-
-def test_the_actor_weighs_entropy_against_the_smaller_critic(monkeypatch: Patch) -> None:
-    # Log-density -2, temperature 0.5, critics 1 + x and x with x = obs[4] + 2 sum(actions) of constant actions 0.1.
-    algorithm, batch = build("cql", alpha=0.5), batches(1)[0]
-    monkeypatch.setattr(algorithm.model.critic, "forward", _linear_critics)
-    _fake_policy(
-        monkeypatch,
-        algorithm,
-        lambda obs: torch.full_like(obs[..., 0], -2.0),
-        lambda obs: torch.full_like(obs[..., :3], 0.1),
-    )
-    expected = 0.5 * -2.0 - (batch["obs"][:, 4].mean() + 2 * 0.3)
-    torch.testing.assert_close(algorithm.losses(batch)["actor_loss"], expected)
 
 
 @pytest.mark.parametrize(
@@ -416,16 +273,6 @@ def test_the_temperature_rises_while_the_entropy_is_below_its_target(
     assert float(algorithm.model.temperature.log_value.detach()) == pytest.approx(step, rel=1e-6)
 
 
-def test_the_temperature_moves_by_what_the_entropy_lacks(monkeypatch: Patch) -> None:
-    # - log(alpha) (log pi + target): the slope in log(alpha) is -(4 - 3), and log(alpha) = 0 makes the loss 0.
-    algorithm: Any = build("cql")
-    _fake_policy(monkeypatch, algorithm, lambda obs: torch.full_like(obs[..., 0], 4.0))
-    metrics = algorithm.actor_loss(batches(1)[0])
-    (slope,) = torch.autograd.grad(metrics["temperature_loss"], algorithm.model.temperature.log_value)
-    assert [float(slope), metrics["temperature_loss"].item()] == pytest.approx([-1.0, 0.0])
-    assert metrics["entropy"].item() == pytest.approx(-4.0)
-
-
 def test_the_actor_clones_for_exactly_so_many_updates() -> None:
     algorithm = build("cql", bc_updates=2, alpha=0.1)
     for seed, batch in enumerate(batches(4)):
@@ -438,45 +285,6 @@ def test_the_actor_clones_for_exactly_so_many_updates() -> None:
         torch.manual_seed(seed)
         loss = algorithm.update(batch).metrics["actor_loss"]
         torch.testing.assert_close(loss, cloning if seed < 2 else free)
-
-
-def test_a_loaded_algorithm_goes_on_cloning_where_it_was() -> None:
-    straight, resumed = build("cql", bc_updates=2), build("cql", bc_updates=2)
-    first, second, third = batches(3)
-    torch.manual_seed(0)
-    straight.update(first)
-    resumed.load_state_dict(straight.state_dict())
-    for batch in (second, third):
-        losses = []
-        for algorithm in (straight, resumed):
-            torch.manual_seed(1)
-            losses.append(algorithm.update(batch).metrics["actor_loss"])
-        torch.testing.assert_close(*losses, rtol=0, atol=0)
-
-
-def test_actor_and_critics_start_as_in_the_reproduction() -> None:
-    torch.manual_seed(0)
-    model: Any = MLPCQLModel(obs_dim=5, action_dim=3, hidden_sizes=(64, 64))
-    model.requires_grad_(False)
-    first, second, last = model.actor.mlp.layers
-    for layer, fan_in in ((first, 5), (second, 64)):
-        bound = 1 / math.sqrt(fan_in)
-        for values in (layer.weight, layer.bias):
-            assert 0.9 * bound < float(values.abs().max()) <= bound
-    # Xavier with gain 0.01: uniform within 0.01 sqrt(6 / (fan in + fan out)).
-    bound = 0.01 * math.sqrt(6 / (64 + 6))
-    assert 0.9 * bound < float(last.weight.abs().max()) <= bound
-    assert float(last.bias.abs().max()) == 0
-    assert model.actor.std_affinity.tolist() == [1.0, -1.0]
-    assert model.actor.log_std_range == (-20.0, 2.0)
-    for layer, gain in zip(model.critic.mlp.layers, (math.sqrt(2), math.sqrt(2), 0.01), strict=True):
-        assert float(layer.bias.abs().max()) == 0
-        for weight in layer.weight:
-            # Orthogonal: the smaller of the two products with its own transpose is gain^2 times the identity.
-            square = weight @ weight.T if weight.shape[0] <= weight.shape[1] else weight.T @ weight
-            torch.testing.assert_close(square, gain**2 * torch.eye(len(square)), atol=1e-5, rtol=1e-5)
-        assert not torch.equal(*layer.weight)
-    assert [float(model.temperature()), float(model.lagrange())] == pytest.approx([1.0, math.e])
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from typing import Any
 
 import pytest
 import torch
-from peers import batches, build, distinct, reached
+from peers import batches, build, distinct
 from torch import nn
 
-from rl_training.algorithms.crr import actor_objective, crr_loss
+from rl_training.algorithms.crr import actor_objective
 from rl_training.models.actors import gaussian_log_prob
 
 
@@ -72,39 +71,6 @@ def test_each_row_is_compared_with_its_own_samples() -> None:
     assert _weights([2.0, 3.0], samples, advantage="max") == pytest.approx([1.0, math.exp(-2)])
 
 
-def test_the_whole_objective_on_two_rows() -> None:
-    log2 = math.log(2)
-    metrics = crr_loss(
-        # Critic 1 errs by 1 and 3 (mean square 5), critic 2 by 0 and 2 (mean square 2).
-        q_values=torch.tensor([[1.0, 4.0], [0.0, 3.0]]),
-        target_q_values=torch.tensor([0.0, 1.0]),
-        data_q_values=torch.tensor([log2, -log2]),
-        policy_q_values=torch.tensor([[1.0, -1.0], [-1.0, 1.0]]),
-        log_probs=torch.tensor([-1.0, -3.0]),
-    )
-    assert float(metrics["critic_loss"]) == pytest.approx(7.0)
-    assert float(metrics["target_q_mean"]) == pytest.approx(0.5)
-    # Weights 2 and 1 / 2: (2 * 1 + 0.5 * 3) / 2.
-    assert float(metrics["actor_loss"]) == pytest.approx(1.75)
-    assert float(metrics["weight_mean"]) == pytest.approx(1.25)
-    assert float(metrics["weight_max"]) == pytest.approx(2.0)
-    assert float(metrics["filter_rate"]) == pytest.approx(0.5)
-    assert float(metrics["advantage_mean"]) == pytest.approx(0.0)
-    assert float(metrics["advantage_max"]) == pytest.approx(log2)
-    assert float(metrics["log_prob_data"]) == pytest.approx(-2.0)
-
-
-@pytest.mark.parametrize(("weights", "expected"), [("exp", 1.0), ("binary", 0.0)])
-def test_a_critic_that_is_constant_prefers_no_action(weights: str, expected: float) -> None:
-    algorithm: Any = build("crr", weights=weights)
-    with torch.no_grad():
-        algorithm.model.critic.mlp.layers[-1].weight.zero_()
-    metrics = algorithm.losses(batches(1)[0])
-    assert float(metrics["weight_mean"]) == pytest.approx(expected)
-    assert float(metrics["actor_loss"]) == pytest.approx(-expected * float(metrics["log_prob_data"]))
-    assert float(metrics["filter_rate"]) == 0
-
-
 @pytest.mark.parametrize("num_critics", [1, 3])
 def test_the_critic_target_is_the_smallest_lagged_critic_at_a_clipped_sample_of_the_lagged_policy(
     num_critics: int,
@@ -150,54 +116,6 @@ def test_the_advantage_asks_the_smaller_current_critic_at_samples_of_the_current
     torch.testing.assert_close(metrics["actor_loss"].detach(), expected)
 
 
-def test_both_gradients_are_taken_before_either_network_moves() -> None:
-    algorithm: Any = build("crr", learning_rate=0.01)
-    before, batch = copy.deepcopy(algorithm), batches(1)[0]
-    torch.manual_seed(1)
-    reported = algorithm.update(batch).metrics
-    torch.manual_seed(1)
-    at_start = before.losses(batch)
-    for name in ("critic_loss", "actor_loss", "advantage_mean"):
-        torch.testing.assert_close(reported[name], at_start[name])
-    # With the critics' step taken first, the advantage would have been another.
-    before.model.critic.load_state_dict(algorithm.model.critic.state_dict())
-    torch.manual_seed(1)
-    assert abs(float(before.losses(batch)["advantage_mean"] - reported["advantage_mean"])) > 1e-4
-
-
-def test_the_joint_step_moves_each_network_by_its_own_loss_alone() -> None:
-    joint: Any = build("crr")
-    batch = batches(1)[0]
-    torch.manual_seed(1)
-    expected = {}
-    losses = joint.joint_loss(batch)
-    for child in ("critic", "actor"):
-        other = "actor" if child == "critic" else "critic"
-        loss = losses[f"{child}_loss"]
-        assert other not in reached(loss, joint.model)
-        expected[child] = torch.autograd.grad(loss, list(getattr(joint.model, child).parameters()))
-    torch.manual_seed(1)
-    joint.update(batch)
-    for child, gradients in expected.items():
-        # The first moment after one step of Adam is a tenth of the gradient.
-        moments = joint.optimizers[child].exp_avg.parameters()
-        for moment, gradient in zip(moments, gradients, strict=True):
-            torch.testing.assert_close(moment, 0.1 * gradient)
-
-
-def test_tau_1_copies_both_networks_every_so_many_updates() -> None:
-    algorithm: Any = build("crr", tau=1.0, target_update_interval=3)
-    copies = copy.deepcopy(algorithm.target)
-    for number, batch in enumerate(batches(7), start=1):
-        algorithm.update(batch)
-        for child in ("critic", "actor"):
-            target, online = getattr(algorithm.target, child), getattr(algorithm.model, child)
-            assert _same(target, online) == (number % 3 == 0)
-            if number % 3:
-                assert _same(target, getattr(copies, child))
-        copies = copy.deepcopy(algorithm.target)
-
-
 def test_the_log_deviation_depends_on_the_observation_and_is_bounded() -> None:
     algorithm: Any = build("crr")
     obs = torch.randn(4, 5, dtype=torch.float64)
@@ -225,8 +143,3 @@ def test_layer_normalisation_stands_before_the_critics_activations_where_it_is_a
         expected = rows @ mlp.layers[-1].weight[member] + mlp.layers[-1].bias[member]
         torch.testing.assert_close(values[member], expected.squeeze(-1))
     assert not list(build("crr").model.critic.mlp.norms)
-
-
-def _same(first: nn.Module, second: nn.Module) -> bool:
-    pairs: Any = zip(first.parameters(), second.parameters(), strict=True)
-    return all(torch.equal(one, other) for one, other in pairs)

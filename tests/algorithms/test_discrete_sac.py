@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from choosing import MASKED, build, choice_batches, distinct, fix_choices, minimum, slopes, transition
+from choosing import MASKED, build, choice_batches, fix_choices, minimum, transition
 from torch import Tensor
 
 from rl_training.algorithms.base.losses import (
@@ -20,7 +20,6 @@ from rl_training.algorithms.discrete_sac import (
     DiscreteSAC,
     DiscreteSACHyper,
     actor_objective,
-    discrete_sac_loss,
     soft_values,
     temperature_objective,
 )
@@ -42,7 +41,7 @@ def test_the_value_of_a_state_has_the_expectation_and_the_entropy() -> None:
     assert values.tolist() == pytest.approx([1.8062335], abs=1e-7)
 
 
-def test_the_smaller_critic_is_taken_choice_by_choice() -> None:
+def test_the_smaller_critic_is_taken_action_by_action() -> None:
     # 0 and 0 are the smaller values; the expectation by either critic is 1.
     uniform, q = torch.zeros(1, 2).log_softmax(-1), torch.tensor([[[0.0, 2.0]], [[2.0, 0.0]]])
     assert soft_values(log_probs=uniform, q_values=q, temperature=0.0).tolist() == [0.0]
@@ -74,7 +73,7 @@ def test_the_best_policy_is_the_softmax_of_the_values() -> None:
 
 
 def test_cloning_is_weighed_against_the_value() -> None:
-    # The logged choice is the first: - 0.5 ln 0.25, beside minus the value and the entropy.
+    # The logged action is the first: - 0.5 ln 0.25, beside minus the value and the entropy.
     loss = _actor_loss(torch.tensor([0.0, math.log(3)]).double(), 0.1, bc_weight=0.5)
     assert float(loss) == pytest.approx(-1.8062335 + 0.5 * math.log(4), abs=1e-7)
 
@@ -104,8 +103,8 @@ def test_the_target_entropy_is_a_positive_share_of_the_largest(ratio: float, tar
     assert float(metrics["temperature_loss"].detach()) == pytest.approx(0.7 * (0.5623351 - target), abs=1e-6)
 
 
-def test_the_target_entropy_is_that_of_the_choices_which_are_possible() -> None:
-    # Three, two and one of three choices are possible; policies are uniform, so that the mean excess is (1 - c) times
+def test_the_target_entropy_is_that_of_the_actions_which_are_possible() -> None:
+    # Three, two and one of three actions are possible; policies are uniform, so that the mean excess is (1 - c) times
     # the mean of ln 3, ln 2 and 0.
     masks = torch.tensor([[1, 1, 1], [1, 0, 1], [0, 1, 0]]).bool()
     log_probs = torch.zeros(3, 3).double().masked_fill(~masks, -math.inf).log_softmax(-1)
@@ -172,46 +171,6 @@ def test_errors_of_critics_are_squared_or_linear_beyond_delta(huber_delta: float
     # The penalties of critics are added up as their errors are.
     assert float(penalized["critic_loss"]) == pytest.approx(expected + 0.1 * sum(gaps) / 2)
     assert float(penalized["cql_penalty"]) == pytest.approx(sum(gaps) / 4)
-
-
-def test_the_whole_objective_on_one_row() -> None:
-    metrics = discrete_sac_loss(
-        q_values=torch.tensor([[[1.0, 2.0]]]).double(),
-        actions=torch.tensor([1]),
-        target_q_values=torch.tensor([0.5]).double(),
-        log_probs=POLICY,
-        log_temperature=torch.tensor(0.1).double().log(),
-    )
-    assert float(metrics["critic_loss"]) == pytest.approx(2.25)
-    assert float(metrics["actor_loss"]) == pytest.approx(-1.8062335, abs=1e-7)
-    # Half of ln 2 is the target.
-    assert float(metrics["temperature_loss"]) == pytest.approx(math.log(0.1) * (0.5623351 - 0.3465736), abs=1e-6)
-
-
-def test_the_actor_sees_the_critic_that_has_just_moved() -> None:
-    algorithm, batch = distinct(build("discrete_sac", learning_rate=0.05)), choice_batches(1)[0]
-    with torch.no_grad():
-        before = algorithm.model.actor(batch["obs"])
-    metrics = algorithm.update(batch).metrics
-    with torch.no_grad():
-        # The temperature was 1 when the actor's loss was taken.
-        values = soft_values(
-            log_probs=before, q_values=algorithm.model.critic.all_values(batch["obs"]), temperature=1.0
-        )
-    torch.testing.assert_close(metrics["actor_loss"], -values.mean())
-    assert float(metrics["temperature"]) == 1
-
-
-def test_each_loss_reaches_its_own_network_alone() -> None:
-    algorithm, batch = distinct(build("discrete_sac", bc_weight=0.3)), choice_batches(1)[0]
-    found = algorithm.critic_loss(batch) | algorithm.actor_loss(batch)
-    for child in ("critic", "actor", "temperature"):
-        reached = [
-            each
-            for each in ("critic", "actor", "temperature")
-            if any(bool(slope.any()) for slope in slopes(found[f"{child}_loss"], getattr(algorithm.model, each)))
-        ]
-        assert reached == [child]
 
 
 def test_a_temperature_that_is_given_stays() -> None:

@@ -1,43 +1,21 @@
-"""DQN against hand-computed numbers, Stable-Baselines3 and d3rlpy."""
+"""DQN, by values and by quantiles, on numbers that can be checked by hand."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import gymnasium
 import pytest
 import torch
-from peers import OBS_DIM, actor_layers, assert_layers_equal, batches, copy_layers, peer_batch, peer_layers
+from choosing import CHOICES, SPACES, build, choice_batches, minimum
+from peers import OBS_DIM
+from torch import Tensor
 
 from rl_training.acting.policy import Policy
-from rl_training.algorithms import ALGORITHMS, Algorithm, dqn_loss
-from rl_training.core.batches import Batch
+from rl_training.algorithms import ALGORITHMS
+from rl_training.algorithms.base.losses import quantile_huber_loss
+from rl_training.algorithms.dqn import dqn_loss, quantile_dqn_loss
 from rl_training.core.spaces import DiscreteActions, SpaceSpec
 from rl_training.models.discrete import DiscreteCritic, duel
-
-CHOICES = 3
-SPACES = SpaceSpec.vector(OBS_DIM, DiscreteActions(CHOICES))
-UPDATES = 10
-RTOL = 1e-10
-
-
-def _build(name: str = "dqn", **hyper: Any) -> Algorithm:
-    cls = ALGORITHMS[name]
-    torch.manual_seed(0)
-    return cls.build(SPACES, cls.hyper_class(**{"hidden_sizes": (16, 16), **hyper})).double()
-
-
-def _batches(count: int = UPDATES) -> list[Batch]:
-    generator = torch.Generator().manual_seed(2)
-    return [batch | {"actions": torch.randint(CHOICES, (32,), generator=generator)} for batch in batches(count)]
-
-
-@pytest.fixture
-def float64() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def test_a_duel_adds_centred_advantages_to_the_value() -> None:
@@ -55,7 +33,7 @@ def test_the_advantages_of_a_dueling_critic_are_centred_in_each_state() -> None:
 def test_the_critic_chooses_and_the_target_network_values() -> None:
     batch = {name: torch.zeros(1) for name in ("obs", "rewards", "next_obs", "dones")}
     for double, expected in ((True, 2.97), (False, 4.95)):
-        algorithm: Any = _build(double=double)
+        algorithm: Any = build("dqn", double=double)
         for networks, values in ((algorithm.model, [1.0, 2.0]), (algorithm.target, [5.0, 3.0])):
             networks.critic = _Fixed(torch.tensor([values]))
         assert float(algorithm.target_atoms(batch)) == pytest.approx(expected)
@@ -95,26 +73,6 @@ def test_the_loss_is_quadratic_within_delta_and_linear_beyond() -> None:
     )
 
 
-def test_termination_stops_the_bootstrap_and_discounts_replace_gamma() -> None:
-    algorithm, batch = _build(gamma=0.5), _batches(1)[0]
-    with torch.no_grad():
-        chosen = algorithm.model.critic(batch["next_obs"]).argmax(-1)
-        following = algorithm.target.critic(batch["next_obs"]).gather(1, chosen[:, None])[:, 0]
-    for extra, factor in (({}, 0.5), ({"discounts": torch.full((32,), 0.125).double()}, 0.125)):
-        expected = (batch["rewards"] + factor * (1 - batch["dones"]) * following).mean()
-        assert float(algorithm.losses(batch | extra)["target_q_mean"]) == pytest.approx(float(expected))
-
-
-def test_the_target_network_is_copied_after_every_interval() -> None:
-    algorithm = _build(target_update_interval=3)
-    equal = []
-    for batch in _batches(6):
-        algorithm.update(batch)
-        pairs = zip(algorithm.model.critic.parameters(), algorithm.target.critic.parameters(), strict=True)
-        equal.append(all(torch.equal(one, other) for one, other in pairs))
-    assert equal == [False, False, True] * 2
-
-
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -125,7 +83,7 @@ def test_the_target_network_is_copied_after_every_interval() -> None:
         ("discrete_crr", {"tau": 1.0}),
     ],
 )
-def test_a_table_learns_the_values_of_a_chain_and_nothing_about_a_choice_that_was_not_logged(
+def test_a_table_learns_the_values_of_a_chain_and_nothing_about_an_action_that_was_not_logged(
     name: str, options: dict[str, Any]
 ) -> None:
     # One state gives 1 and leads to another, which gives 2 and ends: 1 + 0.9 * 2 = 2.8, and 2. Observations have a
@@ -152,7 +110,7 @@ def test_a_table_learns_the_values_of_a_chain_and_nothing_about_a_choice_that_wa
 
 
 def test_the_policy_is_greedy_and_exploration_is_uniform() -> None:
-    algorithm, obs = _build(), torch.randn(500, OBS_DIM).double()
+    algorithm, obs = build("dqn"), torch.randn(500, OBS_DIM).double()
     greedy = algorithm.act(obs)
     assert torch.equal(greedy, algorithm.model.critic(obs).argmax(-1))
     policy = Policy.sharing(algorithm, SPACES)
@@ -161,66 +119,104 @@ def test_the_policy_is_greedy_and_exploration_is_uniform() -> None:
     assert float(changed) == pytest.approx(0.2, abs=0.06)
 
 
-@pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("n_step", [False, True])
-def test_ten_updates_equal_those_of_stable_baselines3(n_step: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sb3_peers import GivenBatch, in_float64, stable_baselines3, train_peer
+ONE_IN_TEN_FAILS = torch.tensor([1.0] * 9 + [0.0]).double()[:, None]
 
-    class Choosing(gymnasium.Env[Any, Any]):
-        observation_space = gymnasium.spaces.Box(-9.0, 9.0, (OBS_DIM,))
-        action_space = gymnasium.spaces.Discrete(CHOICES)
 
-    in_float64(monkeypatch)
-    settings: dict[str, Any] = {"learning_rate": 1e-2, "gamma": 0.95, "max_grad_norm": 0.1}
-    ours = _build(**settings, double=False, target_update_interval=4)
-    peer = stable_baselines3.DQN(
-        "MlpPolicy", Choosing(), buffer_size=1, device="cpu", policy_kwargs={"net_arch": [16, 16]}, **settings
+@pytest.mark.parametrize(
+    ("quantiles", "atoms", "expected"),
+    [
+        # Level 1/4 is below the atoms by 1 and 2, which count 0.5 and 1.5: a quarter of their mean, 0.25.
+        # Level 3/4 is below them by 0 and 1: three quarters of 0.25, 0.1875.
+        ([0.0, 1.0], [1.0, 2.0], 0.4375),
+        # In the wrong order, level 1/4 is above both atoms by 1, level 3/4 below both by 1: 3/4 of 0.5 each. Sorted
+        # quantiles would have cost a quarter of 0.5 each.
+        ([2.0, 0.0], [1.0, 1.0], 0.75),
+        ([0.0, 2.0], [1.0, 1.0], 0.25),
+    ],
+)
+def test_the_loss_is_a_sum_over_quantiles_of_a_mean_over_atoms(
+    quantiles: list[float], atoms: list[float], expected: float
+) -> None:
+    mean = quantile_huber_loss(quantiles=torch.tensor([quantiles]), target_atoms=torch.tensor([atoms]))
+    assert float(mean) == pytest.approx(expected / 2)
+    # The quantiles of the other choice do not count.
+    of_choices = torch.tensor([[[7.0, -7.0], quantiles]])
+    metrics = quantile_dqn_loss(quantiles=of_choices, actions=torch.tensor([1]), target_atoms=torch.tensor([atoms]))
+    assert float(metrics["critic_loss"]) == pytest.approx(expected)
+
+
+def test_several_rows_count_by_their_mean() -> None:
+    metrics = quantile_dqn_loss(
+        quantiles=torch.tensor([[[0.0, 1.0]], [[2.0, 0.0]]]),
+        actions=torch.tensor([0, 0]),
+        target_atoms=torch.tensor([[1.0, 2.0], [1.0, 1.0]]),
     )
-    peer.set_logger(stable_baselines3.common.logger.Logger(folder=None, output_formats=[]))
-    peer.replay_buffer = GivenBatch()
-    for network in (peer.q_net, peer.q_net_target):
-        copy_layers(peer_layers(network), actor_layers(ours.model.critic))
-    for number, batch in enumerate(_batches(), start=1):
-        if n_step:
-            batch |= {"discounts": 0.95 ** (torch.arange(32) % 3 + 1).double()}
-        metrics, peer_metrics = ours.update(batch).metrics, train_peer(peer, batch)
-        assert float(metrics["critic_loss"]) == pytest.approx(peer_metrics["loss"], rel=RTOL)
-        if number % 4 == 0:
-            # They copy when environments are stepped, which nobody does here.
-            peer.q_net_target.load_state_dict(peer.q_net.state_dict())
-    assert_layers_equal(actor_layers(ours.model.critic), peer_layers(peer.q_net), RTOL)
-    assert_layers_equal(actor_layers(ours.target.critic), peer_layers(peer.q_net_target), RTOL)
+    assert float(metrics["critic_loss"]) == pytest.approx((0.4375 + 0.75) / 2)
+    # Values 0.5 and 1, of targets 1.5 and 1.
+    found = {name: float(metrics[name]) for name in ("q_mean", "target_q_mean", "td_error_abs", "agreement")}
+    assert found == pytest.approx({"q_mean": 0.75, "target_q_mean": 1.25, "td_error_abs": 0.5, "agreement": 1.0})
+    # Spreads 1 and -2; one of two pairs of neighbours is in the wrong order.
+    assert float(metrics["quantile_spread"]) == pytest.approx(-0.5)
+    assert float(metrics["crossing_rate"]) == pytest.approx(0.5)
 
 
-@pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("double", [False, True])
-def test_ten_updates_equal_those_of_d3rlpy(double: bool) -> None:
-    d3rlpy = pytest.importorskip("d3rlpy", reason="needs the extra 'peers'")
-    ours = _build(double=double, learning_rate=1e-2, max_grad_norm=None, target_update_interval=4)
-    config = d3rlpy.algos.DoubleDQNConfig if double else d3rlpy.algos.DQNConfig
-    encoder = d3rlpy.models.VectorEncoderFactory([16, 16])
-    peer: Any = config(learning_rate=1e-2, encoder_factory=encoder, target_update_interval=4).create()
-    peer.create_impl((OBS_DIM,), CHOICES)
-    modules = peer.impl._modules
-    for critics in (modules.q_funcs, modules.targ_q_funcs):
-        copy_layers(peer_layers(critics), actor_layers(ours.model.critic))
-    for number, batch in enumerate(_batches(), start=1):
-        ours.update(batch)
-        peer.impl.inner_update(peer_batch(batch), number)
-    assert_layers_equal(actor_layers(ours.model.critic), peer_layers(modules.q_funcs), RTOL)
-    assert_layers_equal(actor_layers(ours.target.critic), peer_layers(modules.targ_q_funcs), RTOL)
+@pytest.mark.parametrize("delta", [None, 1e6])
+def test_one_quantile_without_a_linear_part_counts_by_a_quarter_of_the_square(delta: float | None) -> None:
+    # Its level is 1/2, and an error counts by half its square.
+    quantiles, atoms = torch.tensor([[[1.0]], [[4.0]]]), torch.tensor([[0.5], [1.0]])
+    actions = torch.zeros(2, dtype=torch.int64)
+    metrics = quantile_dqn_loss(quantiles=quantiles, actions=actions, target_atoms=atoms, huber_delta=delta)
+    assert float(metrics["critic_loss"]) == pytest.approx((0.25 + 9) / 2 / 4)
+    assert "crossing_rate" not in metrics
+    # A value instead of a quantile counts by the whole square: nothing is halved there.
+    squares = dqn_loss(q_values=quantiles[..., 0], actions=actions, target_q_values=atoms[:, 0], huber_delta=None)
+    assert float(squares["critic_loss"]) == pytest.approx((0.25 + 9) / 2)
 
 
-@pytest.mark.usefixtures("float64")
-def test_ten_updates_of_cloning_choices_equal_those_of_d3rlpy() -> None:
-    d3rlpy = pytest.importorskip("d3rlpy", reason="needs the extra 'peers'")
-    ours = _build("bc", learning_rate=1e-2)
-    encoder = d3rlpy.models.VectorEncoderFactory([16, 16])
-    # Their penalty on log-probabilities is none of ours.
-    peer: Any = d3rlpy.algos.DiscreteBCConfig(learning_rate=1e-2, encoder_factory=encoder, beta=0.0).create()
-    peer.create_impl((OBS_DIM,), CHOICES)
-    copy_layers(peer_layers(peer.impl._modules.imitator), actor_layers(ours.model.actor))
-    for step, batch in enumerate(_batches()):
-        ours.update(batch)
-        peer.impl.inner_update(peer_batch(batch), step)
-    assert_layers_equal(actor_layers(ours.model.actor), peer_layers(peer.impl._modules.imitator), RTOL)
+@pytest.mark.parametrize(
+    ("count", "delta", "expected", "tolerance"),
+    [
+        # Within delta, level t has the expectile 0.9 t / (0.9 t + 0.1 (1 - t)): 0.75 and 0.964286 for 1/4 and 3/4.
+        (2, 1.0, 0.857143, 1e-6),
+        (10, 1.0, 0.819390, 1e-6),
+        (1000, 1.0, 0.8160, 1e-4),
+        # Without a linear part it is the same: all errors are within 1.
+        (10, None, 0.819390, 1e-6),
+        # With errors that count almost linearly, 0.9 is met.
+        (10, 0.01, 0.9, 0.01),
+    ],
+)
+def test_the_mean_quantile_of_a_return_that_is_1_nine_times_in_ten(
+    count: int, delta: float | None, expected: float, tolerance: float
+) -> None:
+    def loss(quantiles: Tensor) -> Tensor:
+        return count * quantile_huber_loss(
+            quantiles=quantiles.expand(10, count), target_atoms=ONE_IN_TEN_FAILS, delta=delta
+        )
+
+    assert sum(minimum(loss, count)) / count == pytest.approx(expected, abs=tolerance)
+
+
+def test_the_value_of_a_choice_is_the_mean_of_its_quantiles() -> None:
+    algorithm, obs = build("dqn", num_quantiles=4), choice_batches(1)[0]["obs"]
+    quantiles = algorithm.model.critic.quantiles(obs)
+    assert quantiles.shape == (32, CHOICES, 4)
+    outputs = algorithm.model.critic.mlp(obs)
+    # The quantiles of a choice are neighbours among the outputs.
+    torch.testing.assert_close(quantiles.flatten(1), outputs, rtol=0, atol=0)
+    torch.testing.assert_close(algorithm.model.critic(obs), quantiles.mean(-1), rtol=0, atol=0)
+    assert torch.equal(algorithm.act(obs), quantiles.mean(-1).argmax(-1))
+
+
+def test_advantages_are_centred_for_each_quantile() -> None:
+    algorithm, obs = build("dqn", num_quantiles=4, dueling=True), choice_batches(1)[0]["obs"]
+    outputs = algorithm.model.critic.mlp(obs)
+    assert outputs.shape == (32, (1 + CHOICES) * 4)
+    torch.testing.assert_close(algorithm.model.critic.quantiles(obs).mean(1), outputs[:, :4])
+
+
+def test_without_quantiles_nothing_but_the_value_is_learned() -> None:
+    algorithm, batch = build("dqn"), choice_batches(1)[0]
+    assert algorithm.model.critic.quantiles(batch["obs"]).shape == (32, CHOICES, 1)
+    assert "quantile_spread" not in algorithm.losses(batch)
+    assert "quantile_spread" in build("dqn", num_quantiles=1).losses(batch)

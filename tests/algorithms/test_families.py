@@ -1,4 +1,4 @@
-"""Families of algorithms: imitation weighted by advantages, and the best of candidate actions."""
+"""Families of algorithms: actors and critics, imitation weighted by advantages, and the best of candidate actions."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from peers import OBS_DIM, SPACES, batches, build, distinct, normal, reached
+from peers import OBS_DIM, SPACES, batches, build, distinct, fix_critics, normal, reached, row
 from torch import Tensor, nn
 
 from rl_training.acting.policy import Policy
-from rl_training.algorithms import ALGORITHMS, awac, crr, iql
+from rl_training.algorithms import awac, crr, iql
 from rl_training.config import TrainConfig
 from rl_training.models.actors import gaussian_log_prob
 from rl_training.runtime import load_policy, train
@@ -119,6 +119,13 @@ def test_the_learned_log_deviation(name: str, spread: str, parameter: float, exp
     assert log_std.tolist() == pytest.approx([expected] * 3)
 
 
+def test_a_deterministic_policy_is_the_tanh_of_its_network_and_has_no_noise_of_its_own() -> None:
+    algorithm, obs = build("ddpg"), batches(1)[0]["obs"]
+    expected = algorithm.model.actor.mlp(obs).tanh().detach()
+    for deterministic in (True, False):
+        torch.testing.assert_close(algorithm.act(obs, deterministic=deterministic), expected)
+
+
 @pytest.mark.parametrize("name", ["awac", "crr"])
 def test_actions_are_the_squashed_mean_or_samples_within_the_bounds(name: str) -> None:
     algorithm: Any = build(name)
@@ -130,31 +137,42 @@ def test_actions_are_the_squashed_mean_or_samples_within_the_bounds(name: str) -
     assert not torch.equal(samples, algorithm.act(obs, deterministic=False))
 
 
-@pytest.mark.parametrize(("name", "hidden", "outputs"), [("awac", [256] * 3, 2), ("crr", [256] * 2, 4)])
-def test_networks_start_as_pytorchs(name: str, hidden: list[int], outputs: int) -> None:
-    torch.manual_seed(0)
-    cls = ALGORITHMS[name]
-    algorithm: Any = cls(cls.model_class(obs_dim=7, action_dim=2))
-    linear = [layer for layer in algorithm.model.actor.modules() if isinstance(layer, nn.Linear)]
-    assert [layer.in_features for layer in linear] + [linear[-1].out_features] == [7, *hidden, outputs]
-    critic = [tuple(layer.weight.shape) for layer in algorithm.model.critic.mlp.layers]
-    assert critic == [(2, *pair) for pair in zip([9, *hidden], [*hidden, 1], strict=True)]
-    for layer in linear:
-        bound = 1 / math.sqrt(layer.in_features)
-        assert 0.9 * bound < float(layer.weight.detach().abs().max()) <= bound
-        assert 0 < float(layer.bias.detach().abs().max()) <= bound
-
-
-@pytest.mark.parametrize("name", ["awr", "marwil"])
-def test_the_copy_that_returns_are_computed_with_moves_once_per_interval(name: str) -> None:
-    algorithm: Any = build(name, recompute_interval=3)
-    lagged = [parameter.clone() for parameter in algorithm.target.value.parameters()]
-    for number, batch in enumerate(batches(7), start=1):
-        algorithm.update(batch | dict.fromkeys(("lambda_returns", "advantages"), batch["rewards"]))
-        now, online = (list(part.parameters()) for part in (algorithm.target.value, algorithm.model.value))
-        sources = online if number in (3, 6) else lagged
-        assert all(torch.equal(one, other) for one, other in zip(now, sources, strict=True))
-        lagged = [parameter.clone() for parameter in now]
+@pytest.mark.parametrize(
+    ("made", "values", "bonus"),
+    [
+        (("ddpg", {}), (8.0,), 0.0),
+        (("td3", {}), (10.0, 8.0), 0.0),
+        (("td3", {"num_critics": 3}), (8.0, 10.0, 9.0), 0.0),
+        # Three standard normals sampled in their middle, where the tanh has slope 1: log-density 3 * -0.918939.
+        (("sac", {"alpha": 0.2}), (10.0, 8.0), 0.2 * 2.756816),
+    ],
+)
+@pytest.mark.parametrize(
+    ("fields", "gamma"),
+    [
+        ({}, 0.99),
+        ({"truncations": 1.0}, 0.99),
+        ({"dones": 1.0}, 0.0),
+        ({"dones": 1.0, "truncations": 1.0}, 0.0),
+        # A sum over three steps has the discount of its own length.
+        ({"discounts": 0.970299}, 0.970299),
+    ],
+)
+def test_a_target_has_the_smallest_lagged_critic_and_stops_at_termination_alone(
+    made: tuple[str, dict[str, Any]],
+    values: tuple[float, ...],
+    bonus: float,
+    fields: dict[str, float],
+    gamma: float,
+) -> None:
+    algorithm: Any = build(made[0], **made[1])
+    nn.init.zeros_(algorithm.model.actor.mlp.layers[-1].weight)
+    nn.init.zeros_(algorithm.model.actor.mlp.layers[-1].bias)
+    fix_critics(algorithm.target.critic, *values)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "randn_like", torch.zeros_like)
+        target = algorithm.losses(row(reward=1.0, **fields))["target_q_mean"]
+    assert float(target) == pytest.approx(1 + gamma * (8 + bonus), rel=1e-6)
 
 
 def _candidates(name: str, **hyper: Any) -> Any:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from typing import Any
 
 import pytest
 import torch
 from peers import batches, build, distinct
-from torch import Tensor, nn
+from torch import Tensor
 
-from rl_training.algorithms.iql import IQL, actor_objective, iql_loss, value_objective
-from rl_training.models import MLPIQLModel
-
-UNIFORM = (torch.arange(20_000, dtype=torch.float64) + 0.5) / 10_000 - 1
-"""Actions that fill [-1, 1] evenly."""
+from rl_training.algorithms.iql import actor_objective, iql_loss, value_objective
 
 
 def _loss(errors: list[float], **hyper: Any) -> dict[str, float]:
@@ -88,21 +83,6 @@ def test_the_best_value_is_the_expectile(q: list[float], expectile: float, expec
     assert _slope(values, expected - 0.01, expectile) < 0 < _slope(values, expected + 0.01, expectile)
 
 
-@pytest.mark.parametrize(("expectile", "expected"), [(0.5, -0.583333), (0.7, -0.380192), (0.9, -0.179098)])
-def test_the_best_value_of_uniform_actions_with_a_quadratic_reward(expectile: float, expected: float) -> None:
-    # q = -x^2 with x = a - 0.5 uniform on [-1.5, 0.5]. With V = -s^2, errors are positive where |x| < s, and s solves
-    # e * integral of s^2 - x^2 over |x| < s  =  (1 - e) * integral of x^2 - s^2 over |x| > s. For e = 0.5, V is the
-    # mean reward: the cubes of 1.5 and 0.5 add up to 3.5, and 3.5 / 6 = 0.583333.
-    assert _slope(-(UNIFORM - 0.5).square(), expected, expectile) == pytest.approx(0.0, abs=1e-6)
-
-
-@pytest.mark.parametrize(("expectile", "beta", "expected"), [(0.7, 3.0, 3.1286), (0.9, 10.0, 5.9953)])
-def test_the_largest_weight_of_the_quadratic_reward(expectile: float, beta: float, expected: float) -> None:
-    # The best action is worth 0: exp(-beta V), with the V of the test above.
-    value = {0.7: -0.380192, 0.9: -0.179098}[expectile]
-    assert max(_weights([-value, 0.0], beta)) == pytest.approx(expected, abs=1e-4)
-
-
 @pytest.mark.parametrize(
     ("advantages", "beta", "max_weight", "expected"),
     [
@@ -123,36 +103,6 @@ def test_weights_of_given_advantages(
     assert _weights(advantages, beta, max_weight) == pytest.approx(expected, abs=1e-6)
 
 
-def test_the_whole_objective_on_three_rows() -> None:
-    metrics = _loss([0.0, 1.0, 2.0])
-    # Squares 0, 1 and 4, the last two with weights 0.7: 3.5 / 3.
-    assert metrics["value_loss"] == pytest.approx(3.5 / 3)
-    assert metrics["v_mean"] == pytest.approx(2.0)
-    # Weights 1, 20.085537 and 100, log-densities -0.5.
-    assert metrics["actor_loss"] == pytest.approx(0.5 * 121.085537 / 3)
-    assert metrics["weight_mean"] == pytest.approx(121.085537 / 3)
-    assert metrics["weight_max"] == pytest.approx(100.0)
-    assert metrics["weight_clip_fraction"] == pytest.approx(1 / 3)
-    assert [metrics["advantage_mean"], metrics["advantage_max"]] == pytest.approx([1.0, 2.0])
-    assert metrics["log_prob_data"] == pytest.approx(-0.5)
-    assert metrics["critic_loss"] == pytest.approx(5.0)
-    assert metrics["target_q_mean"] == pytest.approx(2.0)
-
-
-def test_the_value_and_the_advantage_take_the_smaller_lagged_critic() -> None:
-    algorithm = distinct(build("iql", expectile=0.75))
-    batch = batches(1)[0]
-    metrics = algorithm.losses(batch)
-    with torch.no_grad():
-        errors = torch.minimum(*algorithm.target.critic(batch["obs"], batch["actions"])) - algorithm.model.value(
-            batch["obs"]
-        )
-    expected = (torch.where(errors > 0, 0.75, 0.25) * errors.square()).mean()
-    torch.testing.assert_close(metrics["value_loss"], expected)
-    torch.testing.assert_close(metrics["advantage_mean"], errors.mean())
-    torch.testing.assert_close(metrics["weight_max"], (3 * errors).exp().clamp_max(100.0).max())
-
-
 @pytest.mark.parametrize("huber_delta", [None, 0.5])
 def test_the_critic_target_is_the_value_of_the_next_state_unless_the_task_ended(huber_delta: float | None) -> None:
     algorithm = distinct(build("iql", gamma=0.5, huber_delta=huber_delta))
@@ -166,21 +116,6 @@ def test_the_critic_target_is_the_value_of_the_next_state_unless_the_task_ended(
     # Half of the square up to delta, and the tangent from there on: delta (x - delta / 2).
     losses = errors**2 if huber_delta is None else torch.where(errors < 0.5, errors**2 / 2, 0.5 * (errors - 0.25))
     torch.testing.assert_close(metrics["critic_loss"], losses[0].mean() + losses[1].mean())
-
-
-def test_the_actor_and_the_critics_use_the_value_after_its_step() -> None:
-    algorithm: Any = build("iql", learning_rate=0.01)
-    before, batch = copy.deepcopy(algorithm), batches(1)[0]
-    reported = algorithm.update(batch).metrics
-    stale = before.losses(batch)
-    before.model.value.load_state_dict(algorithm.model.value.state_dict())
-    fresh = before.losses(batch)
-    # Value moves first, so its own loss is the one from before the step; the others see where it went, and lagged
-    # critics, which move last, as they were.
-    torch.testing.assert_close(reported["value_loss"], stale["value_loss"])
-    for name in ("actor_loss", "advantage_mean", "critic_loss", "target_q_mean"):
-        torch.testing.assert_close(reported[name], fresh[name])
-        assert abs(float(reported[name] - stale[name])) > 1e-4
 
 
 def test_a_deterministic_policy_is_regressed_on_the_actions() -> None:
@@ -245,36 +180,3 @@ def test_dropout_follows_every_hidden_activation_and_keeps_their_mean() -> None:
         share = float((inputs[active] != 0).double().mean())
         # About 500 units are active: a deviation of sqrt(0.25 * 0.75 / 500) = 0.02.
         assert share == pytest.approx(0.75, abs=0.08)
-
-
-def test_networks_start_orthogonal_without_biases_and_with_equal_targets() -> None:
-    torch.manual_seed(0)
-    algorithm = IQL(MLPIQLModel(obs_dim=7, action_dim=2))
-    actor = _linear(algorithm.model.actor)
-    assert [tuple(weight.shape) for weight, _ in actor] == [(256, 7), (256, 256), (2, 256)]
-    value = _linear(algorithm.model.value)
-    assert [tuple(weight.shape) for weight, _ in value] == [(256, 7), (256, 256), (1, 256)]
-    critics = [
-        (layer.weight[member].T, layer.bias[member]) for layer in algorithm.model.critic.mlp.layers for member in (0, 1)
-    ]
-    assert [tuple(weight.shape) for weight, _ in critics[::2]] == [(256, 9), (256, 256), (1, 256)]
-    for weight, bias in (*actor, *value, *critics):
-        # Rows or columns, whichever are fewer, are orthogonal and of length sqrt(2).
-        narrow = weight if len(weight) <= weight.shape[1] else weight.T
-        torch.testing.assert_close(narrow @ narrow.T, 2 * torch.eye(len(narrow)), atol=1e-4, rtol=0)
-        assert float(bias.detach().abs().max()) == 0
-    assert not torch.equal(critics[0][0], critics[1][0])
-    assert not list(algorithm.model.value.mlp.norms)
-    for target, online in zip(algorithm.target.critic.parameters(), algorithm.model.critic.parameters(), strict=True):
-        assert torch.equal(target, online)
-
-
-@pytest.mark.parametrize("child", ["actor", "critic", "value"])
-def test_each_network_can_have_a_step_size_of_its_own(child: str) -> None:
-    algorithm: Any = build("iql", **{f"{child}_learning_rate": 0.02})
-    rates = {name: optimizer.learning_rate for name, optimizer in algorithm.optimizers.items()}
-    assert rates == {name: 0.02 if name == child else 3e-4 for name in ("actor", "critic", "value")}
-
-
-def _linear(module: nn.Module) -> list[tuple[Tensor, Tensor]]:
-    return [(layer.weight, layer.bias) for layer in module.modules() if isinstance(layer, nn.Linear)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,15 +39,6 @@ def _metrics(returns: list[float], values: list[float], scale: float, **options:
     return {name: float(value) for name, value in metrics.items()}
 
 
-def _with_values(algorithm: Any, value: float) -> Any:
-    """The algorithm with a value of the same size for every observation."""
-    with torch.no_grad():
-        last = algorithm.model.value.mlp.layers[-1]
-        last.weight.zero_()
-        last.bias.fill_(value)
-    return algorithm
-
-
 def test_an_advantage_of_one_scale_weighs_e() -> None:
     # A = 10, sqrt(c) = sqrt(100) = 10: w = exp(1 * 10 / 10) = e, so - w * log pi = e; the value pays 0.5 * 10^2.
     metrics = _metrics([10.0], [0.0], 100.0)
@@ -59,12 +49,6 @@ def test_an_advantage_of_one_scale_weighs_e() -> None:
     assert metrics["lambda_return_mean"] == pytest.approx(10.0)
 
 
-def test_beta_is_an_inverse_temperature() -> None:
-    # exp(0.5 * 10 / 10) = e^0.5 and exp(-2 * 10 / 10) = e^-2.
-    assert _metrics([10.0], [0.0], 100.0, beta=0.5)["weight_max"] == pytest.approx(math.exp(0.5))
-    assert _metrics([-10.0], [0.0], 100.0, beta=2.0)["weight_max"] == pytest.approx(math.exp(-2))
-
-
 def test_weights_are_bounded() -> None:
     # e^4 = 54.6 becomes 20, the default; e^2 = 7.39 stays: the mean of both is 13.694528.
     metrics = _metrics([40.0, 20.0], [0.0, 0.0], 100.0)
@@ -73,25 +57,10 @@ def test_weights_are_bounded() -> None:
     assert _metrics([40.0], [0.0], 100.0, max_weight=100.0)["weight_max"] == pytest.approx(math.exp(4), rel=1e-6)
 
 
-def test_the_loss_of_the_value_has_a_weight_of_its_own() -> None:
-    # 0.5 * mean(3^2, 1^2) = 2.5, times 0.1.
-    assert _metrics([3.0, 1.0], [0.0, 0.0], 1.0, value_weight=0.1)["value_loss"] == pytest.approx(0.25)
-
-
 def test_a_scale_of_zero_gives_finite_weights() -> None:
     # 1e-8 stands beside the square root, so that nothing is divided by zero.
     assert _metrics([0.0], [0.0], 0.0)["weight_max"] == 1.0
     assert _metrics([1.0], [0.0], 0.0)["weight_max"] == 20.0
-
-
-def test_beta_zero_is_the_likelihood_of_cloning() -> None:
-    algorithm = _build(beta=0.0)
-    batch = _batches(1)[0]
-    mean, log_std = algorithm.model.actor(batch["obs"])
-    nll = -torch.distributions.Normal(mean, log_std.exp()).log_prob(batch["actions"]).sum(-1).mean()  # type: ignore[no-untyped-call]
-    metrics = algorithm.losses(batch)
-    torch.testing.assert_close(metrics["actor_loss"], nll.detach())
-    assert float(metrics["weight_max"]) == 1.0
 
 
 def test_ten_updates_with_beta_zero_equal_ten_of_cloning() -> None:
@@ -124,117 +93,14 @@ def test_explained_variance(values: list[float], expected: float) -> None:
     assert _metrics([1.0, 2.0, 3.0], values, 1.0)["value_explained_variance"] == pytest.approx(expected, abs=1e-6)
 
 
-def test_the_scale_moves_to_the_mean_square_by_its_rate() -> None:
-    # The mean square of 3 and -1 is 5: from 1 a quarter of the way to 5 is 2.
-    advantages = torch.tensor([3.0, -1.0])
-    assert float(moved_scale(torch.tensor(1.0), advantages, 0.25)) == pytest.approx(2.0)
-    assert float(moved_scale(torch.tensor(1.0), advantages, 0.0)) == 1.0
-    assert float(moved_scale(torch.tensor(1.0), advantages, 1.0)) == pytest.approx(5.0)
-
-
 def test_a_scale_that_has_not_begun_starts_at_the_first_batch() -> None:
     assert float(moved_scale(torch.tensor(0.0), torch.tensor([3.0, -1.0]), 0.25)) == pytest.approx(5.0)
-
-
-def test_at_rate_one_advantages_of_one_size_weigh_e_or_one_over_e() -> None:
-    # c = mean A^2 = 49, so A / sqrt(c) = +-1, whatever c was before.
-    algorithm = _with_values(_build(scale_start=3.0, scale_rate=1.0), 2.0)
-    batch = _batches(1)[0]
-    signs = torch.where(torch.arange(32) % 4 == 0, 1.0, -1.0).double()
-    metrics = algorithm.update(batch | {"lambda_returns": 2 + 7 * signs}).metrics
-    assert float(metrics["advantage_scale"]) == pytest.approx(49.0)
-    assert float(metrics["weight_max"]) == pytest.approx(math.e)
-    # A quarter of the rows is better than promised.
-    assert float(metrics["weight_mean"]) == pytest.approx(0.25 * math.e + 0.75 / math.e)
-
-
-def test_weights_are_made_with_the_scale_that_the_batch_has_moved() -> None:
-    # c = 1 + 0.5 * (9 - 1) = 5 before it is used: w = exp(3 / sqrt(5)), not exp(3 / 1).
-    algorithm = _with_values(_build(scale_start=1.0, scale_rate=0.5), 0.0)
-    batch = _batches(1)[0] | {"lambda_returns": torch.full((32,), 3.0, dtype=torch.float64)}
-    metrics = algorithm.update(batch).metrics
-    assert float(metrics["advantage_scale"]) == pytest.approx(5.0)
-    assert float(metrics["weight_max"]) == pytest.approx(math.exp(3 / math.sqrt(5)))
-    assert float(algorithm.advantage_scale) == pytest.approx(5.0)
-
-
-def test_by_default_the_scale_starts_at_the_first_batch_and_follows() -> None:
-    algorithm = _with_values(_build(), 0.0)
-    first, second = _batches(2)
-    assert float(algorithm.advantage_scale) == 0.0
-    start = float(first["lambda_returns"].square().mean())
-    algorithm.update(first)
-    assert float(algorithm.advantage_scale) == pytest.approx(start)
-    values = algorithm.model.value(second["obs"]).detach()
-    square = float((second["lambda_returns"] - values).square().mean())
-    algorithm.update(second)
-    assert float(algorithm.advantage_scale) == pytest.approx(start + 1e-3 * (square - start), rel=1e-12)
-
-
-def test_rllibs_scale_stays_where_it_starts() -> None:
-    # Each batch moves it 1e-8 of the way from 100 towards about 10, so that weights are exp(A / 10).
-    algorithm = _build(scale_start=100.0, scale_rate=1e-8, max_weight=1e6)
-    for batch in _batches(5):
-        before = float(algorithm.advantage_scale)
-        square = (batch["lambda_returns"] - algorithm.model.value(batch["obs"]).detach()).square().mean()
-        metrics = algorithm.update(batch).metrics
-        assert float(algorithm.advantage_scale) == pytest.approx(before + 1e-8 * (float(square) - before), rel=1e-14)
-        assert float(metrics["weight_max"]) == pytest.approx(math.exp(float(metrics["advantage_max"]) / 10), rel=1e-6)
-    assert float(algorithm.advantage_scale) == pytest.approx(100.0, abs=1e-4)
-    assert float(algorithm.advantage_scale) < 100.0
 
 
 def test_losses_without_a_step_leave_the_scale_alone() -> None:
     algorithm = _build(scale_start=4.0, scale_rate=1.0)
     algorithm.losses(_batches(1)[0])
     assert float(algorithm.advantage_scale) == 4.0
-
-
-def test_the_scale_is_saved_and_loaded_with_the_networks(tmp_path: Path) -> None:
-    algorithm, fresh = _build(scale_rate=0.1), _build(scale_rate=0.1)
-    *before, after = _batches(4)
-    for batch in before:
-        algorithm.update(batch)
-    assert torch.equal(algorithm.state_dict()["advantage_scale"], algorithm.advantage_scale)
-    torch.save(algorithm.state_dict(), tmp_path / "state.pt")
-    fresh.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
-    assert float(fresh.advantage_scale) == float(algorithm.advantage_scale) > 0
-    assert torch.equal(fresh.update(after).metrics["weight_max"], algorithm.update(after).metrics["weight_max"])
-    assert torch.equal(fresh.advantage_scale, algorithm.advantage_scale)
-
-
-def test_the_policys_loss_carries_no_gradient_to_the_value() -> None:
-    values, log_probs = torch.zeros(2, requires_grad=True), torch.zeros(2, requires_grad=True)
-    metrics = marwil_loss(
-        lambda_returns=torch.tensor([1.0, -3.0]), values=values, log_probs=log_probs, scale=torch.tensor(1.0), beta=1.0
-    )
-    by_value, by_log_prob = torch.autograd.grad(metrics["actor_loss"], [values, log_probs], allow_unused=True)
-    assert by_value is None
-    # d / d log_prob_i of - mean w log_prob = - w_i / 2 with w = e^1 and e^-3.
-    torch.testing.assert_close(by_log_prob, torch.tensor([-math.e / 2, -math.exp(-3) / 2]))
-    # d / d V_i of 0.5 mean (R - V)^2 = - (R_i - V_i) / 2.
-    (by_value,) = torch.autograd.grad(metrics["value_loss"], values)
-    torch.testing.assert_close(by_value, torch.tensor([-0.5, 1.5]))
-
-
-def test_a_bonus_on_the_deviation_is_weighted_like_the_likelihood() -> None:
-    # With V = R all weights are 1: the loss is the likelihood's, less 0.3 times the mean log-deviation.
-    batch = _batches(1)[0] | {"lambda_returns": torch.full((32,), 2.0, dtype=torch.float64)}
-    plain, bonus = (_with_values(_build(log_std_weight=weight), 2.0) for weight in (0.0, 0.3))
-    losses, more = plain.losses(batch), bonus.losses(batch)
-    torch.testing.assert_close(more["actor_loss"], losses["actor_loss"] - 0.3 * losses["log_std_mean"])
-
-
-def test_between_the_layers_is_tanh_and_the_mean_goes_through_it() -> None:
-    algorithm = _build()
-    obs = _batches(1)[0]["obs"]
-    for network in (algorithm.model.actor.mlp, algorithm.model.value.mlp):
-        first, second, last = network.layers
-        torch.testing.assert_close(network(obs), last(second(first(obs).tanh()).tanh()))
-    mean, log_std = algorithm.model.actor(obs)
-    outputs = algorithm.model.actor.mlp(obs)
-    torch.testing.assert_close(mean, outputs[:, :ACTION_DIM].tanh())
-    torch.testing.assert_close(log_std, outputs[:, ACTION_DIM:].clamp(-5, 2))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Choices that are not possible: no algorithm takes them, asks for their values, or learns anything about them."""
+"""Invalid actions: no algorithm takes them, asks for their values, or learns anything about them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 EVERY = pytest.mark.parametrize(("name", "options"), CASES, ids=[f"{name}-{options}" for name, options in CASES])
 
 
-def test_the_probabilities_of_possible_choices() -> None:
+def test_the_probabilities_of_possible_actions() -> None:
     logits = torch.tensor([[1.0, 2.0, 3.0]], dtype=torch.float64, requires_grad=True)
     log_probs = logits.masked_fill(torch.tensor([[False, False, True]]), -math.inf).log_softmax(-1)
     assert log_probs.exp().detach().tolist() == [pytest.approx([0.268941, 0.731059, 0.0], abs=1e-6)]
@@ -52,7 +52,7 @@ def test_the_probabilities_of_possible_choices() -> None:
     assert not draw(log_probs.detach().expand(1000, -1)).eq(2).any()
 
 
-def test_values_of_impossible_choices_have_no_part_in_soft_maximum_and_expectation() -> None:
+def test_values_of_impossible_actions_have_no_part_in_soft_maximum_and_expectation() -> None:
     q = torch.tensor([[1.0, 2.0, 50.0]], dtype=torch.float64, requires_grad=True)
     masked = q.masked_fill(torch.tensor([[False, False, True]]), -math.inf)
     assert float(masked.detach().logsumexp(-1)) == pytest.approx(2.313262, abs=1e-6)
@@ -68,25 +68,25 @@ def test_values_of_impossible_choices_have_no_part_in_soft_maximum_and_expectati
     assert by_probability.tolist() == [[1.0, 2.0, 0.0]]
 
 
-def test_advantages_are_centred_over_possible_choices() -> None:
+def test_advantages_are_centred_over_possible_actions() -> None:
     advantages = torch.tensor([[1.0, 3.0, -math.inf], [1.0, 2.0, 3.0]])
     assert duel(torch.tensor([[5.0], [1.0]]), advantages).tolist() == [[4.0, 6.0, -math.inf], [0.0, 1.0, 2.0]]
 
 
 def _of_choice(network: Any, outputs: Tensor, choice: int) -> Tensor:
-    """Of numbers for all outputs of a network, along the last axis, those for one choice."""
+    """Of numbers for all outputs of a network, along the last axis, those for one action."""
     quantiles = getattr(network, "num_quantiles", None) or 1
     first = (choice + getattr(network, "dueling", False)) * quantiles
     return outputs[..., first : first + quantiles]
 
 
 def _choosing(networks: Any) -> list[Any]:
-    """The networks with an output for every choice."""
+    """The networks with an output for every action."""
     return [getattr(networks, name) for name in ("actor", "clone", "critic") if hasattr(networks, name)]
 
 
 def _outputs(algorithm: Any, choice: int) -> list[Tensor]:
-    """Of every network with an output per choice, the weights and biases of the last layer for one choice."""
+    """Of every network with an output per action, the weights and biases of the last layer for one action."""
     found = []
     for network in _choosing(algorithm.model):
         last = network.mlp.layers[-1]
@@ -97,7 +97,7 @@ def _outputs(algorithm: Any, choice: int) -> list[Tensor]:
 
 
 def _without_the_last(batch: Batch) -> Batch:
-    """The last choice is never possible, neither now nor later, nor was it logged."""
+    """The last action is never possible, neither now nor later, nor was it logged."""
     changed = {name: batch[name].clone() for name in ("obs", "next_obs")}
     for obs in changed.values():
         obs[:, 0], obs[:, 2] = 1.0, 0.0
@@ -107,7 +107,7 @@ def _without_the_last(batch: Batch) -> Batch:
 
 
 @EVERY
-def test_outputs_for_a_choice_that_is_never_possible_get_no_gradient(name: str, options: dict[str, Any]) -> None:
+def test_outputs_for_an_action_that_is_never_possible_get_no_gradient(name: str, options: dict[str, Any]) -> None:
     algorithm = build(name, MASKED, **options)
     batch = algorithm.prepare(_without_the_last(masked_batches(1)[0]))
     for step in algorithm.steps:
@@ -134,7 +134,7 @@ def test_updates_leave_them_as_they_are_and_everything_else_is_a_number(name: st
 
 
 @EVERY
-def test_the_choice_that_looks_best_is_not_taken_where_it_is_impossible(name: str, options: dict[str, Any]) -> None:
+def test_the_action_that_looks_best_is_not_taken_where_it_is_impossible(name: str, options: dict[str, Any]) -> None:
     algorithm = build(name, MASKED, **options)
     with torch.no_grad():
         for piece in _outputs(algorithm, 2)[1::2]:
@@ -152,7 +152,7 @@ def test_the_choice_that_looks_best_is_not_taken_where_it_is_impossible(name: st
 
 
 @EVERY
-def test_targets_do_not_ask_for_impossible_choices(name: str, options: dict[str, Any]) -> None:
+def test_targets_do_not_ask_for_impossible_actions(name: str, options: dict[str, Any]) -> None:
     algorithm, batch = build(name, MASKED, **options), _without_the_last(masked_batches(1)[0])
     expected = algorithm.losses(batch)
     with torch.no_grad():
@@ -163,7 +163,7 @@ def test_targets_do_not_ask_for_impossible_choices(name: str, options: dict[str,
 
 
 @EVERY
-def test_where_all_choices_are_possible_a_mask_changes_nothing(name: str, options: dict[str, Any]) -> None:
+def test_where_all_actions_are_possible_a_mask_changes_nothing(name: str, options: dict[str, Any]) -> None:
     masked, plain = build(name, MASKED, **options), build(name, **options)
     for batch in choice_batches(3):
         ones = torch.ones(32, CHOICES).double()
@@ -175,7 +175,7 @@ def test_where_all_choices_are_possible_a_mask_changes_nothing(name: str, option
 
 
 @EVERY
-def test_where_a_task_has_ended_no_choice_need_be_possible(name: str, options: dict[str, Any]) -> None:
+def test_where_a_task_has_ended_no_action_need_be_possible(name: str, options: dict[str, Any]) -> None:
     algorithm, batch = build(name, MASKED, **options), masked_batches(1)[0]
     ended = batch["dones"] == 1
     assert 0 < int(ended.sum()) < 32
@@ -197,7 +197,7 @@ def test_observations_are_normalised_and_masks_are_not() -> None:
     assert bool(obs[:, :CHOICES].gather(1, algorithm.act(obs)[:, None]).all())
 
 
-def test_ppo_learns_nothing_about_impossible_choices() -> None:
+def test_ppo_learns_nothing_about_impossible_actions() -> None:
     algorithm, batch = build("ppo", MASKED, entropy_weight=0.1), _without_the_last(masked_batches(1)[0])
     _, columns = algorithm.model.explore(batch["obs"])
     returns = {"advantages": batch["rewards"], "lambda_returns": batch["rewards"]}
@@ -210,7 +210,7 @@ def test_ppo_learns_nothing_about_impossible_choices() -> None:
     assert all(bool(piece.isfinite().all()) for piece in algorithm.model.parameters())
 
 
-def test_exploration_is_uniform_among_possible_choices() -> None:
+def test_exploration_is_uniform_among_possible_actions() -> None:
     algorithm, obs = build("dqn", MASKED), masked_batches(1, size=6000)[0]["obs"]
     policy = Policy.sharing(algorithm, MASKED)
     for drawn in (policy.explore(obs, noise=1.0).actions, policy.sample(obs).actions):

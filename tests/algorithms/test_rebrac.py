@@ -11,16 +11,14 @@ import numpy as np
 import pytest
 import torch
 from conftest import transitions
-from peers import ACTION_DIM, OBS_DIM, assert_uniform, batches, build, shake
-from torch import Tensor, nn
-from torch.nn import functional
+from peers import ACTION_DIM, batches, build
+from torch import Tensor
 
-from rl_training.algorithms.base.losses import bellman, smooth
-from rl_training.algorithms.rebrac import ReBRACHyper, actor_objective, penalized_values, rebrac_loss
+from rl_training.algorithms.base.losses import bellman
+from rl_training.algorithms.rebrac import ReBRACHyper, actor_objective, penalized_values
 from rl_training.config import TrainConfig
 from rl_training.core.batches import Batch
 from rl_training.core.errors import DatasetError
-from rl_training.models import MLPReBRACModel
 from rl_training.runtime import Callback, TrainerState, train
 
 ROWS = 8
@@ -137,50 +135,6 @@ def test_the_normalisation_carries_no_gradient() -> None:
     assert gradient.tolist() == pytest.approx([-0.25, -0.25])
 
 
-def test_the_whole_objective_has_both_halves() -> None:
-    # Critic 1 errs by 1 and 3 (mean square 5), critic 2 by 0 and 2 (mean square 2); the actor as on two rows above.
-    metrics = rebrac_loss(
-        q_values=torch.tensor([[1.0, 4.0], [0.0, 3.0]]),
-        target_q_values=torch.tensor([0.0, 1.0]),
-        policy_q_values=torch.tensor([2.0, 4.0]),
-        policy_actions=torch.tensor([[0.5, 0.0], [0.5, 0.5]]),
-        actions=torch.tensor([[0.0, 0.0], [0.0, -math.sqrt(0.5) + 0.5]]),
-        actor_bc_weight=0.1,
-    )
-    assert float(metrics["critic_loss"]) == pytest.approx(7.0)
-    assert float(metrics["actor_loss"]) == pytest.approx(-0.95)
-
-
-def test_the_critics_learn_the_penalised_value_of_the_lagged_networks() -> None:
-    algorithm = _build(gamma=0.5, critic_bc_weight=0.7, policy_noise=0.3, noise_clip=0.4)
-    (batch,) = _batches(1, ROWS)
-    batch["dones"][::3] = 1.0
-    shake(algorithm.model)
-    torch.manual_seed(3)
-    with torch.no_grad():
-        actions = smooth(algorithm.target.actor(batch["next_obs"]), 0.3, 0.4)
-        smaller = torch.minimum(*algorithm.target.critic(batch["next_obs"], actions))
-        penalty = torch.stack([gap @ gap for gap in actions - batch["next_actions"]])
-        targets = batch["rewards"] + 0.5 * (1 - batch["dones"]) * (smaller - 0.7 * penalty)
-        expected = (algorithm.model.critic(batch["obs"], batch["actions"]) - targets).square().mean(1).sum()
-    torch.manual_seed(3)
-    metrics = algorithm.critic_loss(batch)
-    torch.testing.assert_close(metrics["target_q_mean"], targets.mean())
-    torch.testing.assert_close(metrics["critic_loss"].detach(), expected)
-    torch.testing.assert_close(metrics["critic_penalty"], penalty.mean())
-
-
-def test_the_actor_raises_the_smaller_of_both_critics_in_each_row() -> None:
-    algorithm = _build(actor_bc_weight=0.0, normalize_q=False)
-    (batch,) = _batches(1, 64)
-    shake(algorithm.model)
-    values = algorithm.model.critic(batch["obs"], algorithm.model.actor(batch["obs"])).detach()
-    metrics = algorithm.actor_loss(batch)
-    torch.testing.assert_close(metrics["actor_loss"].detach(), -torch.minimum(*values).mean())
-    # Neither critic is the smaller one everywhere.
-    assert 0 < float((values[0] < values[1]).double().mean()) < 1
-
-
 @pytest.mark.parametrize(
     ("share", "actor", "critic"),
     [
@@ -224,69 +178,6 @@ def test_the_distance_of_random_actions_is_that_of_uniform_ones() -> None:
     assert float(_build().actor_loss(batch)["bc_mse_random"]) == pytest.approx(1.75, abs=0.08)
 
 
-@pytest.mark.parametrize("policy_delay", [1, 2, 3])
-def test_the_actor_and_the_lagged_networks_move_on_every_so_many_updates(policy_delay: int) -> None:
-    algorithm = _build(policy_delay=policy_delay)
-    delayed = (algorithm.model.actor, algorithm.target.actor, algorithm.target.critic)
-    for number, batch in enumerate(_batches(6), start=1):
-        before = [_numbers(part) for part in (*delayed, algorithm.model.critic)]
-        algorithm.update(batch)
-        after = [_numbers(part) for part in (*delayed, algorithm.model.critic)]
-        moved = [not torch.equal(old, new) for old, new in zip(before, after, strict=True)]
-        assert moved == [number % policy_delay == 0] * 3 + [True]
-
-
-@pytest.mark.parametrize("layer_norm", [True, False])
-def test_critics_are_normalised_after_each_activation_unless_that_is_off(layer_norm: bool) -> None:
-    algorithm = _build(hidden_sizes=(16, 16, 16), critic_layer_norm=layer_norm)
-    critic = algorithm.model.critic
-    assert len(critic.mlp.norms) == (3 if layer_norm else 0)
-    # They start as the identity, which would hide whether they are applied as they should be.
-    shake(critic)
-    (batch,) = _batches(1, ROWS)
-    with torch.no_grad():
-        for member in range(2):
-            rows = torch.cat([batch["obs"], batch["actions"]], 1)
-            *hidden, last = critic.mlp.layers
-            for number, layer in enumerate(hidden):
-                rows = (rows @ layer.weight[member] + layer.bias[member]).relu()
-                if layer_norm:
-                    rows = (rows - rows.mean(1, keepdim=True)) / (rows.var(1, correction=0, keepdim=True) + 1e-5).sqrt()
-                    norm = critic.mlp.norms[number]
-                    rows = rows * norm.weight[member] + norm.bias[member]
-            expected = (rows @ last.weight[member] + last.bias[member]).squeeze(1)
-            torch.testing.assert_close(critic(batch["obs"], batch["actions"])[member], expected)
-
-
-def test_the_actor_is_not_normalised() -> None:
-    actor = _build(hidden_sizes=(16, 16, 16)).model.actor
-    assert not any(isinstance(part, nn.LayerNorm) for part in actor.modules())
-    (batch,) = _batches(1, ROWS)
-    rows = batch["obs"]
-    *hidden, last = actor.mlp.layers
-    for layer in hidden:
-        rows = functional.linear(rows, layer.weight, layer.bias).relu()
-    torch.testing.assert_close(actor(batch["obs"]), functional.linear(rows, last.weight, last.bias).tanh())
-
-
-def test_networks_have_the_published_shapes_and_start_values() -> None:
-    torch.manual_seed(0)
-    model: Any = MLPReBRACModel(obs_dim=OBS_DIM, action_dim=ACTION_DIM)
-    both = OBS_DIM + ACTION_DIM
-    actor = [(layer.weight, layer.bias) for layer in model.actor.mlp.layers]
-    assert [weight.shape for weight, _ in actor] == [(256, OBS_DIM), (256, 256), (256, 256), (ACTION_DIM, 256)]
-    critic = [(layer.weight, layer.bias) for layer in model.critic.mlp.layers]
-    assert [weight.shape for weight, _ in critic] == [(2, both, 256), (2, 256, 256), (2, 256, 256), (2, 256, 1)]
-    for layers, fans, bound in ((actor, (OBS_DIM, 256, 256), 1e-3), (critic, (both, 256, 256), 3e-3)):
-        for (weight, bias), fan_in in zip(layers[:-1], fans, strict=True):
-            assert_uniform(weight, 1 / math.sqrt(fan_in))
-            assert bias.unique().tolist() == pytest.approx([0.1])
-        for numbers in layers[-1]:
-            assert_uniform(numbers, bound)
-    for norm in model.critic.mlp.norms:
-        assert (norm.weight.unique().tolist(), norm.bias.unique().tolist()) == ([1.0], [0.0])
-
-
 def test_a_batch_without_next_actions_is_refused_with_what_to_do() -> None:
     with pytest.raises(ValueError, match=r"needs 'next_actions' in a batch.*TransitionDataset\.requiring"):
         _build().update(batches(1)[0])
@@ -320,7 +211,3 @@ def _offline(make: MakeConfig, log: dict[str, Any], folder: Path) -> TrainConfig
     np.savez(path, **log)
     data = ("algo_kwargs.dataset_kind=npz", f"algo_kwargs.dataset_path={path}", "algo_kwargs.dataset_size=null")
     return make("rebrac", "env_id=null", *data)
-
-
-def _numbers(module: nn.Module) -> Tensor:
-    return nn.utils.parameters_to_vector(module.parameters()).detach().clone()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -16,11 +15,8 @@ from rl_training.algorithms.tqc import (
     pooled_atoms,
     quantile_objective,
     quantile_spread,
-    tqc_loss,
     truncated_atoms,
 )
-
-Patch = pytest.MonkeyPatch
 
 AUTHORS: dict[str, Any] = {"num_critics": 5, "num_quantiles": 25, "critic_hidden_sizes": (512, 512, 512)}
 """The critics of the authors' code."""
@@ -114,35 +110,6 @@ def test_atoms_of_another_shape_are_refused_instead_of_broadcast(
         quantile_huber_loss(quantiles=torch.zeros(quantiles), target_atoms=torch.zeros(atoms))
 
 
-def test_the_whole_objective_on_two_rows() -> None:
-    # Temperature e^0.5. Critics: each pair of the one row above gives 0.453125, twice the same row, once each critic.
-    # Actor: mean((-1, 3)) = 1 times the temperature, minus the mean of 1..8, 4.5. Loss of log(alpha): -0.5 * mean((-1,
-    # 3) - 3) = 1.
-    rows = torch.tensor([[0.0, 1.0], [0.0, 1.0]])
-    metrics = tqc_loss(
-        quantiles=torch.stack([rows, rows]),
-        target_atoms=torch.tensor([[0.5, 3.0], [3.0, 0.5]]),
-        policy_quantiles=torch.arange(1.0, 9.0).reshape(2, 2, 2),
-        policy_log_probs=torch.tensor([-1.0, 3.0]),
-        log_temperature=torch.tensor(0.5),
-        target_entropy=-3.0,
-    )
-    expected = {
-        "critic_loss": 0.453125,
-        "q_mean": 0.5,
-        "q_std": 0.0,
-        "q_std_ensemble": 0.0,
-        # All but the ends of [0, 0, 1, 1]: ranks round(0.15) = 0 and round(2.85) = 3.
-        "quantile_spread": 1.0,
-        "target_atoms_mean": 1.75,
-        "actor_loss": math.exp(0.5) - 4.5,
-        "temperature_loss": 1.0,
-        "temperature": math.exp(0.5),
-        "entropy": -1.0,
-    }
-    assert {name: float(value) for name, value in metrics.items()} == pytest.approx(expected)
-
-
 def test_the_spread_is_the_distance_of_the_5th_and_95th_percentile_of_all_atoms() -> None:
     # 0 to 20 over three critics, out of order: of 21 atoms, those of rank 1 and 19 are the percentiles.
     order = torch.randperm(21, generator=torch.Generator().manual_seed(0))
@@ -166,92 +133,3 @@ def test_the_critics_report_values_as_means_of_quantiles() -> None:
     q = critic.quantiles(batch["obs"], batch["actions"])
     assert q.shape == (2, 32, 25)
     torch.testing.assert_close(critic(batch["obs"], batch["actions"]), q.mean(-1))
-
-
-def test_many_critics_at_once_equal_a_loop_over_them() -> None:
-    algorithm, batch = build("tqc", num_critics=3), batches(1)[0]
-    many = algorithm.model.critic.quantiles(batch["obs"], batch["actions"])
-    for member in range(3):
-        rows = torch.cat([batch["obs"], batch["actions"]], dim=-1)
-        *hidden, last = algorithm.model.critic.mlp.layers
-        for layer in hidden:
-            rows = functional.linear(rows, layer.weight[member].T, layer.bias[member]).relu()
-        torch.testing.assert_close(many[member], functional.linear(rows, last.weight[member].T, last.bias[member]))
-
-
-@pytest.mark.parametrize("discounts", [None, 0.25])
-def test_targets_have_the_small_atoms_and_the_entropy_and_stop_at_termination(
-    monkeypatch: Patch, discounts: float | None
-) -> None:
-    algorithm: Any = build("tqc", num_quantiles=3, dropped_quantiles=1, alpha=0.3, gamma=0.5)
-    # Noise of 1: the sample is one deviation from the mean, and its density that of N(1; 0, 1) over the slope.
-    monkeypatch.setattr(torch, "randn_like", torch.ones_like)
-    batch = batches(1, size=4)[0]
-    batch["dones"] = torch.tensor([0.0, 1.0, 0.0, 1.0], dtype=torch.float64)
-    if discounts is not None:
-        batch["discounts"] = torch.full_like(batch["rewards"], discounts)
-    with torch.no_grad():
-        mean, log_std = algorithm.model.actor(batch["next_obs"])
-        raw = mean + log_std.exp()
-        log_prob = (-0.5 - 0.5 * math.log(2 * math.pi) - log_std - (1 - raw.tanh().square()).log()).sum(-1)
-        quantiles = algorithm.target.critic.quantiles(batch["next_obs"], raw.tanh())
-    rows = []
-    for row, alive in enumerate((1.0, 0.0, 1.0, 0.0)):
-        kept = sorted(quantiles[:, row].flatten().tolist())[:4]
-        weight = alive * (0.5 if discounts is None else discounts)
-        rows.append([float(batch["rewards"][row]) + weight * (atom - 0.3 * float(log_prob[row])) for atom in kept])
-    expected = torch.tensor(rows, dtype=torch.float64)
-    torch.testing.assert_close(algorithm.targets(batch), expected)
-    torch.testing.assert_close(algorithm.losses(batch)["target_atoms_mean"], expected.mean())
-
-
-def test_the_actor_learns_from_all_atoms_alike() -> None:
-    policy_quantiles = torch.arange(12.0).reshape(2, 2, 3).requires_grad_()
-    loss = tqc_loss(
-        quantiles=torch.zeros(2, 2, 3),
-        target_atoms=torch.zeros(2, 4),
-        policy_quantiles=policy_quantiles,
-        policy_log_probs=torch.zeros(2),
-        log_temperature=torch.tensor(0.0),
-        target_entropy=-1.0,
-    )["actor_loss"]
-    (gradient,) = torch.autograd.grad(loss, policy_quantiles)
-    # The mean over 2 rows of the mean over 6 atoms, none left out.
-    torch.testing.assert_close(gradient, torch.full_like(gradient, -1 / 12))
-    algorithm: Any = build("tqc", alpha=0.0)
-    batch = batches(1)[0]
-    torch.manual_seed(3)
-    loss = algorithm.actor_loss(batch)["actor_loss"]
-    torch.manual_seed(3)
-    actions, _ = algorithm.model.actor.sample(batch["obs"])
-    torch.testing.assert_close(loss, -algorithm.model.critic.quantiles(batch["obs"], actions).mean())
-
-
-def test_one_update_moves_critics_then_actor_and_temperature_by_the_gradients_of_their_losses() -> None:
-    # After one step of Adam its first moment is 0.1 times the gradient.
-    algorithm, copy = (build("tqc", learning_rate=0.05) for _ in range(2))
-    batch = batches(1)[0]
-    torch.manual_seed(7)
-    algorithm.update(batch)
-    torch.manual_seed(7)
-    for step, children in (("critic", ["critic"]), ("actor", ["actor", "temperature"])):
-        metrics = getattr(copy, f"{step}_loss")(batch)
-        for child in children:
-            trained = list(getattr(copy.model, child).parameters())
-            gradients = torch.autograd.grad(metrics[f"{child}_loss"], trained, retain_graph=True)
-            for moment, gradient in zip(algorithm.optimizers[child].exp_avg.parameters(), gradients, strict=True):
-                torch.testing.assert_close(moment.detach(), 0.1 * gradient, rtol=1e-8, atol=1e-14)
-        for child in children:
-            getattr(copy.model, child).load_state_dict(getattr(algorithm.model, child).state_dict())
-
-
-def test_the_authors_networks_are_reached_by_options() -> None:
-    model = build("tqc", hidden_sizes=(256, 256), **AUTHORS).model
-    assert [tuple(layer.weight.shape) for layer in model.critic.mlp.layers] == [
-        (5, 8, 512),
-        (5, 512, 512),
-        (5, 512, 512),
-        (5, 512, 25),
-    ]
-    assert [tuple(layer.weight.shape) for layer in model.actor.mlp.layers] == [(256, 5), (256, 256), (6, 256)]
-    assert model.actor.log_std_range == (-20.0, 2.0)

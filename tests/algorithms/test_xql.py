@@ -70,11 +70,6 @@ def test_the_value_loss_of_given_errors(z: list[float], expected: float) -> None
     assert _loss(z)["value_loss"] == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize("temperature", [0.1, 2.0])
-def test_errors_are_divided_by_the_temperature(temperature: float) -> None:
-    assert _loss([0.0, 1.0], loss_temperature=temperature)["value_loss"] == pytest.approx(0.132121, abs=1e-6)
-
-
 @pytest.mark.parametrize(
     ("loss_temperature", "expected"),
     # temperature * ln(mean of exp(q / temperature)): ln((1 + e) / 2), 0.1 ln((1 + e^10) / 2), 10 ln((1 + e^0.1) / 2).
@@ -86,16 +81,6 @@ def test_the_best_value_is_a_soft_maximum(loss_temperature: float, expected: flo
     assert _slope(q, expected - 0.01, loss_temperature) < 0 < _slope(q, expected + 0.01, loss_temperature)
     # Between the mean, where it still rises, and the maximum.
     assert _slope(q, 0.5, loss_temperature) < 0 < _slope(q, 1.0, loss_temperature)
-
-
-@pytest.mark.parametrize(("loss_temperature", "expected"), [(0.1, -0.128483), (1.0, -0.417435), (5.0, -0.543007)])
-def test_the_best_value_of_uniform_actions_with_a_quadratic_reward(loss_temperature: float, expected: float) -> None:
-    # t ln(integral of exp(-(a - 0.5)^2 / t) / 2 over [-1, 1]), an error function.
-    actions = (torch.arange(20_000, dtype=torch.float64) + 0.5) / 10_000 - 1
-    root = math.sqrt(loss_temperature)
-    integral = root * math.sqrt(math.pi) / 2 * (math.erf(1.5 / root) + math.erf(0.5 / root))
-    assert loss_temperature * math.log(integral / 2) == pytest.approx(expected, abs=1e-6)
-    assert _slope(-(actions - 0.5).square(), expected, loss_temperature) == pytest.approx(0.0, abs=1e-5)
 
 
 def test_the_scale_of_the_loss_carries_no_gradient() -> None:
@@ -133,14 +118,6 @@ def test_errors_are_reported_before_they_are_cut() -> None:
 )
 def test_the_critics_loss_is_hubers(errors: tuple[float, float], huber_delta: float, expected: float) -> None:
     assert _loss([0.0], errors, huber_delta=huber_delta)["critic_loss"] == pytest.approx(expected)
-
-
-def test_the_actor_weighs_by_its_own_temperature() -> None:
-    # Advantages 0, 1, 2 with a loss temperature of 0.5: beta alone makes the weights 1, e^3, and e^6 cut at 100.
-    metrics = _loss([0.0, 2.0, 4.0], loss_temperature=0.5, beta=3.0)
-    assert metrics["weight_mean"] == pytest.approx((1 + 20.085537 + 100) / 3)
-    assert metrics["actor_loss"] == pytest.approx(0.5 * (1 + 20.085537 + 100) / 3)
-    assert metrics["weight_clip_fraction"] == pytest.approx(1 / 3)
 
 
 class NaiveXQL:
@@ -248,85 +225,6 @@ def test_only_the_value_moves_several_times() -> None:
     assert algorithm.update(batches(1)[0]).num_gradient_steps == 1
     steps = {name: float(optimizer.count) for name, optimizer in algorithm.optimizers.items()}
     assert steps == {"value": 4.0, "actor": 1.0, "critic": 1.0}
-
-
-def test_the_actor_and_the_critics_use_the_value_after_all_of_its_steps() -> None:
-    algorithm: Any = build("xql", value_updates=3, learning_rate=0.01)
-    before, batch = copy.deepcopy(algorithm), batches(1)[0]
-    reported = algorithm.update(batch).metrics
-    stale = before.losses(batch)
-    before.model.value.load_state_dict(algorithm.model.value.state_dict())
-    fresh = before.losses(batch)
-    for name in ("actor_loss", "advantage_mean", "critic_loss", "target_q_mean"):
-        torch.testing.assert_close(reported[name], fresh[name])
-        assert abs(float(reported[name] - stale[name])) > 1e-4
-
-
-def test_random_actions_join_the_logged_ones_in_the_values_batch_only() -> None:
-    algorithm: Any = build("xql", random_actions=3, value_updates=2)
-    asked = _record_actions(algorithm)
-    batch = batches(1, size=500)[0]
-    algorithm.update(batch)
-    first, second, actor = asked
-    assert torch.equal(first[0], batch["actions"])
-    assert torch.equal(actor, batch["actions"])
-    assert first.shape == second.shape == (4, 500, ACTION_DIM)
-    # Uniform on [-1, 1]: mean 0 and deviation 1 / sqrt(3), and others on the second step.
-    assert float(first[1:].abs().max()) <= 1
-    assert float(first[1:].mean()) == pytest.approx(0.0, abs=0.05)
-    assert float(first[1:].std()) == pytest.approx(1 / math.sqrt(3), abs=0.02)
-    assert not torch.equal(first[1:], second[1:])
-
-
-@pytest.mark.parametrize(("action_noise", "largest"), [(0.1, 0.5), (5.0, 0.5)])
-def test_noise_moves_the_logged_actions_in_the_values_batch_only(action_noise: float, largest: float) -> None:
-    algorithm: Any = build("xql", action_noise=action_noise)
-    asked = _record_actions(algorithm)
-    batch = batches(1, size=500)[0]
-    algorithm.update(batch)
-    value, actor = asked
-    moves = value[0] - batch["actions"]
-    assert torch.equal(actor, batch["actions"])
-    assert float(value.abs().max()) <= 1
-    assert float(moves.abs().max()) <= largest + 1e-12
-    # Where neither the noise nor the action is cut, the deviation is that of the noise.
-    inside = (batch["actions"].abs() < 0.5) & (moves.abs() < largest)
-    if action_noise == 0.1:
-        assert float(moves[inside].std()) == pytest.approx(0.1, rel=0.1)
-    else:
-        assert float((moves.abs() > 0.49).double().mean()) > 0.5
-
-
-def test_the_value_normalises_before_each_activation() -> None:
-    algorithm: Any = build("xql")
-    mlp, obs = algorithm.model.value.mlp, torch.randn(4, OBS_DIM, dtype=torch.float64)
-    rows = obs
-    for layer in mlp.layers[:-1]:
-        rows = layer(rows)
-        deviations = (rows - rows.mean(-1, keepdim=True)).square().mean(-1, keepdim=True)
-        rows = ((rows - rows.mean(-1, keepdim=True)) / (deviations + 1e-5).sqrt()).relu()
-    torch.testing.assert_close(algorithm.model.value(obs), mlp.layers[-1](rows).squeeze(-1))
-    assert not any(isinstance(module, nn.LayerNorm) for module in algorithm.model.actor.modules())
-    assert not list(algorithm.model.critic.mlp.norms)
-    assert not list(build("xql", value_layer_norm=False).model.value.mlp.norms)
-
-
-def test_networks_start_orthogonal_without_biases() -> None:
-    algorithm: Any = build("xql", hidden_sizes=(32, 32))
-    for weight, bias in (*actor_layers(algorithm.model.actor), *actor_layers(algorithm.model.value)):
-        # Rows or columns, whichever are fewer, are orthogonal and of length sqrt(2).
-        narrow = weight if len(weight) <= weight.shape[1] else weight.T
-        expected = 2 * torch.eye(len(narrow), dtype=torch.float64)
-        torch.testing.assert_close(narrow @ narrow.T, expected, atol=1e-5, rtol=0)
-        assert float(bias.detach().abs().max()) == 0
-    assert torch.equal(algorithm.model.actor.log_std.detach(), torch.zeros(ACTION_DIM, dtype=torch.float64))
-
-
-def _record_actions(algorithm: Any) -> list[Tensor]:
-    """The actions that the lagged critics are asked about, in order."""
-    asked: list[Tensor] = []
-    algorithm.target.critic.register_forward_pre_hook(lambda _, inputs: asked.append(inputs[1].clone()))
-    return asked
 
 
 def _network(inputs: int, outputs: int, layer_norm: bool = False) -> nn.Sequential:

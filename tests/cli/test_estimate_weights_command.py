@@ -60,7 +60,7 @@ def test_a_table_of_single_decisions_is_evaluated_by_importance_sampling_beside_
     stored = json.loads(Path("runs/clone/estimate.json").read_text())
     weighted = stored["weighted"][0]
     assert (weighted["name"], weighted["recommended"], weighted["is_drawn"]) == ("runs/clone", "SNIPS", True)
-    # A clone of a uniform choice is about as good as the log.
+    # A clone of uniform actions is about as good as the log.
     assert weighted["estimates"][0]["value"] == pytest.approx(stored["logged_value"], abs=0.06)
 
 
@@ -74,7 +74,7 @@ def test_importance_sampling_can_be_left_out_by_either_name_of_the_option(comman
 def test_columns_go_with_a_table_that_is_named(command: Command) -> None:
     answer = command("estimate", "runs/clone", *FLAGS, *FAST)
     assert answer.code == 2
-    assert "goes with --data; runs know the columns of their own data" in answer.err
+    assert "options for columns go with --data; runs know the columns of their own data" in answer.err
     answer = command("estimate", "runs/clone", "--data", "shop.csv", *FLAGS, "--reward-column", "clicks")
     assert answer.code == 2
     assert "'clicks'" in answer.err

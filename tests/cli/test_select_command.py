@@ -34,7 +34,7 @@ def train(name: str, policy: Act, **options: Any) -> None:
     BC(run_name=name, log_interval=600, **{**defaults, "dataset_path": f"{name}.npz", **options}).learn()
 
 
-def test_runs_are_ranked_and_the_choice_is_stored_beside_them(command: Command) -> None:
+def test_runs_are_ranked_and_the_selection_is_stored_beside_them(command: Command) -> None:
     train("good", towards)
     train("bad", away)
     # So many updates that the estimates come to rest.

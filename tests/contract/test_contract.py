@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rl_training.algorithms import ALGORITHMS, Algorithm
+from rl_training.algorithms.base import Step
 from rl_training.config import TrainConfig
 from rl_training.core.batches import Batch, Rollout
 from rl_training.core.errors import ConfigError
@@ -36,16 +37,31 @@ DOUBLE = {"crossq"}
 """Algorithms compared in float64, since Adam turns gradients that are all rounding into steps: those of a bias before a
 normalisation."""
 
-LAGGED = {
-    (
-        "critic",
-    ): "awac bear cal_ql cql discrete_bcq discrete_cql discrete_iql discrete_sac dqn edac her iql redq rlpd sac "
-    "sac_n tqc xql",
-    ("actor", "critic"): "bcq crr ddpg discrete_crr rebrac td3 td3_bc",
-    ("value",): "awr marwil",
-    (): "bc crossq ppo",
+STEPS = {
+    "bc": "actor",
+    "awac": "critic, actor -> critic",
+    "awr": "value -> value by 1.0 every recompute_interval, actor",
+    "bcq": "vae, critic, actor -> actor+critic",
+    "bear": "vae, critic, actor+lagrange -> critic",
+    "cql": "temperature+actor+critic -> critic",
+    "cal_ql": "temperature+actor+critic+lagrange -> critic",
+    "crossq": "critic, actor+temperature on every policy_delay",
+    "crr discrete_crr": "critic+actor -> critic+actor every target_update_interval",
+    "ddpg": "critic, actor -> actor+critic",
+    "discrete_bcq": "critic+clone -> critic every target_update_interval",
+    "discrete_sac": "critic -> critic every target_update_interval, actor+temperature",
+    "dqn discrete_cql": "critic -> critic every target_update_interval",
+    "iql discrete_iql": "value, actor, critic -> critic",
+    "marwil": "actor+value -> value by 1.0 every recompute_interval",
+    "ppo": "actor+value shared",
+    "redq rlpd": "critic -> critic, actor+temperature on every policy_delay",
+    "sac her tqc": "critic -> critic, actor+temperature",
+    "sac_n edac": "temperature, actor, critic -> critic",
+    "td3 td3_bc rebrac": "critic, actor on every policy_delay -> actor+critic",
+    "xql": "value times value_updates, actor, critic -> critic",
 }
-"""Algorithms by the children that have target networks."""
+"""What an update does, by algorithm: which children move together, one step after the other, and which target networks
+then follow them (by `tau`). What a step does with this is tested in tests/algorithms/test_steps.py."""
 
 KINDS_OF_NETWORKS = {"td3_bc", "crossq", "bcq", "ppo"}
 """Algorithms that together have every kind of network."""
@@ -122,12 +138,28 @@ def test_an_update_moves_exactly_what_its_steps_declare(name: str) -> None:
         assert moved == trained | tracked | carried
 
 
-@pytest.mark.parametrize(("name", "children"), [(name, key) for key, names in LAGGED.items() for name in names.split()])
-def test_target_networks_start_as_copies_and_follow_by_tau(name: str, children: tuple[str, ...]) -> None:
+def _said(step: Step) -> str:
+    words = "+".join(step.children) + " shared" * step.shared
+    words += f" on every {step.every}" * (step.every != 1) + f" times {step.repeat}" * (step.repeat != 1)
+    if step.tracks:
+        words += f" -> {'+'.join(step.tracks)}" + f" by {step.tau}" * (step.tau != "tau")
+        words += f" every {step.track_every}" * (step.track_every != 1)
+    return words
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_steps_come_in_the_published_order_and_at_the_published_intervals(name: str) -> None:
+    said = {name: words for names, words in STEPS.items() for name in names.split()}
+    assert ", ".join(map(_said, _build(name).steps)) == said[name]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_target_networks_start_as_copies_and_follow_by_tau(name: str) -> None:
     known = ALGORITHMS[name].hyper_class.__dataclass_fields__
     rates: dict[str, Any] = {"tau": 0.25, "target_update_interval": 1, "policy_delay": 1, "recompute_interval": 1}
     algorithm = _build(name, **{option: value for option, value in rates.items() if option in known})
-    assert {child for child, _ in algorithm.target.named_children()} == set(children)
+    children = {child for step in algorithm.steps for child in step.tracks}
+    assert {child for child, _ in algorithm.target.named_children()} == children
     assert not any(parameter.requires_grad for parameter in algorithm.target.parameters())
     networks = [(getattr(algorithm.target, child), getattr(algorithm.model, child)) for child in children]
     pairs = [pair for target, online in networks for pair in zip(target.parameters(), online.parameters(), strict=True)]
@@ -140,8 +172,19 @@ def test_target_networks_start_as_copies_and_follow_by_tau(name: str, children: 
         torch.testing.assert_close(lagged, (tau * online + (1 - tau) * old).detach())
 
 
-def test_every_algorithm_is_in_the_table_of_target_networks() -> None:
-    assert sorted(NAMES) == sorted(name for names in LAGGED.values() for name in names.split())
+@pytest.mark.parametrize("name", NAMES)
+def test_a_network_may_have_a_step_size_and_a_weight_decay_of_its_own(name: str) -> None:
+    plain, likes = _build(name), ALGORITHMS[name].hyper_class.learning_rate_like
+    for option in ALGORITHMS[name].hyper_class.__dataclass_fields__:
+        for kind in ("learning_rate", "weight_decay"):
+            child = option.removesuffix(f"_{kind}")
+            if child not in plain.optimizers:
+                continue
+            found = _build(name, **{option: 0.02}).optimizers
+            for other, optimizer in found.items():
+                follows = kind == "learning_rate" and likes.get(other) == child
+                expected = 0.02 if other == child or follows else getattr(plain.optimizers[other], kind)
+                assert getattr(optimizer, kind) == expected, (option, other)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.2])

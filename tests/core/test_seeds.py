@@ -21,7 +21,7 @@ from rl_training.runtime import evaluate, evaluate_policy, predict, train
 
 @pytest.fixture
 def device_generator(monkeypatch: pytest.MonkeyPatch) -> torch.Generator:
-    """A second generator that stands for a graphics processor's; whoever seeds all devices seeds it too."""
+    """A second generator that stands for a graphics processor's; seeding all devices seeds it too."""
     generator = torch.Generator().manual_seed(5)
     seed_all = torch.manual_seed
 
@@ -51,7 +51,7 @@ def test_a_fork_for_one_device_touches_no_other(device_generator: torch.Generato
     with forked(3, "cpu"):
         assert torch.equal(device_generator.get_state(), before)
         torch.rand(1, generator=device_generator)
-    # Drawn from in between by somebody else, and not put back.
+    # Drawn from in between by other code, and not put back.
     assert not torch.equal(device_generator.get_state(), before)
     assert default_generators(torch.device("cpu")) == [torch.default_generator]
 

@@ -11,7 +11,16 @@ import torch
 
 from rl_training.core.machine import Cores
 from rl_training.diagnostics import doctor
-from rl_training.diagnostics.doctor import ALGOS, EXTRAS, Compiler, Machine, Speed, advise, examine, measure
+from rl_training.diagnostics.doctor import (
+    ALGOS,
+    EXTRAS,
+    Compiler,
+    Machine,
+    MachineSpeed,
+    advise,
+    examine,
+    measure_speed,
+)
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -32,10 +41,10 @@ GOOD = Machine(
 """A machine that lacks nothing."""
 
 
-def speed(gain: float | None = None, share: float = 1.0) -> Speed:
+def speed(gain: float | None = None, share: float = 1.0) -> MachineSpeed:
     """What was measured, with how many times the speed in bfloat16; None where that was not measured."""
     rates = dict.fromkeys(ALGOS, 50.0)
-    return Speed(share, rates if gain is None else {**rates, "td3_bc in bfloat16": 50.0 * gain})
+    return MachineSpeed(share, rates if gain is None else {**rates, "td3_bc in bfloat16": 50.0 * gain})
 
 
 def broken(path: Path, text: str) -> Path:
@@ -87,7 +96,7 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
         (replace(GOOD, extras={"arrow": False}), speed(), "the extra arrow", r"pip install 'rl-training\[arrow\]'"),
     ],
 )
-def test_each_lack_is_named_with_what_to_do(found: Machine, measured: Speed, what: str, how: str) -> None:
+def test_each_lack_is_named_with_what_to_do(found: Machine, measured: MachineSpeed, what: str, how: str) -> None:
     advice = advise(found, measured)
     matching = [each for each in advice if re.search(what, each.what)]
 
@@ -104,7 +113,7 @@ def test_each_lack_is_named_with_what_to_do(found: Machine, measured: Speed, wha
         (replace(GOOD, threads=1, torch_threads=1, omp_num_threads="1", memory=None), speed()),
     ],
 )
-def test_nothing_is_advised_where_nothing_is_gained(found: Machine, measured: Speed) -> None:
+def test_nothing_is_advised_where_nothing_is_gained(found: Machine, measured: MachineSpeed) -> None:
     assert advise(found, measured) == []
 
 
@@ -159,7 +168,7 @@ def test_updates_are_measured_in_bfloat16_too_where_it_is_not_emulated(
     monkeypatch.setattr(doctor, "has_bfloat16", lambda device: has_bfloat16)
     shown: list[str] = []
 
-    found = measure(shown.append)
+    found = measure_speed(shown.append)
 
     names = [*ALGOS, *(["td3_bc in bfloat16"] if has_bfloat16 else [])]
     assert [*found.updates_per_second] == names

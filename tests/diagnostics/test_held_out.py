@@ -63,7 +63,7 @@ def test_constant_critics_have_the_errors_worked_out_by_hand(monkeypatch: pytest
 
     report = diagnose(_algorithm("td3_bc", gamma=0.9), _dataset())
 
-    # Targets are 1 + 0.9, 2 + 0.9 (a cut episode goes on), 3 + 0.9 and 4 (a terminated one does not); Q is 1.
+    # Targets are 1 + 0.9, 2 + 0.9 (a truncated episode bootstraps), 3 + 0.9 and 4 (a terminated one does not); Q is 1.
     assert report["td_error"] == pytest.approx((0.9**2 + 1.9**2 + 2.9**2 + 3.0**2) / 4)
     assert report["value_mean"] == pytest.approx(1.0)
     assert report["initial_value"] == pytest.approx(1.0)

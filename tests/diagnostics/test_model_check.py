@@ -73,7 +73,7 @@ class BareExplorer(MLPTD3Model):
 
 
 class Talkative(MLPTD3Model):
-    """Gives a column that nobody asked for."""
+    """Gives a column that is not declared."""
 
     def explore(self, obs: Tensor) -> Any:
         return self.act(obs, deterministic=False), {"log_probs": torch.zeros(len(obs))}

@@ -17,7 +17,7 @@ from rl_training.config import load_config
 from rl_training.data import TransitionDataset
 from rl_training.data.convert import convert, load_any
 from rl_training.data.files.formats import write_dataset
-from rl_training.policies.tables import name_actions, table_observations
+from rl_training.policies.saved import name_actions, table_observations
 from rl_training.reports.page.write import write_report
 from rl_training.reports.runs import read_runs
 from rl_training.reports.table import summarize

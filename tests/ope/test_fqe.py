@@ -66,7 +66,7 @@ def values_of_states(fitter: ValueFitter, count: int = 2, action: float = 0.0) -
 
 
 def test_behaviour_behind_masks_has_the_value_of_a_chain() -> None:
-    # 1, then 2 and the end: 1 + 0.9 * 2. The first choice is always possible, the second in the second state only, the
+    # 1, then 2 and the end: 1 + 0.9 * 2. The first action is always valid, the second in the second state only, the
     # third never; masks that do not vary have no deviation to be divided by, and stay as they are.
     eye, repeat = np.eye(2, dtype=np.float32), 50
     rows = {
@@ -188,7 +188,9 @@ def test_a_cycle_has_the_values_of_the_equations() -> None:
 
 
 @pytest.mark.parametrize(("end", "next_state", "first", "second"), [("done", 1, 2.8, 2.0), ("cut", 1, 19.0, 20.0)])
-def test_cut_episodes_go_on_and_terminated_ones_do_not(end: str, next_state: int, first: float, second: float) -> None:
+def test_truncated_episodes_continue_and_terminated_ones_do_not(
+    end: str, next_state: int, first: float, second: float
+) -> None:
     data = dataset([0, 1] * 20, [1, 2] * 20, [1, next_state] * 20, ends=["", end] * 20)
     fitter = fit(data, gamma=0.9, kappa=12, tau=0.1)
     assert values_of_states(fitter) == pytest.approx([first, second], rel=1e-3)
@@ -277,15 +279,15 @@ def test_the_range_of_targets_contains_0_only_where_episodes_terminate() -> None
 
 
 def test_episodes_of_different_length_have_different_values_though_every_reward_is_1() -> None:
-    """State 0 ends after one step, state 1 goes on to state 2 and 3: returns 1 and 1 + 0.9 + 0.81."""
+    """State 0 ends after one step, state 1 continues to state 2 and 3: returns 1 and 1 + 0.9 + 0.81."""
     data = dataset([0, 1, 2, 3] * 10, [1] * 40, [0, 2, 3, 3] * 10, ends=["done", "", "", "done"] * 10, count=4)
     spaces = SpaceSpec.vector(4, BoxActions((-1.0,), (1.0,)))
     fitter = fit(data, spaces=spaces, gamma=0.9, kappa=10, tau=0.1)
     assert values_of_states(fitter, 4)[:2] == pytest.approx([1.0, 2.71], abs=0.02)
 
 
-def test_choices_are_valued_by_the_expectation_over_the_policys_probabilities() -> None:
-    """One step with rewards 0, 1, 4 for three choices, after a step without: 0.9 * (0.5 * 1 + 0.25 * 4) = 1.35."""
+def test_discrete_actions_are_valued_by_the_expectation_over_the_policys_probabilities() -> None:
+    """One step with rewards 0, 1, 4 for three actions, after a step without: 0.9 * (0.5 * 1 + 0.25 * 4) = 1.35."""
     rng = np.random.default_rng(0)
     chosen = rng.integers(3, size=200)
     rewards = np.where(np.arange(200) % 2, np.array([0.0, 1.0, 4.0])[chosen], 0.0)
@@ -310,11 +312,15 @@ def test_choices_are_valued_by_the_expectation_over_the_policys_probabilities() 
     np.testing.assert_allclose(by_number, fitter.q_values(torch.eye(2)[1:], one_hot), rtol=1e-6)
 
 
-def test_kappa_decides_how_many_updates_there_are() -> None:
+def test_kappa_and_the_rewards_decide_how_many_updates_there_are() -> None:
     assert FitOptions(gamma=0.99).num_updates == 10_000
     assert FitOptions(gamma=0.99).reached_kappa == pytest.approx(5)
     assert FitOptions(gamma=0.99, updates=6000).reached_kappa == pytest.approx(3)
     assert FitOptions(gamma=0.995, tau=0.005).num_updates == 200_000
+    # Short horizons get enough updates to learn the rewards.
+    assert FitOptions(gamma=0.0).num_updates == 1000
+    assert FitOptions(gamma=0.0, updates=20).num_updates == 20
+    assert FitOptions(gamma=0.0).reached_kappa == 50
 
 
 def test_hyper_parameters_out_of_bounds_are_refused() -> None:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from rl_training import estimate
 from rl_training.cli.estimate import print_weighted
 from rl_training.core.errors import ConfigError
-from rl_training.ope.fqe import FitOptions
 from rl_training.ope.weighted import WeightedEstimate, WeightedValue, compared, kernel_densities
 from rl_training.ope.weights import number_states, second_moment_radius
 from rl_training.selection.results import Estimates
@@ -225,22 +224,22 @@ def test_intervals_without_a_common_value_disagree() -> None:
 
 
 def test_the_growth_of_squared_weights_is_the_spectral_radius() -> None:
-    """One state that goes on with probability 0.9 whatever is done; pi = 0.8, b = 0.5: 0.9 * (0.64 + 0.04) / 0.5."""
+    """One state that continues with probability 0.9 whatever is done; pi = 0.8, b = 0.5: 0.9 * (0.64 + 0.04) / 0.5."""
     rng = np.random.default_rng(0)
     obs = np.zeros((20_000, 1), dtype=np.float32)
-    actions, goes_on = rng.integers(2, size=20_000), rng.uniform(size=20_000) < 0.9
+    actions, continues = rng.integers(2, size=20_000), rng.uniform(size=20_000) < 0.9
     states, after = number_states(obs, obs)
     chances = np.where(actions == 1, 0.8, 0.2)
-    found = second_moment_radius(states, actions, np.where(goes_on, after, -1), chances, np.full(20_000, 0.5))
+    found = second_moment_radius(states, actions, np.where(continues, after, -1), chances, np.full(20_000, 0.5))
     assert found == pytest.approx(0.9 * 1.36, rel=0.01)
     same = second_moment_radius(
-        states, actions, np.where(goes_on, after, -1), np.full(20_000, 0.5), np.full(20_000, 0.5)
+        states, actions, np.where(continues, after, -1), np.full(20_000, 0.5), np.full(20_000, 0.5)
     )
     assert same == pytest.approx(0.9, rel=0.01)
 
 
 def test_weights_whose_squares_grow_are_refused() -> None:
-    """Episodes go on with probability 0.9, so that the growth is 0.9 * 1.36 = 1.22 per step."""
+    """Episodes continue with probability 0.9, so the growth is 0.9 * 1.36 = 1.22 per step."""
     rng = np.random.default_rng(0)
     rows = [(rng.integers(2), rng.uniform() < 0.1) for _ in range(4000)]
     actions, ends = (np.array(column) for column in zip(*rows, strict=True))
@@ -265,10 +264,3 @@ def test_kernels_near_the_bounds_are_densities_inside_them() -> None:
     for chosen in (-1.0, -0.9, 0.0, 1.0):
         densities = kernel_densities(np.full_like(taken, chosen), taken, 0.3)
         assert np.trapezoid(densities, taken[:, 0]) == pytest.approx(1, abs=1e-3)
-
-
-def test_short_horizons_get_enough_updates_to_learn_rewards() -> None:
-    assert FitOptions(gamma=0.0).num_updates == 1000
-    assert FitOptions(gamma=0.0, updates=20).num_updates == 20
-    assert FitOptions(gamma=0.99).num_updates == 10_000
-    assert FitOptions(gamma=0.0).reached_kappa == 50

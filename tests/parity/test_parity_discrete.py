@@ -1,4 +1,4 @@
-"""Several updates of algorithms for choices in float64, from equal weights and batches, beside those of two peers.
+"""Updates of algorithms for discrete actions in float64, from equal weights and batches, beside those of two peers.
 
 What differs between d3rlpy and us, and is made equal here:
 
@@ -111,14 +111,28 @@ def _update_both(ours: Any, peer: Any) -> list[dict[str, float]]:
     return reports
 
 
+@pytest.mark.parametrize("quantiles", [None, QUANTILES])
 @pytest.mark.parametrize("double", [False, True])
-def test_updates_of_dqn_with_quantiles_equal_d3rlpys(d3rlpy: Any, double: bool) -> None:
+def test_updates_of_dqn_equal_d3rlpys(d3rlpy: Any, double: bool, quantiles: int | None) -> None:
     options, settings = _copied_at_intervals(d3rlpy)
-    ours = build("dqn", **options, double=double, num_quantiles=QUANTILES)
-    peer = _create(d3rlpy, "DoubleDQN" if double else "DQN", **settings, quantiles=QUANTILES)
+    ours = build("dqn", **options, double=double, num_quantiles=quantiles)
+    peer = _create(d3rlpy, "DoubleDQN" if double else "DQN", **settings, quantiles=quantiles)
     _copy_critic(ours, peer._modules)
     _update_both(ours, peer)
     _assert_critics_equal(ours, peer._modules)
+
+
+def test_updates_of_cloned_actions_equal_d3rlpys(d3rlpy: Any) -> None:
+    ours = build("bc", learning_rate=1e-2)
+    # Their penalty on log-probabilities is none of ours.
+    config = d3rlpy.algos.DiscreteBCConfig(learning_rate=1e-2, encoder_factory=_networks(d3rlpy), beta=0.0)
+    peer: Any = config.create()
+    peer.create_impl((OBS_DIM,), CHOICES)
+    copy_layers(peer_layers(peer.impl._modules.imitator), actor_layers(ours.model.actor))
+    for step, batch in enumerate(choice_batches(UPDATES)):
+        ours.update(batch)
+        peer.impl.inner_update(peer_batch(batch), step)
+    assert_layers_equal(actor_layers(ours.model.actor), peer_layers(peer.impl._modules.imitator), RTOL)
 
 
 @pytest.mark.parametrize("quantiles", [None, QUANTILES])
@@ -158,7 +172,7 @@ def test_updates_of_discrete_bcq_equal_d3rlpys(
     _assert_critics_equal(ours, peer._modules)
     assert_layers_equal(actor_layers(ours.model.clone), peer_layers(peer._modules.imitator), RTOL)
     if threshold == 0.9:
-        # There are rows in which the best choice is not allowed, and others.
+        # There are rows in which the best action is not allowed, and others.
         assert 0 < sum(report["constraint_active"] for report in reports) < UPDATES
 
 
@@ -237,10 +251,11 @@ class _Choosing(gymnasium.Env[Any, Any]):
     action_space = gymnasium.spaces.Discrete(CHOICES)
 
 
+@pytest.mark.parametrize("quantiles", [None, QUANTILES])
 @pytest.mark.parametrize("n_step", [False, True])
 @pytest.mark.parametrize("max_grad_norm", [None, 0.1])
-def test_updates_of_dqn_with_quantiles_equal_those_of_sb3_contrib(
-    monkeypatch: Patch, n_step: bool, max_grad_norm: float | None
+def test_updates_of_dqn_equal_those_of_stable_baselines3_and_sb3_contrib(
+    monkeypatch: Patch, n_step: bool, max_grad_norm: float | None, quantiles: int | None
 ) -> None:
     sb3_contrib: Any = pytest.importorskip("sb3_contrib", reason="needs the extra 'peers'")
     from sb3_peers import GivenBatch, in_float64, stable_baselines3, train_peer
@@ -250,28 +265,32 @@ def test_updates_of_dqn_with_quantiles_equal_those_of_sb3_contrib(
     exact = partial(sb3_contrib.common.utils.quantile_huber_loss, cum_prob=levels[None, :, None])
     monkeypatch.setattr("sb3_contrib.qrdqn.qrdqn.quantile_huber_loss", exact)
     settings = {**SHARED, "max_grad_norm": max_grad_norm}
-    ours = build("dqn", **settings, double=False, target_update_interval=4, num_quantiles=QUANTILES)
-    networks = {"net_arch": [16, 16], "n_quantiles": QUANTILES, "optimizer_class": torch.optim.Adam}
-    peer = sb3_contrib.QRDQN("MlpPolicy", _Choosing(), buffer_size=1, device="cpu", policy_kwargs=networks, **settings)
+    ours = build("dqn", **settings, double=False, target_update_interval=4, num_quantiles=quantiles)
+    cls, networks = stable_baselines3.DQN, {"net_arch": [16, 16], "optimizer_class": torch.optim.Adam}
+    if quantiles:
+        cls, networks = sb3_contrib.QRDQN, {**networks, "n_quantiles": quantiles}
+    no_norm = {} if max_grad_norm or quantiles else {"max_grad_norm": 1e9}
+    peer = cls("MlpPolicy", _Choosing(), buffer_size=1, device="cpu", policy_kwargs=networks, **settings | no_norm)
     peer.set_logger(stable_baselines3.common.logger.Logger(folder=None, output_formats=[]))
     peer.replay_buffer = GivenBatch()
-    for network in (peer.quantile_net, peer.quantile_net_target):
-        copy_layers(peer_layers(network), _by_quantile(ours.model.critic))
+    online, lagged = (peer.quantile_net, peer.quantile_net_target) if quantiles else (peer.q_net, peer.q_net_target)
+    for network in (online, lagged):
+        copy_layers(peer_layers(network), _by_quantile(ours.model.critic, quantiles or 1))
     for number, batch in enumerate(choice_batches(UPDATES), start=1):
         if n_step:
             batch |= {"discounts": 0.95 ** (torch.arange(32) % 3 + 1).double()}
         metrics, peer_metrics = ours.update(batch).metrics, train_peer(peer, batch)
         assert float(metrics["critic_loss"]) == pytest.approx(peer_metrics["loss"], rel=RTOL)
         if number % 4 == 0:
-            # They copy when environments are stepped, which nobody does here.
-            peer.quantile_net_target.load_state_dict(peer.quantile_net.state_dict())
-        assert torch.equal(ours.act(batch["obs"]), peer.quantile_net._predict(batch["obs"]))
-    assert_layers_equal(_by_quantile(ours.model.critic), peer_layers(peer.quantile_net), RTOL)
-    assert_layers_equal(_by_quantile(ours.target.critic), peer_layers(peer.quantile_net_target), RTOL)
+            # They copy when environments are stepped, which is not done here.
+            lagged.load_state_dict(online.state_dict())
+        assert torch.equal(ours.act(batch["obs"]), online._predict(batch["obs"]))
+    assert_layers_equal(_by_quantile(ours.model.critic, quantiles or 1), peer_layers(online), RTOL)
+    assert_layers_equal(_by_quantile(ours.target.critic, quantiles or 1), peer_layers(lagged), RTOL)
 
 
-def _by_quantile(critic: Any) -> Layers:
-    """Our layers, the outputs of the last one in their order: by quantile first and by choice second."""
+def _by_quantile(critic: Any, quantiles: int) -> Layers:
+    """Our layers, the outputs of the last one in their order: by quantile first and by action second."""
     *hidden, (weight, bias) = actor_layers(critic)
-    order = torch.arange(CHOICES * QUANTILES).view(CHOICES, QUANTILES).T.flatten()
+    order = torch.arange(CHOICES * quantiles).view(CHOICES, quantiles).T.flatten()
     return [*hidden, (weight[order], bias[order])]

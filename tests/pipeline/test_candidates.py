@@ -1,4 +1,4 @@
-"""Which algorithms are tried on which data, and what is said about it."""
+"""Algorithms that suit a log, and the reasons for them."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_without_telling_rewards_only_the_clone_is_left(change: dict[str, object
     assert any("nothing can be called better" in line for line in facts.describe())
 
 
-def test_choices_get_algorithms_that_stay_near_the_log() -> None:
+def test_discrete_actions_get_algorithms_that_stay_near_the_log() -> None:
     choices = replace(BROAD, is_discrete=True, returns=(0.0, 100.0, 400.0))
     found = choose_candidates(choices, gamma=0.9)
     assert names(found)[:4] == ["bc", "bc_best", "discrete_bcq", "discrete_iql"]
@@ -95,7 +95,7 @@ def test_choices_get_algorithms_that_stay_near_the_log() -> None:
     assert names(many)[-1] == "discrete_cql"
 
 
-def test_random_choices_get_dqn_that_learns_from_the_log() -> None:
+def test_random_actions_get_dqn_that_learns_from_the_log() -> None:
     learner = choose_candidates(replace(BROAD, is_discrete=True, action_spread=0.95))[-1]
     assert (learner.name, learner.options["mode"]) == ("dqn", "offline")
 

@@ -1,4 +1,4 @@
-"""The pipeline in this process: parts of the data, endings, refusals, and that it goes on after any stop."""
+"""The pipeline in this process: parts of the data, outcomes, refusals, and that it resumes after any stop."""
 
 from __future__ import annotations
 
@@ -170,9 +170,7 @@ def test_a_pipeline_that_is_stopped_before_any_stage_ends_as_if_it_had_not_been(
     assert {"selection.json", "plan.json", "split.json"} <= {path.name for path in kept}
 
 
-def test_a_run_on_a_table_that_was_stopped_in_the_middle_is_gone_on_with(
-    log: Callable[..., str], tmp_path: Path
-) -> None:
+def test_a_run_on_a_table_that_was_stopped_in_the_middle_is_resumed(log: Callable[..., str], tmp_path: Path) -> None:
     table = tmp_path / "log.csv"
     rows = steering_log(20)
     cells = zip(np.repeat(np.arange(20), 25), rows["observations"][:, 0], rows["actions"][:, 0], strict=True)
@@ -278,7 +276,7 @@ def claimed(verdict: str, reasons: Sequence[str] = ()) -> dict[str, Any]:
         ("cannot be judged", "it cannot be judged: importance sampling and FQE disagree"),
     ],
 )
-def test_a_choice_that_the_claim_does_not_confirm_is_not_exported(
+def test_a_selected_policy_that_the_claim_does_not_confirm_is_not_exported(
     log: Callable[..., str], tmp_path: Path, verdict: str, words: str
 ) -> None:
     parts = parts_of(log(100), tmp_path / "out")

@@ -150,7 +150,7 @@ def test_seconds_of_all_calls_count_and_the_time_between_them_does_not(
     assert [duration_text(each) for each in (0.2, 100, 3600)] == ["1 second", "1.7 minutes", "60 minutes"]
 
 
-def test_where_the_time_is_over_before_the_choice_the_clone_is_exported(
+def test_if_the_time_is_over_before_selection_the_clone_is_exported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     np.savez(tmp_path / "log.npz", **steering_log(60))

@@ -203,7 +203,7 @@ def test_a_command_whose_reader_goes_away_ends_without_a_word(arguments: list[st
         process.stdout = None
 
 
-def test_a_run_whose_output_nobody_reads_any_more_is_interrupted() -> None:
+def test_a_run_whose_output_pipe_is_closed_is_interrupted() -> None:
     class Closed(StringIO):
         def write(self, text: str) -> int:
             raise BrokenPipeError

@@ -152,8 +152,8 @@ def test_rows_without_order_are_refused() -> None:
         estimate(towards, shuffled)
 
 
-def _choices(episodes: int = 60, *, seed: int = 0) -> dict[str, Any]:
-    """Two steps through two states with three choices, whose rewards are 0, 1 and 4 in the second state."""
+def _discrete_log(episodes: int = 60, *, seed: int = 0) -> dict[str, Any]:
+    """Two steps through two states with three actions, whose rewards are 0, 1 and 4 in the second state."""
     rng = np.random.default_rng(seed)
     chosen = rng.integers(3, size=2 * episodes)
     rewards = np.where(np.arange(2 * episodes) % 2, np.array([0.0, 1.0, 4.0])[chosen], 0.0)
@@ -167,23 +167,23 @@ def _choices(episodes: int = 60, *, seed: int = 0) -> dict[str, Any]:
     }
 
 
-def test_choices_and_probabilities_of_choices_are_judged() -> None:
+def test_discrete_actions_and_their_probabilities_are_evaluated() -> None:
     def best(obs: Any) -> Any:
         return np.full(len(obs), 2)
 
     def mixed(obs: Any) -> Any:
         return np.tile([0.25, 0.5, 0.25], (len(obs), 1))
 
-    found = estimate([best, mixed], _choices(), **QUICK)
+    found = estimate([best, mixed], _discrete_log(), **QUICK)
     assert found["best"].value == pytest.approx(0.9 * 4, abs=0.1)
     assert found["mixed"].value == pytest.approx(0.9 * 1.5, abs=0.3)
     assert found["best"].verdict == "better than the data"
     assert found["best"].novel_share == 0
 
 
-def test_choices_that_were_never_made_in_a_state_are_no_ground_for_a_judgement() -> None:
-    log = _choices()
-    # In the second state, the third choice was never made.
+def test_actions_that_were_never_logged_in_a_state_cannot_be_judged() -> None:
+    log = _discrete_log()
+    # In the second state, the third action was never taken.
     log["actions"] = np.where((np.arange(120) % 2 == 1) & (log["actions"] == 2), 0, log["actions"])
     found = estimate({"best": lambda obs: np.full(len(obs), 2)}, log, **QUICK)
     assert found["best"].novel_share == pytest.approx(0.5)
@@ -192,7 +192,7 @@ def test_choices_that_were_never_made_in_a_state_are_no_ground_for_a_judgement()
 
 def test_probabilities_that_do_not_add_up_are_refused() -> None:
     with pytest.raises(ConfigError, match="do not add up to 1"):
-        estimate(lambda obs: np.ones((len(obs), 3)), _choices())
+        estimate(lambda obs: np.ones((len(obs), 3)), _discrete_log())
 
 
 def test_only_runs_keep_their_estimates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What policies are judged on, by the rules of training: bounds of actions, and which datasets fit which spaces."""
+"""Evaluation data follows the rules of training: bounds of actions, and which datasets fit which spaces."""
 
 from __future__ import annotations
 

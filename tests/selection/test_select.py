@@ -1,4 +1,4 @@
-"""Choosing among policies by a log whose answers are known, and spending real episodes on the choice."""
+"""Selection of policies by a log whose answers are known, and by real episodes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_policies_are_ranked_and_the_best_is_chosen() -> None:
     assert [each.is_among_the_best for each in found.candidates] == [True, False, False]
 
 
-def test_on_few_episodes_the_value_of_the_choice_is_lowered_by_the_expected_maximum() -> None:
+def test_on_few_episodes_the_value_of_the_selected_policy_is_lowered_by_the_expected_maximum() -> None:
     found = few_episodes()
     claim, estimate = found.claim, found.estimates["towards"]
     assert claim is not None
@@ -81,14 +81,14 @@ def test_on_few_episodes_the_value_of_the_choice_is_lowered_by_the_expected_maxi
     assert claim.verdict == "better than the data"
 
 
-def test_the_error_of_the_fits_counts_in_what_is_said_about_the_choice() -> None:
+def test_the_error_of_the_estimates_counts_in_the_claim() -> None:
     estimates = few_episodes().estimates
     doubtful = claiming._corrected(replace(estimates["towards"], fit_error=100.0), estimates, among=3)
     assert doubtful.verdict == "not distinguishable"
     assert doubtful.probability_better == pytest.approx(0.5, abs=0.05)
 
 
-def test_with_many_episodes_others_than_those_that_chose_say_what_the_choice_is_worth() -> None:
+def test_with_many_episodes_the_claim_is_made_on_others_than_those_that_selected() -> None:
     found = many_policies()
     assert found.claim is not None
     assert found.claim.basis == "held-out episodes"
@@ -122,7 +122,7 @@ def test_policies_that_there_is_no_time_for_are_named_and_the_others_are_ranked(
 
 
 def decisions(*, is_honest: bool) -> dict[str, Any]:
-    """Drawn choices of two, of which 1 is better, with their probabilities, or with others that depend on rewards."""
+    """Random actions, of which 1 is better, with their probabilities, or with others that depend on rewards."""
     rng = np.random.default_rng(0)
     choices = rng.integers(0, 2, 600)
     rewards = (rng.random(600) < np.where(choices == 1, 0.7, 0.2)).astype(np.float32)
@@ -243,7 +243,7 @@ def test_real_episodes_overrule_a_wrong_log() -> None:
     assert pulls[-1].best == "good"
     # Between what the log said and what the episodes say.
     assert -40 < pulls[-1].best_believed < -10
-    # It ends where the choice is clear, not where the budget ends.
+    # It ends when the selection is clear, not when the budget is spent.
     assert len(pulls) < 40
     assert pulls[-1].doubt < 0.05 <= pulls[-2].doubt
     assert rule.counts.sum() == len(pulls)
@@ -287,7 +287,7 @@ def test_values_become_returns_on_a_line_through_the_means_of_the_log() -> None:
 
 
 def test_where_rewards_have_both_signs_a_constant_reward_gives_the_slope() -> None:
-    # Two steps of terminated episodes are worth 1 + 0.5 discounted; of cut ones, which go on, 2.
+    # Two steps of terminated episodes are worth 1 + 0.5 discounted; of truncated ones, which continue, 2.
     for cut, discounted in ((False, 1.5), (True, 2.0)):
         prior = prior_from_values({"a": 3.0}, _log([-1, 1, 1, 1], cut=cut), gamma=0.5, logged_value=0.001)
         assert prior.means["a"] == pytest.approx(1 + 2 / discounted * (3.0 - 0.001))

@@ -1,4 +1,4 @@
-"""Algorithms for choices, batches for them, and networks that say the same of every state."""
+"""Algorithms for discrete actions, batches for them, and networks that say the same of every state."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ MASKED = SpaceSpec(
     DiscreteActions(CHOICES),
 )
 BANDIT = SpaceSpec.vector(1, DiscreteActions(2))
-"""One state and two choices; with linear networks, this is a table."""
+"""One state and two actions; with linear networks, this is a table."""
 
 
 def build(name: str, spaces: SpaceSpec = SPACES, **hyper: Any) -> Any:
-    """One of our algorithms for choices in float64, with small networks."""
+    """One of our algorithms for discrete actions in float64, with small networks."""
     cls = ALGORITHMS[name]
     torch.manual_seed(0)
     return cls.build(spaces, cls.hyper_class(**{"hidden_sizes": (16, 16), **hyper})).double()
@@ -39,13 +39,13 @@ def distinct(algorithm: Any) -> Any:
 
 
 def choice_batches(count: int, size: int = 32) -> list[Batch]:
-    """Random transitions in float64, some of them terminal, with choices for actions."""
+    """Random transitions in float64, some of them terminal, with discrete actions."""
     generator = torch.Generator().manual_seed(2)
     return [batch | {"actions": torch.randint(CHOICES, (size,), generator=generator)} for batch in batches(count, size)]
 
 
 def masked_batches(count: int, size: int = 32) -> list[Batch]:
-    """The same behind masks of one to three possible choices, of which the logged one always is one."""
+    """The same behind masks of one to three valid actions, of which the logged one always is one."""
     generator, found = torch.Generator().manual_seed(3), []
     for batch in choice_batches(count, size):
         masks = torch.randint(2, (2, size, CHOICES), generator=generator).double()
@@ -60,7 +60,7 @@ def _named(masks: Tensor) -> list[tuple[str, Tensor]]:
 
 
 def bandit_batch() -> Batch:
-    """Nine times the first choice without a reward, once the second with a reward of 1; everything ends at once."""
+    """Nine times the first action without a reward, once the second with a reward of 1; everything ends at once."""
     actions = torch.tensor([0] * 9 + [1])
     zeros = torch.zeros(10, 1).double()
     return {

@@ -1,4 +1,4 @@
-"""Discrete IQL and CRR a second time: row by row, critic by critic and choice by choice, from their formulas alone.
+"""Discrete IQL and CRR a second time: row by row, critic by critic and action by action, from their formulas alone.
 
 Only the slopes are found by PyTorch. Networks are lists of weights (fan_out, fan_in) and biases with ReLU between them.
 """
@@ -40,14 +40,14 @@ def outputs(layers: Layers, obs: Tensor) -> list[Tensor]:
 
 
 def probabilities(layers: Layers, obs: Tensor) -> list[Tensor]:
-    """The policy's probability of each choice."""
+    """The policy's probability of each action."""
     exponentials = [number.exp() for number in outputs(layers, obs)]
     total = sum(exponentials[1:], exponentials[0])
     return [each / total for each in exponentials]
 
 
 def smallest(critics: Sequence[Layers], obs: Tensor) -> list[Tensor]:
-    """For each choice, the value by the most pessimistic critic."""
+    """For each action, the value by the most pessimistic critic."""
     by_critic = [outputs(layers, obs) for layers in critics]
     return [min(values, key=Tensor.item) for values in zip(*by_critic, strict=True)]
 

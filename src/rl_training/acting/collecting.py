@@ -36,7 +36,7 @@ class StepResult:
     truncations: NDArray[np.bool_]
     valid: NDArray[np.bool_]
     successes: NDArray[Any]
-    """Whether the episodes that ended were successful; None where the task does not say."""
+    """Whether the episodes that ended were successful; None if the task does not report it."""
 
     @property
     def ends(self) -> NDArray[np.bool_]:
@@ -56,7 +56,7 @@ class Stepper:
         self.envs = envs
         self.mode = AutoresetMode(envs.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
         self.is_broken = False
-        """Whether an environment has failed: it is asked for nothing more, and a resumed run begins new episodes."""
+        """Whether an environment has failed: it is not used any more, and a resumed run begins new episodes."""
         self.restart(seed)
 
     def restart(self, seed: int) -> None:
@@ -87,16 +87,8 @@ class Stepper:
         elif self.mode == AutoresetMode.DISABLED and over.any():
             obs, _ = self.envs.reset(options={"reset_mask": over.copy()})
         self.obs = np.array(obs)
-        return StepResult(
-            obs=before,
-            actions=actions,
-            next_obs=next_obs,
-            rewards=rewards.copy(),
-            terminations=terminations.copy(),
-            truncations=truncations.copy(),
-            valid=valid,
-            successes=read_successes(ended, len(over)),
-        )
+        outcome, successes = (rewards.copy(), terminations.copy(), truncations.copy()), read_successes(ended, len(over))
+        return StepResult(before, actions, next_obs, *outcome, valid=valid, successes=successes)
 
     def state_dict(self) -> dict[str, Any]:
         """The state of every environment, or none where one of them has a state that cannot be saved."""

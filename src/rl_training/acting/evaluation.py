@@ -23,21 +23,21 @@ EVAL_SEED = 10_000
 
 
 class Acting(TypedDict, total=False):
-    """How a policy acts in episodes: from which seed on, and whether it takes its best action."""
+    """Options of acting in episodes: the first seed, and whether actions are deterministic."""
 
     seed: int
     deterministic: bool
 
 
 class EpisodeOptions(Acting, total=False):
-    """Episodes of a policy: besides how it acts, another environment than the run's own, and its arguments."""
+    """Options of episodes of a saved policy: also an environment instead of the run's own, and its arguments."""
 
     env: Any
     env_kwargs: Mapping[str, Any] | None
 
 
 class Episodes(Acting, total=False):
-    """Episodes in a given environment: besides how the policy acts, how many, and how long they may be."""
+    """Options of episodes in a given environment: also their number and longest length."""
 
     episodes: Required[int]
     max_steps: int | None
@@ -51,7 +51,7 @@ class EvaluationResult:
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
     successes: tuple[bool, ...] | None = None
-    """Whether each episode ended in success, where the task says so."""
+    """Whether each episode was successful, if the task reports it."""
     notes: tuple[str, ...] = ()
     """Remarks about these numbers."""
 
@@ -153,7 +153,7 @@ def _fitted(
 
 
 def read_successes(infos: Mapping[str, Any], count: int) -> Any:
-    """Whether each environment reports success, by either of the names in use; None where it says nothing."""
+    """Success as each environment reports it, by either of the names in use; None if it does not."""
     for name in ("is_success", "success"):
         if name in infos:
             return np.where(infos[f"_{name}"], infos[name], None)

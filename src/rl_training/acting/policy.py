@@ -18,7 +18,7 @@ from rl_training.models import Model
 
 
 class Policy(nn.Module):
-    """From native observations (B, obs_dim) to native actions, (B, action_dim), or discrete actions (B,).
+    """Maps native observations (B, obs_dim) to native actions (B, action_dim), or to discrete actions (B,).
 
     It consists of the networks, the statistics that observations are normalised with, and the spaces. It has neither
     target networks nor optimisers. A policy with a memory between steps would take it as a further argument of
@@ -86,7 +86,7 @@ class Policy(nn.Module):
         return self.spaces.action.decode(self.model.act(self.inputs(obs), deterministic=deterministic))
 
     def values(self, obs: Tensor, actions: Tensor) -> Tensor:
-        """Values (B,) of actions in the environment's units, by the smallest of the critics."""
+        """Values (B,) of actions in the environment's units: the minimum over the critics."""
         return self.model.values(self.inputs(obs), self.spaces.action.encode(actions))
 
     def log_probs(self, obs: Tensor, actions: Tensor) -> Tensor | None:
@@ -156,5 +156,5 @@ def _filled(model: Model, networks: Mapping[str, Tensor], *, acts_only: bool) ->
 
 
 def unused_in_acting(model: Model) -> tuple[str, ...]:
-    """The networks that have no part in acting."""
+    """Names of the networks that acting does not use."""
     return tuple(name for name, _ in model.named_children() if name not in model.acting)

@@ -12,7 +12,7 @@ import typer
 from rl_training.cli.display.console import cell, print_json, print_table
 from rl_training.cli.display.options import ImportOption, JsonOption, MoreSets, SetOption
 from rl_training.core.errors import ConfigError, UserError, nearest
-from rl_training.core.user_code import IMPORTED
+from rl_training.core.user_code import has_imported
 
 config_app = typer.Typer(help="Look at configurations.", no_args_is_help=True)
 
@@ -112,7 +112,7 @@ def is_complete() -> bool:
     # Imported here, since it takes a tenth of the time of --help, which asks nothing of packages.
     from importlib.metadata import entry_points
 
-    return not IMPORTED and not entry_points(group="rl_training.algorithms")
+    return not has_imported() and not entry_points(group="rl_training.algorithms")
 
 
 def list_rows() -> Rows:

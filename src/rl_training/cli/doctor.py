@@ -12,19 +12,19 @@ from rl_training.cli.display.options import JsonOption
 from rl_training.core.text import number_text, plural, size_text
 
 if TYPE_CHECKING:
-    from rl_training.diagnostics import Machine, Speed
+    from rl_training.diagnostics import Machine, MachineSpeed
 
 
 def doctor(as_json: JsonOption = False) -> None:
     """Describe this machine, measure its speed, and say what is missing; takes about ten seconds."""
     from rl_training.core.machine import configure_machine
-    from rl_training.diagnostics import advise, examine, measure
+    from rl_training.diagnostics import advise, examine, measure_speed
 
     with working(quiet=as_json) as show:
         show("looking at the machine")
         machine = examine(Path.cwd())
         configure_machine()
-        speed = measure(show)
+        speed = measure_speed(show)
     advice = advise(machine, speed)
     if as_json:
         cores = {**asdict(machine.cores), "available": machine.cores.available}
@@ -38,7 +38,7 @@ def doctor(as_json: JsonOption = False) -> None:
         print("nothing is missing")
 
 
-def _rows(machine: Machine, speed: Speed) -> Iterator[tuple[str, str]]:
+def _rows(machine: Machine, speed: MachineSpeed) -> Iterator[tuple[str, str]]:
     cores, build, compiler = machine.cores, machine.torch, machine.compiler
     quota = "none" if cores.quota is None else f"{cores.quota:g} cores"
     yield "cores", f"{cores.available} (machine {cores.machine}, affinity mask {cores.affinity}, quota {quota})"

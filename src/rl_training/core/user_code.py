@@ -53,6 +53,11 @@ def check_trust(module: str, what: str) -> None:
     )
 
 
+def has_imported() -> bool:
+    """Whether any module was imported."""
+    return bool(IMPORTED)
+
+
 def import_modules(names: Iterable[str] | None) -> None:
     """Import .py files and modules. An error is reported in one sentence, without a traceback."""
     for given in names or ():

@@ -32,7 +32,7 @@ from rl_training.data.fields import (
     rename,
 )
 from rl_training.data.files.formats import ARRAY_WRITERS, check_destination, read_pt, write_dataset
-from rl_training.data.files.hdf5 import are_choices, hdf5_items, pieces, read_hdf5
+from rl_training.data.files.hdf5 import are_discrete, hdf5_items, pieces, read_hdf5
 from rl_training.data.files.mapped import mapped_writer, open_mapped
 from rl_training.data.files.npz import npz_members, read_npz
 from rl_training.data.mapped_columns import chunks
@@ -55,7 +55,7 @@ ARRAY_READERS = {
 
 
 class Converted(NamedTuple):
-    """What a conversion came to."""
+    """The result of a conversion."""
 
     rows: int
     left_out: list[str]
@@ -203,9 +203,9 @@ def _npz_arrays(path: Path) -> Iterator[dict[str, Array]]:
 def _hdf5_arrays(path: Path) -> Iterator[dict[str, Array]]:
     with hdf5_items(path) as items:
         found = {name: Array(item.dtype, item.shape, pieces(path, name, item)) for name, item in items.items()}
-        if are_choices(items) and "actions" in found:
-            choices = (piece.astype(np.int64) for piece in found["actions"].pieces)
-            found["actions"] = Array(np.dtype(np.int64), items["actions"].shape, choices)
+        if are_discrete(items) and "actions" in found:
+            actions = (piece.astype(np.int64) for piece in found["actions"].pieces)
+            found["actions"] = Array(np.dtype(np.int64), items["actions"].shape, actions)
         yield found
 
 
@@ -257,5 +257,5 @@ def _write(
             writer.append({name: array[:count] for name, array in piece.items()})
         dropped = rows - writer.rows
         notes = (*([f"dropped {dropped} rows without a next observation"] if dropped else []), *notes)
-        how: dict[str, Any] = {"has_rewards": "rewards" in rename(arrays), "conflict": end_conflict(arrays)}
-        writer.finish(num_dropped=dropped, notes=notes, table=table, **how)
+        facts = {"num_dropped": dropped, "has_rewards": "rewards" in rename(arrays), "notes": notes}
+        writer.finish(table=table, conflict=end_conflict(arrays), **facts)

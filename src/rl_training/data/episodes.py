@@ -1,4 +1,4 @@
-"""Where episodes begin and end, and episodes given as a list."""
+"""Trajectories, and lists of them as rows of transitions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Episode:
     terminations: Tensor
     truncations: Tensor
     achieved_goals: Tensor | None = None
-    """What was achieved after each step, in a task with goals."""
+    """The goal achieved after each step, in a task with goals."""
 
     def __len__(self) -> int:
         return len(self.rewards)
@@ -46,9 +46,8 @@ def join_episodes(episodes: Iterable[Any]) -> dict[str, NDArray[Any]]:
                 shapes = f"{part[name].shape[1:]}, those of episode 0 {parts[0][name].shape[1:]}"
                 raise DatasetError(f"the {name} of episode {number} have shape {shapes}")
         if ("valid_actions" in part) != ("valid_actions" in parts[0]):
-            raise DatasetError(
-                f"only one of the episodes 0 and {number} has valid_actions: give them to all, or to none"
-            )
+            wrong = f"only one of the episodes 0 and {number} has valid_actions"
+            raise DatasetError(f"{wrong}: give them to all, or to none")
     shared = [name for name in parts[0] if all(name in part for part in parts)]
     return {name: np.concatenate([part[name] for part in parts]) for name in shared}
 
@@ -64,7 +63,8 @@ def episode_rows(number: int, episode: Any) -> dict[str, NDArray[Any]]:
         return None
 
     obs, actions, rewards = get("observations", "obs"), get("actions"), get("rewards")
-    steps = _count_steps(number, obs, actions)
+    _check_steps(number, observations=obs, actions=actions)
+    steps = len(actions)
     if len(obs) != steps + 1 or steps == 0 or (rewards is not None and rewards.shape[:1] != (steps,)):
         got = f"{len(obs)} observations, {steps} actions and {'no' if rewards is None else rewards.size} rewards"
         raise DatasetError(f"episode {number} must have T + 1 observations for T >= 1 actions and rewards, got {got}")
@@ -82,13 +82,11 @@ def episode_rows(number: int, episode: Any) -> dict[str, NDArray[Any]]:
     return rows | _beside(get, getattr(episode, "infos", None) or {}, steps)
 
 
-def _count_steps(number: int, obs: NDArray[Any] | None, actions: NDArray[Any] | None) -> int:
-    found = {"observations": obs, "actions": actions}
+def _check_steps(number: int, **found: NDArray[Any] | None) -> None:
     for name in (name for name, value in found.items() if value is None):
         raise DatasetError(f"episode {number} has no {name!r}")
     for name in (name for name, value in found.items() if value is not None and not value.ndim):
         raise DatasetError(f"{name} of episode {number} must have a row per step, got a single number")
-    return 0 if actions is None else len(actions)
 
 
 def _beside(get: Callable[..., Any], infos: Mapping[str, Any], steps: int) -> dict[str, NDArray[Any]]:

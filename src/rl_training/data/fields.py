@@ -327,8 +327,8 @@ def misses_next_masks(logged: Mapping[str, Any]) -> bool:
 
 def read_transitions(
     arrays: Mapping[str, Any], *, copy: bool = False
-) -> tuple[dict[str, NDArray[Any]], int, tuple[str, ...]]:
-    """Known fields with what is derived from the next row, how many rows were dropped for lack of one, and remarks."""
+) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Known fields with what is derived from the next row, and the facts about them that a dataset keeps."""
     logged, names = add_next_actions(read_fields(arrays, copy=copy)), rename(arrays)
     rows, notes = len(logged["obs"]), []
     if "next_obs" not in logged or misses_next_masks(logged):
@@ -340,7 +340,8 @@ def read_transitions(
     if width is not None:
         notes.append(f"actions are one-hot rows: read as {width} discrete actions")
     logged["dones"] = logged["dones"].astype(np.float32)
-    return logged, dropped, tuple(notes)
+    facts = {"num_dropped": dropped, "num_choices": width, "notes": tuple(notes), "has_rewards": "rewards" in names}
+    return logged, {**facts, "origin": Origin.of(arrays)}
 
 
 def add_next_actions(logged: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -422,3 +423,24 @@ def end_conflict(arrays: Mapping[str, Any]) -> EndConflict | None:
             rows = np.flatnonzero(wrong)
             return EndConflict(kind, len(rows), tuple(rows[:FIRST_ROWS].tolist()))
     return None
+
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """Facts about a log that its rows do not show any more; the audit asks for them."""
+
+    end_conflict: EndConflict | None = None
+    """Rows whose end flags contradicted each other."""
+    ignored: tuple[str, ...] = ()
+    """Names of arrays that no field was made of."""
+    row_numbers: NDArray[np.int64] | None = None
+    """Of a table: where each row that was read stands in it, counted from 1; rows that were dropped are among them."""
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, Any]) -> Origin:
+        """That of rows made of named arrays, which `read_fields` can read."""
+        return cls(end_conflict(arrays), tuple(name for name in arrays if name not in KNOWN))
+
+
+UNKNOWN = Origin()
+"""That of rows that are not all of a log, or in another order."""

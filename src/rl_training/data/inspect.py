@@ -1,4 +1,4 @@
-"""What is in a dataset, in numbers: fields, episodes, returns, bounds."""
+"""A dataset in numbers: fields, episodes, returns, bounds."""
 
 from __future__ import annotations
 
@@ -20,10 +20,7 @@ def inspect_dataset(dataset: TransitionDataset) -> dict[str, Any]:
     about: dict[str, Any] = {
         "rows": len(dataset),
         "rows_dropped": dataset.num_dropped,
-        "obs_dim": dataset.obs_dim,
-        "action_dim": dataset.action_dim,
-        "is_discrete": dataset.is_discrete,
-        "has_rewards": dataset.has_rewards,
+        **{name: getattr(dataset, name) for name in ("obs_dim", "action_dim", "is_discrete", "has_rewards")},
         "fields": {name: _field(value.numpy(force=True)) for name, value in _columns(dataset).items()},
         "bytes": sum(value.nbytes for value in _columns(dataset).values()),
         "is_in_memory": dataset.stored is None,
@@ -50,14 +47,9 @@ def _columns(dataset: TransitionDataset) -> dict[str, Any]:
 def _field(values: NDArray[Any]) -> dict[str, Any]:
     """Shape, type and range of a field; the bounds of each column where there are several."""
     # fmin and fmax pass over NaN, which means that there is no value.
-    lows = [np.fmin.reduce(values[part]) for part in chunks(len(values))]
-    highs = [np.fmax.reduce(values[part]) for part in chunks(len(values))]
-    return {
-        "shape": list(values.shape),
-        "dtype": str(values.dtype),
-        "low": np.fmin.reduce(lows).tolist(),
-        "high": np.fmax.reduce(highs).tolist(),
-    }
+    low = np.fmin.reduce([np.fmin.reduce(values[part]) for part in chunks(len(values))])
+    high = np.fmax.reduce([np.fmax.reduce(values[part]) for part in chunks(len(values))])
+    return {"shape": list(values.shape), "dtype": str(values.dtype), "low": low.tolist(), "high": high.tolist()}
 
 
 def _spread(values: NDArray[Any]) -> dict[str, Any]:
@@ -78,11 +70,9 @@ def first_rows(dataset: TransitionDataset, count: int) -> list[dict[str, Any]]:
     rest = [name for name in dataset.fields if name not in (*names, "dones", "next_actions")]
     rows = []
     for number in range(min(count, len(dataset))):
-        row: dict[str, Any] = {"row": number}
-        row |= {name: dataset.fields[name][number].tolist() for name in (*names, *rest)}
-        row["terminated"] = bool(dataset.dones[number])
-        row["truncated"] = bool(dataset.truncations[number])
-        rows.append(row)
+        ends = {"terminated": bool(dataset.dones[number]), "truncated": bool(dataset.truncations[number])}
+        fields = {name: dataset.fields[name][number].tolist() for name in (*names, *rest)}
+        rows.append({"row": number, **fields, **ends})
     return rows
 
 

@@ -1,4 +1,4 @@
-"""Columns larger than memory: mapped from files, and what is derived from them, in files that nobody else sees."""
+"""Memory-mapped columns; derived ones in unlinked temporary files."""
 
 from __future__ import annotations
 
@@ -87,12 +87,9 @@ def _written(rows: int, like: Tensor, get: Callable[[slice], Tensor], stored: St
 
 def digest(columns: Mapping[str, Tensor], stored: Stored | None = None) -> str:
     """A short text that differs between columns with different names or contents; what is stored is not read."""
-    digests = {
-        name: (None if stored is None else stored.digest_of(name, value)) or column_digest(value)
-        for name, value in columns.items()
-        if name not in UNTRAINED
-    }
-    return joint_digest(digests)
+    trained = {name: value for name, value in columns.items() if name not in UNTRAINED}
+    known = {} if stored is None else {name: stored.digest_of(name, value) for name, value in trained.items()}
+    return joint_digest({name: known.get(name) or column_digest(value) for name, value in trained.items()})
 
 
 def joint_digest(digests: Mapping[str, str]) -> str:
@@ -102,25 +99,26 @@ def joint_digest(digests: Mapping[str, str]) -> str:
 
 
 def hasher(content: bytes = b"") -> hashlib.blake2b:
-    """What computes the digest of bytes."""
+    """The hash function of digests, fed with these bytes."""
     return hashlib.blake2b(content, digest_size=12)
 
 
 def column_digest(column: Tensor) -> str:
     """The digest of one column."""
     found = hasher()
+    _update(found, column)
+    return found.hexdigest()
+
+
+def _update(found: hashlib.blake2b, column: Tensor) -> None:
     for part in chunks(len(column)):
         found.update(column[part].contiguous().numpy(force=True).view(np.uint8).data)
-    return found.hexdigest()
 
 
 def older_digest(columns: Mapping[str, Tensor]) -> str:
     """The digest in checkpoints of version 0.1.0: one over all columns."""
     found = hasher()
-    for name, value in sorted(columns.items()):
-        if name in UNTRAINED:
-            continue
+    for name in sorted(columns.keys() - set(UNTRAINED)):
         found.update(name.encode())
-        for part in chunks(len(value)):
-            found.update(value[part].contiguous().numpy(force=True).view(np.uint8).data)
+        _update(found, columns[name])
     return found.hexdigest()

@@ -20,17 +20,7 @@ from rl_training.core.errors import DatasetError
 from rl_training.core.rewards import RewardTransformConfig, episode_bounds, returns_to_go
 from rl_training.core.spaces import ActionSpace, BoxActions, DiscreteActions
 from rl_training.data.episodes import SHUFFLED, SHUFFLED_HINT, Episode, join_episodes
-from rl_training.data.fields import (
-    KNOWN,
-    MASKS,
-    EndConflict,
-    as_numpy,
-    end_conflict,
-    is_one_hot,
-    one_hot_width,
-    read_transitions,
-    rename,
-)
+from rl_training.data.fields import MASKS, UNKNOWN, Origin, as_numpy, is_one_hot, read_transitions
 from rl_training.data.mapped_columns import Stored, chunks, digest, map_rows, older_digest, take_rows
 from rl_training.data.rows import Rows
 
@@ -43,28 +33,7 @@ _ORIGINS = {"next_actions": f": {SHUFFLED_HINT}", "returns_to_go": "; call with_
 """Fields that not every dataset has, and where they come from."""
 
 BESIDE = ("truncations", "next_action_mask", "tail_rewards")
-"""What a dataset has for every row beside its fields."""
-
-
-@dataclass(frozen=True, eq=False)
-class Origin:
-    """Facts about a log that its rows do not show any more; the audit asks for them."""
-
-    end_conflict: EndConflict | None = None
-    """Rows whose end flags contradicted each other."""
-    ignored: tuple[str, ...] = ()
-    """Names of arrays that no field was made of."""
-    row_numbers: NDArray[np.int64] | None = None
-    """Of a table: where each row that was read stands in it, counted from 1; rows that were dropped are among them."""
-
-    @classmethod
-    def of(cls, arrays: Mapping[str, Any]) -> Origin:
-        """That of rows made of named arrays, which `read_fields` can read."""
-        return cls(end_conflict(arrays), tuple(name for name in arrays if name not in KNOWN))
-
-
-UNKNOWN = Origin()
-"""That of rows that are not all of a log, or in another order."""
+"""Per-row columns that are not training fields."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,12 +53,12 @@ class TransitionDataset:
     is_ordered: bool = True
     """False after mixing, when neighbouring rows no longer belong together."""
     num_choices: int | None = None
-    """How many choices there are, where the log says so by the width of one-hot actions."""
+    """The number of discrete actions, where the log says so by the width of one-hot actions."""
     num_dropped: int = 0
     has_rewards: bool = True
     """False where none were logged; they are 0 then."""
     origin: Origin = UNKNOWN
-    """What is known of the log, as long as these are all of its rows."""
+    """Facts about the log, as long as these are all of its rows."""
     raw_returns: Tensor | None = None
     """Returns of the episodes as they were logged, before any transform of rewards."""
     notes: tuple[str, ...] = ()
@@ -98,7 +67,7 @@ class TransitionDataset:
     """Statistics for the algorithm to normalise with; the observations here stay as they were logged."""
     validation: TransitionDataset | None = None
     reward_transforms: tuple[RewardTransformConfig, ...] = ()
-    """What was done to the rewards as they were logged, one after the other."""
+    """The transforms of the logged rewards, one after the other."""
     columns: ColumnsConfig | None = None
     """Of a table: which of its columns became what."""
     seed: int = 0
@@ -125,12 +94,10 @@ class TransitionDataset:
         Where `next_obs` is missing it is the next row of the same episode; rows without one are dropped and counted.
         """
         plain = {name: as_numpy(each) if isinstance(each, Tensor) else each for name, each in arrays.items()}
-        logged, dropped, notes = read_transitions(plain, copy=copy)
+        logged, facts = read_transitions(plain, copy=copy)
         tensors = {name: torch.from_numpy(array) for name, array in logged.items()}
-        beside: dict[str, Any] = {name: tensors.pop(name, None) for name in BESIDE}
-        beside |= {"has_rewards": "rewards" in rename(arrays), "origin": Origin.of(plain)}
-        width = one_hot_width(plain[rename(plain)["actions"]])
-        return cls(tensors, **beside, num_choices=width, num_dropped=dropped, notes=notes, seed=seed)
+        beside = {name: tensors.pop(name, None) for name in BESIDE}
+        return cls(tensors, **beside, **facts, seed=seed)
 
     @classmethod
     def from_episodes(cls, episodes: Iterable[Any], *, seed: int = 0) -> Self:
@@ -175,12 +142,12 @@ class TransitionDataset:
 
     @property
     def action_dim(self) -> int:
-        """Length of an action; 1 for choices."""
+        """Length of an action; 1 for discrete actions."""
         return 1 if self.is_discrete else self.fields["actions"].shape[1]
 
     @property
     def is_discrete(self) -> bool:
-        """Whether actions are choices, one integer per row."""
+        """Whether actions are discrete, one integer per row."""
         return self.fields["actions"].ndim == 1
 
     @property
@@ -270,7 +237,7 @@ class TransitionDataset:
     def with_returns_to_go(self, gamma: float, *, failure_reward: float | None = None) -> Self:
         """The dataset with `returns_to_go`: the discounted sum of rewards from each row to its episode's end.
 
-        An episode all of whose rewards equal `failure_reward` counts as if it went on like that for ever.
+        An episode all of whose rewards equal `failure_reward` counts as if it never ended and always gave that reward.
         """
         self._require_order("returns_to_go")
         how: dict[str, Any] = {"gamma": gamma, "tails": self.tail_rewards, "failure_reward": failure_reward}
@@ -294,7 +261,7 @@ class TransitionDataset:
     def with_actions_of(self, space: ActionSpace, origin: str) -> Self:
         """The dataset with actions of a space's kind; refused if they cannot be, with `origin` as the space's name.
 
-        One-hot rows and whole numbers become choices, and choices a column of numbers.
+        One-hot rows and whole numbers become discrete actions, and discrete actions a column of numbers.
         """
         found, actions = self, self.fields["actions"]
         if isinstance(space, BoxActions) and self.is_discrete:
@@ -381,7 +348,7 @@ class TransitionDataset:
 
     @cached_property
     def sampler(self) -> BlockSampler:
-        """What draws the batches; its state is the position in the stream of samples."""
+        """The source of the batches; its state is the position in the stream of samples."""
         from rl_training.data.replay.samplers import BlockSampler  # Here, since that district imports this module.
 
         return BlockSampler(self.fields, seed=self.seed)
@@ -417,9 +384,8 @@ def sample_trajectory_windows(
 
 
 def further_fields(dataset: TransitionDataset) -> dict[str, NDArray[Any]]:
-    """These fields, by their names."""
-    names = ["achieved_goals", "behavior_log_probs", "returns_to_go", "tail_rewards", "timestamps"]
-    names += list(MASKS)
+    """Optional columns that cannot be derived and must be stored."""
+    names = ["achieved_goals", "behavior_log_probs", "returns_to_go", "tail_rewards", "timestamps", *MASKS]
     names += [] if finds_next_actions(dataset) else ["next_actions", "next_action_mask"]
     found = {name: getattr(dataset, name, None) for name in names}
     return {name: value.numpy(force=True) for name, value in found.items() if value is not None}

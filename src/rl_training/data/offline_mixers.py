@@ -106,7 +106,7 @@ def _check_dimensions(datasets: Sequence[TransitionDataset]) -> None:
         if part.has_rewards != first.has_rewards:
             raise DatasetError(f"datasets 0 and {number} cannot be mixed: only one of them has rewards")
         if ("valid_actions" in part.fields) != ("valid_actions" in first.fields):
-            hint = "add masks of ones where every action was possible, or leave valid_actions out of both"
+            hint = "add masks of ones where every action was valid, or leave valid_actions out of both"
             raise DatasetError(f"datasets 0 and {number} cannot be mixed: only one of them has valid_actions; {hint}")
         if "valid_actions" in first.fields and part.valid_actions.shape[1] != first.valid_actions.shape[1]:
             widths = f"{first.valid_actions.shape[1]} and {part.valid_actions.shape[1]}"

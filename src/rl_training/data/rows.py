@@ -1,4 +1,4 @@
-"""Where rows live: one store under logs and under the rings of a run's own experience."""
+"""Row storage, shared by logs and by the rings of a run's own experience."""
 
 from __future__ import annotations
 
@@ -49,9 +49,8 @@ class Rows:
             ring = cls({name: empty(*each.shape, dtype=each.torch_dtype) for name, each in columns.items()}, stop=0)
         except (RuntimeError, MemoryError):
             # Torch has an error of its own for each of its allocators.
-            raise ConfigError(
-                f"there is no memory for a replay buffer of {capacity} rows: lower buffer_capacity"
-            ) from None
+            wrong = f"there is no memory for a replay buffer of {capacity} rows"
+            raise ConfigError(f"{wrong}: lower buffer_capacity") from None
         if ring.device.type == "cpu":
             ring.arrays = {name: column.numpy() for name, column in ring.columns.items()}
         return ring
@@ -122,11 +121,11 @@ class Rows:
         streams, order = streams.sort(stable=True)
         added, slots = added[order], streams % len(last)
         ended = self.ends(added)
-        goes_on = streams[1:] == streams[:-1]
-        edge = goes_on.new_ones(1)
-        first, final = torch.cat([edge, ~goes_on]), torch.cat([~goes_on, edge])
+        continues = streams[1:] == streams[:-1]
+        edge = continues.new_ones(1)
+        first, final = torch.cat([edge, ~continues]), torch.cat([~continues, edge])
         links[added % self.capacity] = -1
-        within = (goes_on & ~ended[:-1]).nonzero().flatten()
+        within = (continues & ~ended[:-1]).nonzero().flatten()
         links[added[within] % self.capacity] = added[within + 1]
         before = last[slots[first]]
         # A row that has been overwritten since has left its place to another.

@@ -98,7 +98,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Speed:
+class MachineSpeed:
     """Measured speed of a machine."""
 
     core_share: float
@@ -190,13 +190,13 @@ def _run(*command: str, given: str = "") -> tuple[int | None, str]:
     return done.returncode, done.stdout
 
 
-def measure(show: Callable[[str], None]) -> Speed:
+def measure_speed(show: Callable[[str], None]) -> MachineSpeed:
     """Measure updates of a few algorithms; `show` gets a line about each."""
     share, rates = _core_share(), dict[str, float]()
     for name in (*ALGOS, ROUNDED) if has_bfloat16(torch.device("cpu")) else ALGOS:
         show(f"measuring updates of {name}")
         rates[name] = _updates_per_second(ALGOS[0], "bfloat16") if name == ROUNDED else _updates_per_second(name)
-    return Speed(share, rates)
+    return MachineSpeed(share, rates)
 
 
 def _core_share() -> float:
@@ -227,7 +227,7 @@ def _updates_per_second(algo: str, precision: Precision = "float32") -> float:
     return count / passed
 
 
-def advise(machine: Machine, speed: Speed) -> list[Advice]:
+def advise(machine: Machine, speed: MachineSpeed) -> list[Advice]:
     """Possible improvements, those of speed first."""
     return [*_advise_on_cores(machine), *_advise_on_speed(machine, speed), *_advise_on_room(machine)]
 
@@ -247,7 +247,7 @@ def _advise_on_cores(machine: Machine) -> Iterator[Advice]:
         yield Advice(what, f"set OMP_NUM_THREADS={cores.available}, so that other programs are not slowed down either")
 
 
-def _advise_on_speed(machine: Machine, speed: Speed) -> Iterator[Advice]:
+def _advise_on_speed(machine: Machine, speed: MachineSpeed) -> Iterator[Advice]:
     rates = speed.updates_per_second
     if (obstacle := machine.compiler.obstacle) is not None:
         how = "install its missing parts, such as with apt install g++ python3-dev, or name another compiler in CXX"

@@ -111,13 +111,8 @@ class Guards:
             self.rewards.add_hindsight(source)
         found = measure(self.algorithm, self.rows if self.log is not None else probe_rows(None, self.buffer))
         # Causes come before what they lead to.
-        return [
-            *self._check_weights(found),
-            *self._check_values(line, found),
-            *self._check_ensemble(found),
-            *self._check_clone(found, updates),
-            *self._check_actor(found),
-        ]
+        causes = (*self._check_weights(found), *self._check_values(line, found))
+        return [*causes, *self._check_ensemble(found), *self._check_clone(found, updates), *self._check_actor(found)]
 
     def _check_values(self, line: Mapping[str, float], found: Mapping[str, float]) -> Iterator[GuardAlarm]:
         slack, gamma = self.options.guard_value_slack, getattr(self.algorithm.hyper, "gamma", 1.0)
@@ -325,7 +320,7 @@ def _action_spread(algorithm: Algorithm, obs: Tensor, actions: Tensor) -> Tensor
 
 
 def _clone_error(algorithm: Algorithm, actions: Tensor, logged: Tensor) -> Tensor:
-    """The error of a clone's actions, over that of the constant action which is best for these rows."""
+    """The error of a clone's actions, relative to the best constant action for these rows."""
     if isinstance(algorithm.action_space, BoxActions):
         best = (logged - logged.mean(0)).square().mean()
         return (actions - logged).square().mean() / best.clamp_min(1e-6)
@@ -345,19 +340,19 @@ class RewardRange:
     """Rows of the buffer that were added."""
 
     def add(self, rewards: Tensor, dones: Tensor) -> None:
-        """Take in some rows."""
+        """Add some rows."""
         if len(rewards):
             self.low, self.high = min(self.low, float(rewards.min())), max(self.high, float(rewards.max()))
             self.goes_on |= bool((dones == 0).any())
 
     def add_new(self, buffer: ReplayBuffer) -> None:
-        """Take in the rows that came since the last call, as far as the buffer still has them."""
+        """Add the rows since the last call that the buffer still has."""
         numbers = buffer.rows.numbers(max(self.seen, buffer.rows.first))
         self.add(buffer.stored_rewards(numbers), buffer.rows.get("dones", numbers))
         self.seen = buffer.added
 
     def add_hindsight(self, source: UniformSource) -> None:
-        """Take in the rewards of some rows for goals that they reached."""
+        """Add the rewards of some rows for relabelled goals."""
         first, stop = source.drawable()
         if source.hindsight is not None and stop > first:
             numbers = _spread(first, stop).to(source.rows.device)

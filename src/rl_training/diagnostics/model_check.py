@@ -21,7 +21,7 @@ ROWS = 2
 
 
 @torch.no_grad()
-def try_policy(policy: Policy, algorithm: Algorithm, *, acts: bool) -> None:
+def check_model(policy: Policy, algorithm: Algorithm, *, acts: bool) -> None:
     """Call the model as a run will: act, explore if the run acts, and values of actions.
 
     The error names what it cannot do. No random numbers are drawn from the run's generators.

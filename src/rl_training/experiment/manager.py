@@ -1,4 +1,4 @@
-"""Many runs: one by one, or several seeds side by side."""
+"""Several runs: one after the other, or side by side in processes."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ class ExperimentManager:
         """Train several seeds in processes, `workers` at a time; a seed that fails does not stop the others.
 
         Side by side, each process uses one thread; a single worker uses the whole machine. A `run_name` gets the seed
-        added to it. With `resume`, seeds whose runs have ended are not run again, and those that were stopped go on:
-        runs with these names, or without a name those in `output_dir` with the same options.
+        added to it. With `resume`, finished seeds are not run again, and stopped ones are resumed: runs with these
+        names, or without a name those in `output_dir` with the same options.
         """
         bound = read_options(config)
         if workers < 1 or not seeds:
@@ -98,7 +98,7 @@ class ExperimentManager:
         which has as many workers as processors. All of them together have this number of `seconds`, shared out among
         those that have not begun; a run whose time is over ends with a checkpoint and an evaluation, as at its last
         timestep. `shared` are datasets that all workers read from one folder. With `judge`, runs report the lower
-        bound of what the data says of their policies.
+        bound of the estimated values of their policies.
         """
         bound = [read_options(config) for config in configs]
         modules = tuple(dict.fromkeys([*IMPORTED, *(options.algorithm.__module__ for _, options in bound)]))
@@ -111,7 +111,7 @@ class ExperimentManager:
             for (config, _), each in zip(bound, ended, strict=True)
             if each is None
         ]
-        # One sentence for all runs; and processes that make MLflow's database at once get in each other's way.
+        # One message for all runs, and one process that makes the database of MLflow: several at once would collide.
         check_sinks([name for job in waiting for name in job.config.sinks])
         done = (each for each in ended if each is not None)
         for progress in chain(done, _side_by_side(waiting, workers, ray, seconds)):
@@ -122,9 +122,9 @@ class ExperimentManager:
 
 
 def _ended(config: TrainConfig, options: RunOptions) -> SeedProgress | None:
-    """The outcome of a run that has ended already; None where something is left to do."""
+    """The outcome of a run that has ended already; None if it has not."""
     run = find_same(config, options)
-    # One that was killed after its result has its lock still, which a process must take and give back.
+    # A run that was killed after its result still has its lock, which a process must take and release.
     if run is None or not is_finished(run) or is_signed(run):
         return None
     result = read_json(run / "result.json")
@@ -138,7 +138,7 @@ def _with_seed(config: TrainConfig, seed: int) -> TrainConfig:
 
 
 def _side_by_side(jobs: Sequence[Job], workers: int, ray: str | None, seconds: float | None) -> Iterator[SeedProgress]:
-    """Give runs to workers as these have time for them; whatever happens, the workers end."""
+    """Give runs to idle workers, and end the workers in any case."""
     if not jobs:
         return
     end = None if seconds is None else time.monotonic() + seconds
@@ -155,7 +155,7 @@ def _side_by_side(jobs: Sequence[Job], workers: int, ray: str | None, seconds: f
 
 
 def _limited(job: Job, end: float | None, rounds: int) -> Job:
-    """A run with its share of the time that is left for this many runs, one after the other."""
+    """A run with its share of the remaining time for this number of runs in sequence."""
     if end is None:
         return job
     own = max(end - time.monotonic(), 0.0) / rounds
@@ -163,5 +163,5 @@ def _limited(job: Job, end: float | None, rounds: int) -> Job:
 
 
 def default_workers(threads: int = 1) -> int:
-    """As many workers with this number of threads as there are cores for this process."""
+    """The number of workers with this number of threads that the cores of this process allow."""
     return max(available_cores() // threads, 1)

@@ -1,4 +1,4 @@
-"""Where runs are trained: in processes on this machine, or on a Ray cluster."""
+"""Workers that train runs: processes on this machine, or a Ray cluster."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ class Pool(Protocol):
 
     @property
     def workers(self) -> int:
-        """How many runs can be trained at a time."""
+        """The number of runs that can train at a time."""
 
     @property
     def free(self) -> int:
-        """How many more runs it takes now."""
+        """The number of runs it can take now."""
 
     @property
     def busy(self) -> int:
-        """How many runs it has taken that have not ended."""
+        """The number of runs in training."""
 
     def submit(self, job: Job) -> None:
-        """Take a run."""
+        """Take a run to train."""
 
     def collect(self) -> Iterator[SeedProgress]:
-        """Wait until runs have something to tell, and pass it on."""
+        """Wait for news of runs, and pass it on."""
 
     def stop(self, key: JobKey) -> None:
         """Let a run save its state and end."""
@@ -56,7 +56,7 @@ class Pool(Protocol):
 
 
 def open_pool(workers: int, ray: str | None, *, threads: int = 1) -> Pool:
-    """Workers on this machine, or where `ray` is an address, on that cluster; a run uses this many threads there."""
+    """Workers on this machine, or on the cluster with the address `ray`, where a run uses this many threads."""
     if ray is None:
         return LocalPool(workers)
     from rl_training.experiment.ray_pool import RayPool
@@ -65,7 +65,7 @@ def open_pool(workers: int, ray: str | None, *, threads: int = 1) -> Pool:
 
 
 def count_workers(workers: int, ray: str | None, *, threads: int = 1) -> int:
-    """How many runs can be trained at a time; of a cluster, as it is now."""
+    """The number of runs that can train at a time; for a cluster, as of now."""
     pool = open_pool(workers, ray, threads=threads)
     try:
         return pool.workers
@@ -75,7 +75,7 @@ def count_workers(workers: int, ray: str | None, *, threads: int = 1) -> int:
 
 @dataclass
 class _Worker:
-    """A process, and the run that it trains; None while it waits for one."""
+    """A process, and the run that it trains; None while it is idle."""
 
     process: BaseProcess
     last: SeedProgress | None = None
@@ -83,34 +83,34 @@ class _Worker:
 
 
 class LocalPool:
-    """As many processes as there are runs at a time. A process that has trained its run waits for the next one."""
+    """A pool of processes; each trains one run at a time, then waits for the next."""
 
     def __init__(self, workers: int) -> None:
         if getattr(mp.current_process(), "_inheriting", False):
-            # A worker imports the program that started it, and came to the call that started it.
+            # A worker has imported the program that started it, and reached the same call.
             sys.exit("put what starts runs in processes under: if __name__ == '__main__':")
         self.workers = workers
         self._running: dict[Connection, _Worker] = {}
 
     @property
     def free(self) -> int:
-        """How many runs could begin now."""
+        """The number of runs that could begin now."""
         return self.workers - self.busy
 
     @property
     def busy(self) -> int:
-        """How many runs have begun and have not ended."""
+        """The number of runs in training."""
         return sum(worker.last is not None for worker in self._running.values())
 
     def submit(self, job: Job) -> None:
-        """Let a process that waits train a run, or a new one."""
+        """Let an idle process train a run, or a new one."""
         idle = (connection for connection, worker in self._running.items() if worker.last is None)
         connection = next(idle, None) or self._start()
         self._running[connection].last = job.begin()
         connection.send(job)
 
     def collect(self) -> Iterator[SeedProgress]:
-        """Wait until a run has something to tell, and pass it on."""
+        """Wait for news of a run, and pass it on."""
         for connection in wait(list(self._running)):
             assert isinstance(connection, Connection)  # noqa: S101 - only connections are waited for
             worker = self._running[connection]
@@ -127,41 +127,42 @@ class LocalPool:
             if told.has_ended:
                 worker.is_stopping = False
             if told.status == "failed":
-                # What a run that failed leaves behind in its process is not known.
+                # A failed run may leave its process in a bad state.
                 del self._running[connection]
                 connection.close()
                 worker.process.join()
             yield told
 
     def stop(self, key: JobKey) -> None:
-        """Let a run save its state and end; that it was interrupted is told like everything else."""
+        """Let a run save its state and end; it reports that it was interrupted."""
         for worker in self._running.values():
             if worker.last is not None and worker.last.key == key and not worker.is_stopping:
                 worker.is_stopping = True
                 worker.process.terminate()
 
     def close(self) -> None:
-        """Let all runs save their state, and end all processes; if this is interrupted, end them at once."""
-        busy = [worker.process for worker in self._running.values() if worker.last is not None]
-        everyone = [worker.process for worker in self._running.values()]
+        """Let all runs save their state, and end all processes; on an interrupt, kill them."""
+        workers = [*self._running.values()]
         try:
-            for process in busy:
-                process.terminate()
+            for worker in workers:
+                if worker.last is not None:
+                    worker.process.terminate()
             for connection in self._running:
                 with suppress(OSError):
                     connection.send(None)
                 connection.close()
-            _join(everyone)
+            for worker in workers:
+                worker.process.join()
         except KeyboardInterrupt:
-            for process in everyone:
-                process.kill()
-            _join(everyone)
+            for worker in workers:
+                worker.process.kill()
+                worker.process.join()
             raise
         finally:
             self._running.clear()
 
     def _start(self) -> Connection:
-        """A new process, which waits for a run."""
+        """Start a process that waits for a run."""
         context = mp.get_context("spawn")
         here, there = context.Pipe()
         process = context.Process(target=_serve, args=(there,))
@@ -173,25 +174,19 @@ class LocalPool:
 
 
 def _serve(connection: Connection) -> None:
-    """The body of a worker process: train runs until nobody has another one."""
+    """The body of a worker process: train runs until the pool closes the connection."""
     while True:
-        try:
-            job: Job | None = connection.recv()
-        except (EOFError, ConnectionResetError):
-            return
+        job: Job | None = None
+        with suppress(EOFError, ConnectionResetError):
+            job = connection.recv()
         if job is None:
             return
         perform(job, connection.send)
 
 
-def _join(processes: Sequence[BaseProcess]) -> None:
-    for process in processes:
-        process.join()
-
-
 @contextmanager
 def _ignored_interrupt() -> Iterator[None]:
-    """A process that is started here ignores Ctrl-C from its first instant; this process answers it instead."""
+    """Start processes that ignore Ctrl-C from their first instant; this process answers it instead."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -203,7 +198,7 @@ def _ignored_interrupt() -> Iterator[None]:
 
 
 def _unfinished(worker: _Worker, last: SeedProgress) -> SeedProgress:
-    """What is known of a run whose process ended before it told how the run ended."""
+    """The progress of a run with a process that ended before it reported the end of the run."""
     if worker.is_stopping:
         return replace(last, status="interrupted")
     where = f"; resume it with: {resume_command(last.run_dir)}" if last.run_dir else ""
@@ -211,7 +206,7 @@ def _unfinished(worker: _Worker, last: SeedProgress) -> SeedProgress:
 
 
 def _death(status: int | None) -> str:
-    """How a worker ended that told nothing; a negative status is a signal."""
+    """The reason why a worker process ended; a negative status is a signal."""
     name = "" if status is None or status >= 0 else name_of(-status)
     if name == "SIGKILL":
         return "the process was killed (SIGKILL), as systems do when memory runs out: try fewer workers, or less data"
@@ -219,20 +214,16 @@ def _death(status: int | None) -> str:
 
 
 REPORT_SECONDS = 1.0
-"""How often a worker tells how far it has come."""
-
-
+"""Time between two reports of a worker."""
 LOCK_SECONDS = 60.0
-"""How long a run waits for the process that had it before."""
-
-
+"""Time that a run waits for the lock of an earlier process."""
 FEWEST_UPDATES = 100
 """Updates that a run makes even if its time is over."""
 
 
 @dataclass(frozen=True)
 class SeedProgress:
-    """How far one seed of a sweep, or one of several runs, has come."""
+    """Progress of one of several runs."""
 
     seed: int
     status: str
@@ -244,39 +235,39 @@ class SeedProgress:
     run_dir: str | None = None
     error: str | None = None
     seconds: float | None = None
-    """The time that it has, if that is what ends it."""
+    """The time limit of the run, if it has one."""
 
     @property
     def key(self) -> JobKey:
-        """What tells the run from others that are trained with it."""
+        """Its key among the runs that are trained together."""
         return self.name, self.seed
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing more is to come from it."""
+        """Whether this is the last report of the run."""
         return self.status != "running"
 
 
 class ProgressListener:
-    """What sweeps, searches and pipelines tell while they work; a subclass shows it."""
+    """Progress events of sweeps, searches and pipelines; displays subclass this."""
 
     def on_stage(self, stage: str) -> None:
         """A stage of a pipeline begins."""
 
     def on_news(self, lines: Sequence[str]) -> None:
-        """Something is known that the user wants to know."""
+        """There is news for the user."""
 
     def on_runs(self, count: int, names: Sequence[str] = (), scores: Sequence[str] = ()) -> None:
-        """So many runs will be trained, by these names if they are known; the first of `scores` compares them."""
+        """A number of runs will be trained, with these names if known; the first metric of `scores` ranks them."""
 
     def on_run(self, progress: SeedProgress) -> None:
-        """A run has come further, or has ended before."""
+        """A run has made progress, or has ended, perhaps in an earlier call."""
 
     def on_fits(self, count: int) -> None:
-        """So many values of policies will be fitted."""
+        """A number of policies will be estimated by FQE."""
 
     def on_fit(self, name: str, done: int, total: int) -> None:
-        """The fit of a policy's value has come further."""
+        """The FQE estimate of a policy has made progress."""
 
 
 JobKey = tuple[str | None, int]
@@ -284,34 +275,34 @@ JobKey = tuple[str | None, int]
 
 @dataclass(frozen=True)
 class Job:
-    """A run that a worker is to train, and how."""
+    """A run for a worker to train."""
 
     config: TrainConfig
     resume: bool = False
-    """Go on with the run of the same options, if there is one."""
+    """Resume the run with the same options, if there is one."""
     threads: int | None = None
     modules: tuple[str, ...] = ()
-    """Imported first: a new process knows neither what --import named nor what the calling program imported."""
+    """Modules to import first: a new process has neither those of --import nor those of the calling program."""
     shared: Mapping[str, str] = field(default_factory=dict)
-    """Datasets that all workers read from one mapped folder each, by what `shared_key` calls them."""
+    """Datasets that all workers read from one mapped folder each, by `shared_key`."""
     judge: bool = False
-    """Report the lower bound of what logged data says of the policy, at every evaluation."""
+    """Report the lower bound of the estimated value at every evaluation."""
     seconds: float | None = None
     until: float | None = None
-    """The end of its time by `time.time()`, which other processes read too; their start counts."""
+    """The end of its time by `time.time()`, the clock that processes share; their start counts."""
 
     @property
     def key(self) -> JobKey:
-        """What tells the run from others that are trained with it."""
+        """Its key among the runs that are trained together."""
         return self.config.run_name, self.config.seed
 
     def begin(self) -> SeedProgress:
-        """Its progress before it has told anything."""
+        """Its progress before the first report."""
         return SeedProgress(self.config.seed, "running", self.config.run_name, seconds=self.seconds)
 
 
 class TimeLimit(Callback):
-    """Ends a run at a moment; that is the end of the run, which nobody is to go on with."""
+    """Stops a run for good; it must not be resumed."""
 
     def __init__(self, moment: float, seconds: float) -> None:
         self.moment, self.seconds = moment, seconds
@@ -323,56 +314,56 @@ class TimeLimit(Callback):
 
 
 class Reporter(Callback):
-    """Tells how far a run has come, to whoever started it."""
+    """Reports the progress of a run to the process that started it."""
 
     def __init__(self, job: Job, tell: Callable[[SeedProgress], None]) -> None:
         self.tell, self.next_report, self.progress = tell, 0.0, job.begin()
         self.judge, self.threads = job.judge, job.threads
 
     def on_train_start(self, state: TrainerState) -> None:
-        """Tell where the run is written."""
+        """Report the run directory."""
         self.send(state)
 
     def on_each_update(self, state: TrainerState, metrics: Metrics) -> None:
-        """Tell how far it is, now and then."""
+        """Report progress now and then."""
         self.send_if_due(state)
 
     def on_collect_end(self, state: TrainerState) -> None:
-        """Tell how far it is, now and then."""
+        """Report progress now and then."""
         self.send_if_due(state)
 
     def on_eval_end(self, state: TrainerState, metrics: Mapping[str, float]) -> None:
-        """Tell the score."""
+        """Report the score."""
         bound = lower_bound(state, threads=self.threads) if self.judge else {}
         self.send(state, metrics={**metrics, **bound})
 
     def on_train_end(self, state: TrainerState) -> None:
-        """Tell the last step."""
+        """Report the last step."""
         self.send(state)
 
     def send_if_due(self, state: TrainerState) -> None:
-        """Tell how far the run is, if the last time was a while ago."""
+        """Report progress if the last report is some time ago."""
         if time.monotonic() >= self.next_report:
             self.next_report = time.monotonic() + REPORT_SECONDS
             self.send(state)
 
     def send(self, state: TrainerState, **changes: Any) -> None:
-        """Tell how far the run is; it is interrupted if nobody listens."""
+        """Report progress; interrupt the run if the process that started it is gone."""
         try:
             self.report(global_step=state.global_step, total=state.total, run_dir=str(state.run_dir), **changes)
         except BrokenPipeError:
-            # The process that started this one was killed. Whoever starts it again goes on with the run.
+            # The process that started this one was killed. The user can resume the run.
             state.interrupt("the process that started the run is gone")
 
     def report(self, **changes: Any) -> SeedProgress:
-        """Tell what has changed."""
+        """Report changes."""
         self.progress = replace(self.progress, **changes)
         self.tell(self.progress)
         return self.progress
 
 
 def perform(job: Job, tell: Callable[[SeedProgress], None]) -> SeedProgress:
-    """Train a run in this process and tell how it goes; how it ended is told last, and returned."""
+    """Train a run in this process and report its progress; the last report, its end, is returned as well."""
     reporter = Reporter(job, tell)
     limits = [] if job.until is None or job.seconds is None else [TimeLimit(job.until, job.seconds)]
     with suppress(BrokenPipeError):
@@ -396,7 +387,7 @@ def perform(job: Job, tell: Callable[[SeedProgress], None]) -> SeedProgress:
 
 
 def _wait_for_lock(config: TrainConfig) -> None:
-    """Wait while another process has the run: one whose leader or machine was lost may end later than that."""
+    """Wait while another process has the run: after the loss of its pool or machine, it may end some time later."""
     run = Path(config.output_dir, str(config.run_name))
     end = time.monotonic() + LOCK_SECONDS
     while run.is_dir() and is_locked(run) and time.monotonic() < end:

@@ -15,15 +15,15 @@ from rl_training.core.errors import ConfigError, import_extra
 from rl_training.experiment.pools import Job, JobKey, SeedProgress, perform
 
 RETRIES = 5
-"""How often a run is started elsewhere after its process or its machine has died."""
+"""Restarts of a run elsewhere after its process or machine has died."""
 QUEUE = 100
-"""Runs that Ray gets beyond those that have a processor: a cluster that grows with its queue needs to see one."""
+"""Runs given to Ray beyond the number of processors, because a cluster that scales needs to see a queue."""
 HOW_TO_START = "start one with: ray start --head"
 POLL_SECONDS = 0.5
 ANSWER_SECONDS = 5.0
-"""How long an address has to answer."""
+"""Time limit for the answer of an address."""
 STOP_SECONDS = 60.0
-"""How long runs have to save their state when all of them are stopped."""
+"""Time for runs to save their state when all of them are stopped."""
 
 
 class RayPool:
@@ -42,34 +42,34 @@ class RayPool:
 
     @property
     def workers(self) -> int:
-        """How many runs the cluster has processors for, as it is now."""
+        """The number of runs for which the cluster has processors now."""
         return max(int(self._ray.cluster_resources().get("CPU", 0)) // self._cpus, 1)
 
     @property
     def free(self) -> int:
-        """How many more runs it takes now."""
+        """The number of runs it can take now."""
         return self.workers + QUEUE - self.busy
 
     @property
     def busy(self) -> int:
-        """How many runs it has taken that have not ended."""
+        """The number of runs that have not ended."""
         return len(self._running)
 
     def submit(self, job: Job) -> None:
-        """Give a run to Ray; it asks for its processors, and for a GPU if it is to run on one."""
+        """Give a run to Ray, with its processors, and a GPU if it needs one."""
         gpus = 1 if str(job.config.device).startswith("cuda") else 0
         task = self._task.options(num_cpus=self._cpus, num_gpus=gpus, name=str(job.config.run_name or job.config.algo))
         self._running[task.remote(job, str(Path.cwd()), self._mailbox)] = job.begin()
 
     def collect(self) -> Iterator[SeedProgress]:
-        """Wait until runs have something to tell, and pass it on."""
+        """Wait for news of runs, and pass it on."""
         while True:
             told = list(self._messages())
             yield from told
             ended, _ = self._ray.wait(list(self._running), timeout=0 if told else POLL_SECONDS)
             for task in ended:
                 last = self._running.pop(task)
-                # What it told before it ended may have come since.
+                # Its last reports may have arrived meanwhile.
                 yield from self._messages()
                 yield self._outcome(task, last)
             if told or ended:
@@ -96,7 +96,7 @@ class RayPool:
                 self._ray.shutdown()
 
     def _messages(self) -> Iterator[SeedProgress]:
-        """What runs that have not ended have told since the last time."""
+        """Reports of unfinished runs since the last call."""
         tasks = {last.key: task for task, last in self._running.items()}
         for progress in self._ray.get(self._mailbox.take.remote()):
             if progress.key in tasks:
@@ -104,7 +104,7 @@ class RayPool:
                 yield progress
 
     def _outcome(self, task: Any, last: SeedProgress) -> SeedProgress:
-        """How a task ended: as it says, or by what Ray says of it."""
+        """The outcome of a task: its own report, or the error of Ray."""
         errors = self._ray.exceptions
         try:
             found: SeedProgress = self._ray.get(task)
@@ -117,7 +117,7 @@ class RayPool:
 
 
 class _Mailbox:
-    """An actor to which runs tell how far they are, until the sweep asks."""
+    """An actor that collects the progress of runs for the sweep."""
 
     def __init__(self) -> None:
         self.told: dict[JobKey, SeedProgress] = {}
@@ -125,27 +125,27 @@ class _Mailbox:
         self.begun: set[JobKey] = set()
 
     def begin(self, key: JobKey) -> bool:
-        """Note that a run begins; whether it was begun before."""
+        """Record that a run begins, and return whether it was begun before."""
         is_again = key in self.begun
         self.begun.add(key)
         return is_again
 
     def post(self, progress: SeedProgress) -> None:
-        """Remember the newest word of a run, and every score."""
+        """Keep the newest report of a run, and every score."""
         before = self.told.pop(progress.key, None)
         if before is not None and before.metrics != progress.metrics:
             self.scores.append(before)
         self.told[progress.key] = progress
 
     def take(self) -> list[SeedProgress]:
-        """What was told since the last call."""
+        """Return the reports since the last call."""
         found = [*self.scores, *self.told.values()]
         self.told, self.scores = {}, []
         return found
 
 
 def _train(job: Job, folder: str, mailbox: Any) -> SeedProgress:
-    """The body of a task, in the working folder of whoever started the sweep."""
+    """The body of a task, in the working folder of the process that started the sweep."""
     import ray
 
     _let_ray_interrupt()
@@ -174,7 +174,7 @@ def _post(mailbox: Any, progress: SeedProgress) -> None:
 
 
 def _connect(ray: Any, address: str) -> None:
-    """Join a cluster. Ray itself would try an address where nobody answers for minutes."""
+    """Join a cluster. Ray itself would try an address without an answer for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if address != "auto":
         if not (host and port.isdecimal()):
@@ -191,7 +191,7 @@ def _connect(ray: Any, address: str) -> None:
 
 
 def _on(node: str) -> Any:
-    """Where the mailbox has to be: on the machine of whoever started the sweep, and nowhere else."""
+    """The placement of the mailbox: on the machine that started the sweep, and nowhere else."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     return NodeAffinitySchedulingStrategy(node_id=node, soft=False)

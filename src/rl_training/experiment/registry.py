@@ -1,4 +1,4 @@
-"""The table of algorithms; everything in a row follows from the class."""
+"""Table of algorithms; each row follows from its class."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class AlgorithmSpec:
 
     @property
     def mode(self) -> str:
-        """Where its data comes from: offline, online, or both."""
+        """The source of its data: offline, online, or both."""
         return self.algorithm.mode
 
     @property
@@ -101,7 +101,7 @@ def describe_options(name: str | None = None) -> dict[str, list[dict[str, Any]]]
 
 
 def build_index() -> dict[str, Any]:
-    """Algorithms and options as `rl-training list` and `config explain` read them; each row of options stands once."""
+    """The index of algorithms and options for `rl-training list` and `config explain`, without repeated rows."""
     rows: dict[str, int] = {}
 
     def numbers(group: list[dict[str, Any]]) -> list[int]:

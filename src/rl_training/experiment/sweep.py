@@ -1,4 +1,4 @@
-"""Sweeps: many runs in one folder, of which the same call does what is missing."""
+"""Sweeps: many runs in one folder, continued by the same call."""
 
 from __future__ import annotations
 
@@ -28,18 +28,21 @@ from rl_training.runtime import Session, open_session, read_options
 from rl_training.storage import RunLock, is_finished, is_run, read_metrics, write_json
 
 SCORES = ("normalized_score", "return_mean", "fqe_value")
-"""What the best run so far is found by: the first that runs report, and larger is better."""
+"""Metrics that rank runs: the first that they report counts, and larger is better."""
 
 SHARED_BYTES = 1 << 26
-"""Files that are smaller are read by every run for itself."""
-
-
+"""Size of the smallest file that runs share in the mapped form."""
 SPEC, DATA = "sweep.yaml", ".data"
+MEASURED_SECONDS, MOST_SECONDS = 1.5, 20.0
+FEWEST_UPDATES, WARM_UP = 20, 5
+ENDLESS = 10**9
+EARLY_START = 500
+"""Steps without updates at the start of an online run that is measured; a whole run has as many as its options say."""
 
 
 @dataclass(frozen=True)
 class CellResult:
-    """How one run of a sweep ended."""
+    """The outcome of one run of a sweep."""
 
     cell: Cell
     progress: SeedProgress
@@ -64,8 +67,8 @@ def run_sweep(
 ) -> list[CellResult]:
     """Train all runs of a sweep in the folder `out`, by `workers` processes or on the Ray cluster with this address.
 
-    A run that fails does not stop the others. The same call again does what is missing: runs that have ended are known
-    by their options, those that were stopped go on. One sweep at a time can use a folder.
+    A run that fails does not stop the others. The same call again continues the sweep: it recognises finished runs by
+    their options and resumes stopped ones. One sweep at a time can use a folder.
     """
     watcher, spec, out = watcher or ProgressListener(), read_sweep(spec), Path(out)
     if workers < 1:
@@ -75,7 +78,7 @@ def run_sweep(
     count_workers(workers, ray, threads=spec.threads)
     with locked_folder(out):
         write_text(out / SPEC, dump_yaml(json.loads(json.dumps(asdict(spec)))))
-        # Whoever reads the folder meanwhile, or after a kill, knows which runs belong to it.
+        # Reports made meanwhile, or after a kill, need to know which runs belong to the sweep.
         _write_results(out, [CellResult(cell, SeedProgress(cell.config.seed, "waiting", cell.name)) for cell in cells])
         watcher.on_runs(len(cells), scores=SCORES)
         shared = share_data([cell for cell in cells if not is_run(out / cell.name)], out / DATA)
@@ -100,7 +103,7 @@ def _write_results(out: Path, results: Sequence[CellResult]) -> None:
 
 
 def find_cells(cells: Sequence[Cell], out: Path) -> list[Cell]:
-    """The runs, under the names that they have in the folder already, where a smaller sweep named them otherwise."""
+    """The runs under the names that they already have in the folder, perhaps from a smaller sweep."""
     there = {path.name.rpartition("__")[2]: path.name for path in out.iterdir()} if out.is_dir() else {}
     return [
         replace(cell, config=replace(cell.config, run_name=there[cell.digest])) if cell.digest in there else cell
@@ -110,7 +113,7 @@ def find_cells(cells: Sequence[Cell], out: Path) -> list[Cell]:
 
 @contextmanager
 def locked_folder(out: Path) -> Iterator[None]:
-    """The folder, which is made if it is missing and which no other sweep can use meanwhile."""
+    """Make a folder if it is missing, and keep other sweeps out of it during the block."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         lock = RunLock(out)
@@ -123,7 +126,7 @@ def locked_folder(out: Path) -> Iterator[None]:
 
 
 def share_data(cells: Sequence[Cell], folder: Path) -> dict[str, str]:
-    """Write large files that several runs read in the mapped form, once; by what `shared_key` calls them, where."""
+    """Write large files that several runs read in the mapped form, once; their places by `shared_key`."""
     specs = [spec for cell in cells for spec in (cell.options.data, *cell.options.data.dataset_mix)]
     keys = [(key, spec) for spec in specs if (key := shared_key(spec)) is not None]
     used = Counter(key for key, _ in keys)
@@ -139,18 +142,8 @@ def share_data(cells: Sequence[Cell], folder: Path) -> dict[str, str]:
     return shared
 
 
-MEASURED_SECONDS, MOST_SECONDS = 1.5, 20.0
-
-FEWEST_UPDATES, WARM_UP = 20, 5
-
-ENDLESS = 10**9
-
-EARLY_START = 500
-"""Steps without updates at the start of an online run that is measured; a whole run has as many as it asks for."""
-
-
 class RunSpeed(NamedTuple):
-    """How fast the runs of an algorithm are, by the first of them that has something left to do."""
+    """The speed of an algorithm, measured on its first unfinished run."""
 
     start: float
     """Seconds before the first step: reading the data, building the networks."""
@@ -161,12 +154,12 @@ class RunSpeed(NamedTuple):
 
 @dataclass(frozen=True)
 class Cost:
-    """What a run would cost."""
+    """The estimated cost of a run."""
 
     cell: Cell
     status: str
     steps: int
-    """Timesteps that are left to do."""
+    """Remaining timesteps."""
     steps_per_second: float | None
     seconds: float
 
@@ -179,27 +172,27 @@ class Cost:
 def estimate_costs(
     cells: Sequence[Cell], *, threads: int, tell: Callable[[str], None] = lambda text: None
 ) -> list[Cost]:
-    """What each run would cost, without compilation; one that has ended costs nothing."""
+    """Estimate the cost of each run, without compilation; finished runs cost nothing."""
     configure_machine(threads)
     speeds: dict[str, RunSpeed] = {}
-    found = []
+    costs = []
     for cell in cells:
-        algo, left, total = cell.config.algo, _steps_left(cell), cell.config.total_timesteps
+        algo, left = cell.config.algo, _steps_left(cell)
         if not left:
-            found.append(Cost(cell, "done", 0, None, 0.0))
+            costs.append(Cost(cell, "done", 0, None, 0.0))
             continue
         if algo not in speeds:
             tell(f"measuring {cell.name}")
             speeds[algo] = measure(cell)
         start, pace, evaluation = speeds[algo]
         evaluations = 1 + left // (cell.options.controls.eval_interval or ENDLESS)
-        seconds = start + left / pace + evaluations * evaluation
-        found.append(Cost(cell, "to do" if left == total else "half done", left, pace, seconds))
-    return found
+        status = "to do" if left == cell.config.total_timesteps else "half done"
+        costs.append(Cost(cell, status, left, pace, start + left / pace + evaluations * evaluation))
+    return costs
 
 
 def total_seconds(costs: Sequence[Cost], workers: int) -> float:
-    """The time of all runs: each begins when the first worker has nothing to do."""
+    """The time of all runs, each begun by the first idle worker."""
     ends = [0.0] * workers
     for cost in costs:
         ends[ends.index(min(ends))] += cost.seconds
@@ -207,7 +200,7 @@ def total_seconds(costs: Sequence[Cost], workers: int) -> float:
 
 
 def measure(cell: Cell) -> RunSpeed:
-    """Let a run work for a moment, in a folder that is thrown away."""
+    """Measure a run in its first seconds, in a temporary folder."""
     kwargs: dict[str, Any] = {**cell.config.algo_kwargs, "compile": "never"}
     if cell.options.mode != "offline" and (cell.options.online.learning_starts or 0) > EARLY_START:
         kwargs["learning_starts"] = EARLY_START
@@ -229,7 +222,7 @@ def measure(cell: Cell) -> RunSpeed:
 
 
 def _advance(session: Session, *, updates: int) -> None:
-    """Train until this many updates were made, unless that takes too long."""
+    """Train for this many updates, or until the time for measuring is over."""
     state, end = session.state, time.perf_counter() + MOST_SECONDS
     stop = state.update_count + updates
     while state.update_count < stop and time.perf_counter() < end:
@@ -240,9 +233,7 @@ def _advance(session: Session, *, updates: int) -> None:
 
 def _steps_left(cell: Cell) -> int:
     run, total = Path(cell.config.output_dir, cell.name), cell.config.total_timesteps
-    if not is_run(run):
-        return total
     if is_finished(run):
         return 0
-    rows = read_metrics(run)
-    return max(total - int(rows[-1]["global_step"]) if rows else total, 1)
+    rows = read_metrics(run) if is_run(run) else []
+    return max(total - int(rows[-1]["global_step"]), 1) if rows else total

@@ -1,4 +1,4 @@
-"""What a sweep consists of: the options that vary, and the runs that follow from them."""
+"""The definition of a sweep: varying options, and the runs that follow from them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +29,15 @@ from rl_training.runtime import (
 )
 
 LONGEST_NAME = 120
-"""Characters of a run's name before its digest: file systems allow 255."""
+"""The most characters of a run's name before its digest; file systems allow 255."""
 MOST_RUNS = 1_000_000
 CONFIG = "config"
-"""The key under which configurations vary, beside the options that they have."""
+"""The key under which whole configurations vary."""
 
 
 @options
 class Range:
-    """Values that an option may be drawn from: numbers between two bounds, or one of a few."""
+    """The range of an option: numbers between two bounds, or a list of values."""
 
     low: float | None = option(None, "smallest value")
     high: float | None = option(None, "largest value")
@@ -57,7 +58,7 @@ class Range:
             raise ConfigError(f"low must be above 0 where log is true, got {self.low:g}")
 
     def whole(self, value: float | None) -> float | None:
-        """A bound as the option gets it."""
+        """A bound, rounded if the range has whole numbers."""
         return round(value) if self.int and value is not None else value
 
     def draw(self, rng: np.random.Generator) -> Any:
@@ -66,7 +67,7 @@ class Range:
             return self.choice[int(rng.integers(len(self.choice)))]
         low, high = float(self.low or 0), float(self.high or 0)
         value = math.exp(rng.uniform(math.log(low), math.log(high))) if self.log else float(rng.uniform(low, high))
-        # Six digits are enough to tell values apart, and can be read.
+        # Six digits are readable, and enough to distinguish values.
         return min(max(round(value), math.ceil(low)), math.floor(high)) if self.int else float(f"{value:.6g}")
 
 
@@ -104,10 +105,11 @@ class SweepSpec:
             raise ConfigError("seeds and seed both say which seeds there are: give one")
 
     def points(self) -> Iterator[dict[str, Any]]:
-        """What varies, for every run: its keys and their values."""
+        """The varying options of every run, with their values."""
         draws: Sequence[dict[str, Any]] = [{}] if self.random is None else list(_draw(self.random))
         grid = [dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values())]
-        seeds = [{}] if self.seeds is None else [{"seed": seed} for seed in _seeds(self.seeds)]
+        given = parse_seeds(self.seeds, name="seeds") if isinstance(self.seeds, str) else self.seeds
+        seeds = [{}] if given is None else [{"seed": seed} for seed in given]
         for case, point, draw, seed in itertools.product(self.cases or ({},), grid, draws, seeds):
             yield {**case, **point, **draw, **seed}
 
@@ -142,21 +144,17 @@ def read_ranges(ranges: Mapping[str, Any], where: str) -> dict[str, Range]:
     return found
 
 
-def _seeds(seeds: Sequence[int] | str) -> Sequence[int]:
-    return parse_seeds(seeds, name="seeds") if isinstance(seeds, str) else seeds
-
-
 @dataclass(frozen=True)
 class Cell:
-    """One run of a sweep."""
+    """One point of a sweep: a run before it has begun."""
 
     config: TrainConfig
     """With its name, in the folder of the sweep."""
     options: RunOptions
     values: Mapping[str, Any]
-    """What varies, by key."""
+    """The varying options."""
     digest: str
-    """What tells its options, seed and length from all others."""
+    """The digest of its options, seed and length."""
 
     @property
     def name(self) -> str:
@@ -168,15 +166,9 @@ class Cell:
         """Its configuration, as a run takes it."""
         return self.config, self.options
 
-    @property
-    def group(self) -> str:
-        """What it has in common with runs that differ only in their seed."""
-        shown = {key: value for key, value in self.values.items() if key != "seed"}
-        return ", ".join(f"{_short(key)}={_text(value)}" for key, value in shown.items())
-
 
 def make_cells(spec: SweepSpec, out: Path) -> list[Cell]:
-    """All runs of a sweep, checked; two with the same options are one."""
+    """All points of a sweep, checked and without duplicates."""
     cells: dict[str, Cell] = {}
     for values in spec.points():
         if len(cells) >= MOST_RUNS:
@@ -189,7 +181,7 @@ def make_cells(spec: SweepSpec, out: Path) -> list[Cell]:
 def make_cell(
     base: str | None, layers: Sequence[Mapping[str, Any]], values: Mapping[str, Any], out: Path, label: str = ""
 ) -> Cell:
-    """The run with the options of a configuration and these on top of them; its name begins with the label."""
+    """The run of a configuration with these options written over it; its name begins with the label."""
     try:
         config, options = read_options(write_over(base, layers))
     except ConfigError as error:
@@ -198,44 +190,25 @@ def make_cell(
     if config.run_name is not None:
         raise ConfigError("a sweep names its runs itself: leave run_name out")
     digest = _digest(options.resolve(config))
-    parts = [label, _subject(config, values)]
-    parts += [f"{_short(key)}-{_text(value)}" for key, value in values.items() if key not in (CONFIG, "algo", "seed")]
+    # The name begins with the configuration where several are compared, else with the algorithm.
+    parts = [label, Path(str(values[CONFIG])).with_suffix("").as_posix() if CONFIG in values else config.algo]
+    for key, value in values.items():
+        if key not in (CONFIG, "algo", "seed"):
+            parts.append(f"{key.rpartition('.')[2]}-{f'{value:g}' if isinstance(value, float) else value}")
     readable = re.sub(r"[^a-zA-Z0-9_.+-]", "-", "__".join([part for part in parts if part]))[:LONGEST_NAME]
     name = f"{readable}__seed{config.seed}__{digest}"
     return Cell(replace(config, run_name=name, output_dir=str(out)), options, values, digest)
 
 
 def write_over(base: str | None, layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A configuration with options written over it, dotted or as mappings in mappings."""
+    """A configuration with options written over it, under dotted names or in nested mappings."""
     nested: dict[str, Any] = {}
-    for layer in layers:
-        for key, value in layer.items():
-            nested = merge(nested, _nest(key, value))
+    for key, value in itertools.chain.from_iterable(layer.items() for layer in layers):
+        nested = merge(nested, reduce(lambda inner, name: {name: inner}, reversed(key.split(".")), value))
     base = nested.pop(CONFIG, base)
     if base is not None and not isinstance(base, str):
         raise ConfigError(f"{CONFIG} must be the name of a configuration, got {base!r}")
     return merge({} if base is None else plain_config(base), nested)
-
-
-def _nest(key: str, value: Any) -> dict[str, Any]:
-    *parents, last = key.split(".")
-    nested: dict[str, Any] = {last: value}
-    for parent in reversed(parents):
-        nested = {parent: nested}
-    return nested
-
-
-def _subject(config: TrainConfig, values: Mapping[str, Any]) -> str:
-    """What a name begins with: the configuration where several are compared, else the algorithm."""
-    return Path(str(values[CONFIG])).with_suffix("").as_posix() if CONFIG in values else config.algo
-
-
-def _short(key: str) -> str:
-    return key.rpartition(".")[2]
-
-
-def _text(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _digest(config: TrainConfig) -> str:

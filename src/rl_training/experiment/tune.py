@@ -1,4 +1,4 @@
-"""The search for good options: Optuna chooses, workers train, and runs without prospect are stopped."""
+"""Search for good options: Optuna proposes, workers train, and hopeless runs are stopped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from rl_training.experiment.tune_spec import (
     TuneSpec,
     check_space,
     decode,
-    go_on,
     importances,
     open_study,
     pick_metric,
@@ -31,27 +30,27 @@ from rl_training.experiment.tune_spec import (
     read_tune,
     report,
     require_optuna,
+    resume_trial,
     suggest,
     tell_end,
     trial_cell,
 )
 from rl_training.ope import Outcome, outcome_text
-from rl_training.reports import improvement
+from rl_training.reports import draw_history, draw_importances, improvement
 from rl_training.selection import LOWER_BOUND
 from rl_training.storage import check_sinks, write_json
 
 SPEC, JOURNAL, TRIALS, RESULT, BEST = "tune.yaml", "study.journal", "trials", "result.json", "best.yaml"
-
+CHECKS = "checks"
 OUTCOMES = {"complete": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}
-"""How trials end, and Optuna's word for it."""
-
+"""How trials end, and the state of Optuna for it."""
 FOLDER, RUN, ERROR = "folder", "run", "error"
-"""What a trial remembers: the folder of the search that trains it, its run, and why it failed."""
+"""Attributes of a trial: the folder of the search that trains it, its run, and why it failed."""
 
 
 @dataclass(frozen=True)
 class TuneResult:
-    """What a search came to."""
+    """The result of a search."""
 
     out: Path
     metric: str
@@ -61,7 +60,7 @@ class TuneResult:
     """The mean score of all trials with them."""
     params: dict[str, Any]
     trials: dict[str, int]
-    """How many trials were complete, pruned and failed."""
+    """The numbers of complete, pruned and failed trials."""
     check: Check
 
     @property
@@ -85,8 +84,8 @@ def run_tuning(
 ) -> TuneResult:
     """Search for good options in the folder `out`, then compare the best with the default ones on fresh seeds.
 
-    The same call goes on where an earlier one was stopped, at whatever point. Several machines may work on one study:
-    each has a folder of its own, and all name the same `storage`.
+    The same call continues a search that was stopped at any point. Several machines may work on one study: each has a
+    folder of its own, and all name the same `storage`.
     """
     watcher, spec, out = watcher or ProgressListener(), read_tune(spec), Path(out)
     require_optuna()
@@ -107,15 +106,16 @@ def run_tuning(
         number, value, params = search.best()
         check = check_best(spec, params, metric, out, workers=workers, ray=ray, watcher=watcher)
         result = TuneResult(out, metric, number, value, params, search.counts(), check)
-        write_text(out / BEST, best_config(spec, params))
+        write_text(out / BEST, dump_yaml(write_over(spec.config, [spec.options, params])))
         write_json(out / RESULT, result.to_plain())
-        _plot(search, out)
+        draw_history(search.study.get_trials(), search.metric, out / "history.png")
+        draw_importances(importances(search.study), out / "importance.png")
     return result
 
 
 @dataclass(frozen=True)
 class _Search:
-    """A study, and the trials that are being trained here."""
+    """A study, and its trials in training here."""
 
     study: Any
     spec: TuneSpec
@@ -126,18 +126,20 @@ class _Search:
     running: dict[JobKey, Any] = field(default_factory=dict)
     pruned: set[JobKey] = field(default_factory=set)
     reported: dict[JobKey, int] = field(default_factory=dict)
-    """By run, the timestep of the last score that the study knows."""
+    """The timestep of the last reported score, by run."""
 
     def run(self, pool: Pool, slots: int) -> None:
-        """Train trials until there are as many as asked for; those that an earlier call has begun come first."""
-        left = [each for each in self._trials("RUNNING") if self._is_ours(each)]
+        """Train the given number of trials; those that an earlier call has begun come first."""
+        # Only this folder can continue a trial that it has begun.
+        folder = str(self.out.resolve())
+        left = [each for each in self._trials("RUNNING") if each.user_attrs.get(FOLDER) == folder]
         ended = [each for each in self.study.get_trials() if each.state.is_finished()]
         before = f", of which {len(ended)} have ended before" if ended else ""
         self.watcher.on_news([f"{self.spec.trials} trials by {self.metric}{before}"])
         self.watcher.on_runs(max(self.spec.trials - len(ended), 0), scores=[self.metric])
         while True:
-            while pool.busy < slots and (left or self._has_room()):
-                trial = go_on(self.study, left.pop(0)) if left else self._ask()
+            while pool.busy < slots and (left or len(self.study.get_trials(deepcopy=False)) < self.spec.trials):
+                trial = resume_trial(self.study, left.pop(0)) if left else self._ask()
                 self._submit(pool, trial)
             if not pool.busy:
                 return
@@ -164,18 +166,11 @@ class _Search:
         return {key: decode(value, self.space[key]) for key, value in trial.params.items() if key in self.space}
 
     def counts(self) -> dict[str, int]:
-        """How many trials ended in each way."""
+        """The number of trials by outcome."""
         return {name: len(self._trials(state)) for name, state in OUTCOMES.items()}
 
     def _trials(self, state: str) -> list[Any]:
         return [each for each in self.study.get_trials() if each.state.name == state]
-
-    def _is_ours(self, trial: Any) -> bool:
-        """Whether a trial that has not ended belongs to this folder; nobody else can train it now."""
-        return bool(trial.user_attrs.get(FOLDER) == str(self.out.resolve()))
-
-    def _has_room(self) -> bool:
-        return len(self.study.get_trials(deepcopy=False)) < self.spec.trials
 
     def _ask(self) -> Any:
         trial = self.study.ask()
@@ -185,11 +180,10 @@ class _Search:
         return trial
 
     def _submit(self, pool: Pool, trial: Any) -> None:
-        params = {key: decode(value, self.space[key]) for key, value in trial.params.items()}
-        if missing := [key for key in self.space if key not in params]:
-            # The process was killed while it chose them.
-            params |= {key: suggest(trial, key, self.space[key]) for key in missing}
-        # Options that come again get the next seed: the same run again would tell nothing.
+        params = self.params(trial)
+        # An earlier process may have been killed while it chose them.
+        params |= {key: suggest(trial, key, each) for key, each in self.space.items() if key not in params}
+        # Options that are proposed again get the next seed, because the same run again would add no information.
         before = [each for each in self.study.get_trials() if each.number < trial.number and _key(each) == _key(trial)]
         seed, label = self.spec.seed + len(before), f"trial{trial.number:04d}"
         cell = trial_cell(self.spec, params, self.out / TRIALS, seed=seed, label=label)
@@ -201,10 +195,10 @@ class _Search:
         pool.submit(job)
 
     def _hear(self, pool: Pool, progress: SeedProgress) -> None:
-        """Tell the study what a run has reached, and stop the run if others were better at that point."""
+        """Report the score of a run to the study, and stop the run if others were better at that point."""
         trial, metrics = self.running[progress.key], progress.metrics or {}
         step = int(metrics.get("global_step", 0))
-        # The last score stands in every message until the next one, and a storage may be far away.
+        # Every message repeats the last score, and access to the storage may be slow.
         if self.metric in metrics and step != self.reported.get(progress.key):
             self.reported[progress.key] = step
             report(self.study, trial, metrics[self.metric], step)
@@ -217,7 +211,7 @@ class _Search:
             self._show(trial, progress)
 
     def _end(self, trial: Any, progress: SeedProgress) -> None:
-        """Tell the study how a trial ended; one that was interrupted goes on with the next call."""
+        """Report the end of a trial to the study; the next call resumes one that was interrupted."""
         metrics, is_pruned = progress.metrics or {}, progress.key in self.pruned
         del self.running[progress.key]
         if progress.status == "done" and self.metric in metrics:
@@ -239,31 +233,19 @@ class _Search:
 
 
 def options_text(params: Mapping[str, Any]) -> str:
-    """Options in a few words."""
+    """Options on one line."""
     texts = {key: number_text(value) if isinstance(value, float) else value for key, value in params.items()}
     return ", ".join(f"{key.removeprefix('algo_kwargs.')} {text}" for key, text in texts.items())
 
 
 def _key(trial: Any) -> str:
-    """What trials with the same options have in common."""
+    """The options of a trial as a key."""
     return json.dumps(trial.params, sort_keys=True)
-
-
-def _plot(search: _Search, out: Path) -> None:
-    """Draw the history of the search and which options mattered."""
-    from rl_training.reports import draw_history, draw_importances
-
-    trials = search.study.get_trials()
-    draw_history(trials, search.metric, out / "history.png")
-    draw_importances(importances(search.study), out / "importance.png")
-
-
-CHECKS = "checks"
 
 
 @dataclass(frozen=True)
 class Check:
-    """The best options against the default ones."""
+    """The comparison of the best options with the default ones."""
 
     metric: str
     best: tuple[float, ...]
@@ -274,15 +256,15 @@ class Check:
     interval: tuple[float, float] | None
     """95 % interval of that probability."""
     p_value: float | None = None
-    """Of the hypothesis that both score alike, by a test of ranks."""
+    """Rank test of equal scores."""
     verdict: Outcome = "not distinguishable"
-    """What the best options are in comparison with the default ones."""
+    """The best options in comparison with the default ones."""
     failed: tuple[str, ...] = ()
-    """Runs that have no score, and why."""
+    """Runs without a score, and why."""
 
     @property
     def sentence(self) -> str:
-        """What may be said."""
+        """The verdict on the best options."""
         if self.probability is None or self.interval is None or self.p_value is None:
             return f"too few runs have a {self.metric} on fresh seeds: whether the best options are better is not known"
         low, high = self.interval
@@ -306,7 +288,7 @@ def check_best(
     ray: str | None,
     watcher: ProgressListener,
 ) -> Check:
-    """Train both on fresh seeds, except runs that have ended before, and compare their scores."""
+    """Train best and default options on fresh seeds, except finished runs, and compare their scores."""
     cells = {
         (label, seed): trial_cell(spec, values, out / CHECKS, seed=seed, label=label)
         for seed in spec.fresh_seeds()
@@ -336,15 +318,10 @@ def check_best(
 
 
 def compare_scores(metric: str, best: Sequence[float], default: Sequence[float], failed: Sequence[str] = ()) -> Check:
-    """What the scores say; nothing where there are too few."""
+    """Compare scores; without a verdict if there are too few."""
     check = Check(metric, tuple(best), tuple(default), None, None, failed=tuple(failed))
     if min(len(best), len(default)) < FEWEST_SEEDS:
         return check
     found = improvement(("best", "default"), metric, [""], [best], [default])
     numbers = {name: getattr(found, name) for name in ("probability", "interval", "p_value", "verdict")}
     return replace(check, **numbers)
-
-
-def best_config(spec: TuneSpec, params: Mapping[str, Any]) -> str:
-    """The configuration with the best options as YAML, which `train` takes."""
-    return dump_yaml(write_over(spec.config, [spec.options, params]))

@@ -1,4 +1,4 @@
-"""What a search for good options consists of: which options, in which ranges, judged by what."""
+"""The definition of a search for good options, and its Optuna study."""
 
 from __future__ import annotations
 
@@ -17,13 +17,11 @@ from rl_training.experiment.sweep_spec import Cell, Range, make_cell, read_range
 from rl_training.selection import LOWER_BOUND
 
 Metric = Literal["return_mean", "normalized_score", "success_rate", "fqe_lower"]
-
 Sampler = Literal["tpe", "random", "gp", "cmaes", "qmc"]
-
 Pruner = Literal["median", "hyperband", "halving", "none"]
 
 FEWEST_SEEDS = 4
-"""Runs of each kind without which nothing can be said about the difference: not even if all of one kind are better."""
+"""The fewest runs of each kind for a verdict; fewer cannot differ significantly."""
 
 
 @options
@@ -39,9 +37,9 @@ class TuneSpec:
     metric: Metric | None = option(
         None, "what is to be large at the end of a run; default return_mean, or fqe_lower without an environment"
     )
-    sampler: Sampler = option("tpe", "how the next options are chosen")
-    pruner: Pruner = option("median", "how runs without prospect are stopped early")
-    startup_trials: int = option(5, "trials before the sampler and the pruner use what is known", ge=1)
+    sampler: Sampler = option("tpe", "method that proposes the next options")
+    pruner: Pruner = option("median", "rule that stops hopeless runs early")
+    startup_trials: int = option(5, "trials before the sampler and the pruner use results", ge=1)
     seed: int = option(0, "seed of the search and of its runs", ge=0, le=LARGEST_SEED)
     check_seeds: tuple[int, ...] | str = option("100-104", "fresh seeds for the best options and the default ones")
     storage: str | None = option(None, "journal file or database URL of the study; default study.journal in the folder")
@@ -56,7 +54,7 @@ class TuneSpec:
             raise ConfigError(f"check_seeds must be fresh, and the search may use {stale[0]}: its seeds begin at seed")
 
     def fresh_seeds(self) -> Sequence[int]:
-        """The seeds of the runs that confirm or refute what the search found."""
+        """The seeds of the runs that test the result of the search."""
         seeds = self.check_seeds
         return parse_seeds(seeds, name="check_seeds") if isinstance(seeds, str) else list(dict.fromkeys(seeds))
 
@@ -98,7 +96,7 @@ def check_space(spec: TuneSpec, space: Mapping[str, Range], out: Path) -> None:
 
 
 def pick_metric(spec: TuneSpec, cell: Cell) -> Metric:
-    """What the search goes by: as it says, or what its runs report that tells how good a policy is."""
+    """The metric of the search: the given one, else the return, or without an environment the estimated value."""
     has_env = cell.config.env_id is not None
     metric: Metric = spec.metric or ("return_mean" if has_env else "fqe_lower")
     if metric != LOWER_BOUND and not has_env:
@@ -107,21 +105,21 @@ def pick_metric(spec: TuneSpec, cell: Cell) -> Metric:
 
 
 def encode(value: Any) -> Any:
-    """A value of a choice as a study stores it; lists and mappings become text."""
+    """A listed value as a study stores it; lists and mappings become text."""
     return json.dumps(value) if isinstance(value, (list, tuple, dict)) else value
 
 
 def decode(value: Any, each: Range) -> Any:
-    """The value of a choice that a study stores."""
+    """The listed value that a study has stored."""
     return next((given for given in each.choice or () if encode(given) == value), value)
 
 
 FEWEST_TRIALS = 4
-"""Complete trials without which importances say nothing."""
+"""The fewest complete trials for importances."""
 
 
 def suggest(trial: Any, key: str, each: Range) -> Any:
-    """Let the study choose a value of a range."""
+    """A value of a range, proposed by the study."""
     if each.choice is not None:
         return decode(trial.suggest_categorical(key, [encode(value) for value in each.choice]), each)
     if each.int:
@@ -145,7 +143,7 @@ def open_study(spec: TuneSpec, journal: Path) -> Any:
         raise ConfigError(f"storage {kind!r} cannot be used for the study {name!r} ({reason})") from None
     if len(study.directions) != 1 or study.direction.name != "MAXIMIZE":
         raise ConfigError(f"the study {name!r} has other aims than one value to maximise: choose another name")
-    # A search that goes on must not draw again what it drew at its start.
+    # A search that is continued must not draw the same values as at its start.
     seed = spec.seed + len(study.get_trials(deepcopy=False))
     study.sampler, study.pruner = _sampler(optuna, spec, seed), _pruner(optuna, spec)
     return study
@@ -178,24 +176,24 @@ def _pruner(optuna: Any, spec: TuneSpec) -> Any:
     return makers[spec.pruner]()
 
 
-def go_on(study: Any, stored: Any) -> Any:
+def resume_trial(study: Any, stored: Any) -> Any:
     """A trial of an earlier call, which can be reported to again."""
     return require_optuna().trial.Trial(study, stored._trial_id)
 
 
 def report(study: Any, trial: Any, value: float, step: int) -> None:
-    """Tell a study what a trial has reached; a resumed run reaches some steps again."""
+    """Report the score of a trial, unless it is known; a resumed run reaches some steps again."""
     if step not in study.get_trials(deepcopy=False)[trial.number].intermediate_values:
         trial.report(value, step)
 
 
 def tell_end(study: Any, trial: Any, state: str) -> None:
-    """Tell a study that a trial has ended without a score."""
+    """Report the end of a trial without a score."""
     study.tell(trial, state=require_optuna().trial.TrialState[state])
 
 
 def importances(study: Any) -> dict[str, float]:
-    """How much each option explains of which trials were good, the most important first; none from few trials."""
+    """The importance of each option for good trials, the most important first; empty with few trials."""
     complete = [each for each in study.get_trials() if each.state.name == "COMPLETE"]
     if len(complete) < FEWEST_TRIALS or len({each.value for each in complete}) < 2:
         return {}
@@ -207,7 +205,7 @@ def importances(study: Any) -> dict[str, float]:
 
 
 def require_optuna() -> Any:
-    """Optuna, which says nothing of its own on the terminal."""
+    """Import Optuna, with its own messages turned off."""
     optuna = import_extra("optuna", "tune", "tuning")
     import_extra("optuna.storages.journal", "tune", "tuning")
     optuna.logging.set_verbosity(optuna.logging.ERROR)

@@ -113,9 +113,8 @@ def cumulative_weights(log_probs: Floats, behavior_log_probs: Floats) -> Floats:
     smallest.
     """
     with np.errstate(invalid="ignore"):
-        log_weights = np.clip(
-            np.cumsum(log_probs - behavior_log_probs, axis=1), -LARGEST_LOG_WEIGHT, LARGEST_LOG_WEIGHT
-        )
+        sums = np.cumsum(log_probs - behavior_log_probs, axis=1)
+        log_weights = np.clip(sums, -LARGEST_LOG_WEIGHT, LARGEST_LOG_WEIGHT)
     impossible = np.logical_or.accumulate(np.isneginf(log_probs), axis=1)
     weights: Floats = np.exp(np.where(impossible, -LARGEST_LOG_WEIGHT, log_weights))
     if np.isnan(weights).any():

@@ -17,15 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rl_training.ope import importance
-from rl_training.ope.fqe import (
-    EvaluationLog,
-    FitOptions,
-    FitProgress,
-    FitSettings,
-    ValueFitter,
-    in_chunks,
-    policy_inputs,
-)
+from rl_training.ope.fqe import EvaluationLog, FitSettings, ValueFitter, in_chunks, policy_inputs
 from rl_training.ope.importance import Trajectories
 from rl_training.ope.intervals import EpisodeEstimate, Floats, episode_interval
 from rl_training.ope.policies import Likelihood, likelihood
@@ -113,17 +105,17 @@ class WeightedEstimate:
 class CrossFit:
     """An ensemble with a member per fold of episodes, fitted to all other folds, for one policy after the other."""
 
-    def __init__(self, log: EvaluationLog, options: FitOptions) -> None:
-        count = min(FOLDS, len(log.bounds))
+    def __init__(self, log: EvaluationLog, settings: FitSettings) -> None:
+        options, count = settings.options, min(FOLDS, len(log.bounds))
         folds = importance.episode_folds(len(log.bounds), count, seed=options.seed)
         learns = torch.from_numpy(folds[None, :] != np.arange(count)[:, None]).long()
-        self.log = log
+        self.log, self.settings = log, settings
         self.member = folds[log.episodes.numpy()]
         self.fitter = ValueFitter(log, replace(options, members=count - 1), weights=learns)
 
-    def values(self, policy: Likelihood, progress: FitProgress | None) -> tuple[Floats, Floats, Floats]:
+    def values(self, name: str, policy: Likelihood) -> tuple[Floats, Floats, Floats]:
         """Per row: the value of the logged action, that of the policy's own, and what follows a truncation."""
-        self.fitter.fit_policy(policy.inputs, progress=progress)
+        self.fitter.fit_policy(policy.inputs, progress=self.settings.progress_of(f"{name}, folds of episodes"))
         data = self.log.dataset
         rows = torch.arange(len(data))
         q = self._by_member(data.obs, self.log.logged_actions(), rows)
@@ -170,9 +162,9 @@ def weigh_policies(
         episodes = Trajectories.from_dataset(log.dataset, likelihood.log_probs)
         estimate = evaluation.check(name, likelihood, episodes)
         if estimate.level != "refuse":
-            model = model or CrossFit(log, settings.options)
-            values = model.values(likelihood, settings.progress_of(f"{name}, folds of episodes"))
-            estimate = compared(evaluation.valued(estimate, episodes, *values), intervals[name])
+            model = model or CrossFit(log, settings)
+            estimate = evaluation.valued(estimate, episodes, *model.values(name, likelihood))
+            estimate = compared(estimate, intervals[name])
         found.append(estimate)
     return tuple(found)
 
@@ -229,14 +221,10 @@ class WeightedEvaluation:
             cap, found = None, _of_episodes(episodes, self.gamma, *padded)
             # Only WDR and DR continue beyond a truncation, as FQE does.
             recommended = "WDR" if self.is_cut.any() else "PDWIS"
-        estimate = replace(
-            estimate,
-            estimates=tuple(
-                WeightedValue(name, each.value, each.standard_error, _interval(each)) for name, each in found.items()
-            ),
-            recommended=recommended,
-            cap=cap,
+        values = tuple(
+            WeightedValue(name, one.value, one.standard_error, _interval(one)) for name, one in found.items()
         )
+        estimate = replace(estimate, estimates=values, recommended=recommended, cap=cap)
         if recommended == "WDR":
             return estimate
         difference = found[recommended] - EpisodeEstimate.of_mean(episodes.returns(self.gamma))

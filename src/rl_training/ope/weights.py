@@ -79,14 +79,13 @@ def diagnose(
 ) -> WeightDiagnostics:
     """Diagnostics of weights (episodes, steps), or (rows,) where every row is an episode."""
     array = np.asarray(weights, dtype=np.float64)
-    array = array.reshape(len(array), -1)
+    count = len(array)
+    array = array.reshape(count, -1)
     zero = 0.0 if behavior_log_probs is None else float(np.isneginf(np.asarray(behavior_log_probs)).mean())
     with np.errstate(over="ignore", invalid="ignore"):
-        errors = (
-            array.std(axis=0, ddof=1) / math.sqrt(len(array)) if len(array) > 1 else np.full(array.shape[1], np.inf)
-        )
+        errors = array.std(axis=0, ddof=1) / math.sqrt(count) if count > 1 else np.full(array.shape[1], np.inf)
     return WeightDiagnostics(
-        episodes=len(array),
+        episodes=count,
         effective_sample_sizes=np.array([effective_sample_size(column) for column in array.T]),
         largest_shares=np.array([largest_share(column) for column in array.T]),
         means=array.mean(axis=0),

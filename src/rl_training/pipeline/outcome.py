@@ -18,6 +18,7 @@ from rl_training.selection import (
     Basis,
     Claim,
     EvaluationData,
+    RealEpisodes,
     Selection,
     choose,
     corrected_claim,
@@ -25,7 +26,6 @@ from rl_training.selection import (
     held_out_claim,
     named_policies,
     not_judged,
-    real_episodes,
 )
 
 CLAIM_FITS = 2
@@ -49,10 +49,10 @@ class Judge:
 
     def judge_runs(self, names: list[str]) -> dict[str, Any]:
         """The selection among these runs, as plain values; without a claim if there are claim episodes."""
-        has_claim, named = self.splits.has_claim, self._named(names)
+        has_claim, named = self.splits.has_claim, named_policies(self._runs(names))
         policies = {name: each.policy for name, each in named.items()}
         episodes = self.space.config.real_episodes
-        real = real_episodes(episodes, policies, tell=lambda pull: self.listener.on_news([pull.sentence]))
+        real = RealEpisodes.up_to(episodes, policies, tell=lambda pull: self.listener.on_news([pull.sentence]))
         data = find_evaluation_data(named, self.splits.path("selection"), "held-out")
         later = CLAIM_FITS * has_claim + self._further_fits
         try:
@@ -69,7 +69,7 @@ class Judge:
 
     def judge_selected(self, chosen: str) -> dict[str, Any]:
         """The claim about a run by the claim episodes, and the estimates behind it."""
-        named = self._named([chosen])
+        named = named_policies(self._runs([chosen]))
         data = find_evaluation_data(named, self.splits.path("claim"), "held-out")
         try:
             with one_thread():
@@ -91,8 +91,8 @@ class Judge:
         """The most fits that importance sampling needs."""
         return int(self.splits.has_probabilities)
 
-    def _named(self, names: list[str]) -> dict[str, Any]:
-        return {**named_policies({name: str(self.space.out / "runs" / name) for name in names})}
+    def _runs(self, names: list[str]) -> dict[str, str]:
+        return {name: str(self.space.out / "runs" / name) for name in names}
 
     def _settings(self, part: str, fits: int) -> tuple[FitSettings, float]:
         """The settings of each fit, and its expected seconds."""

@@ -1,4 +1,4 @@
-"""A trained policy from a checkpoint: load, evaluate, record, play, predict, collect."""
+"""A trained policy from a checkpoint: load, evaluate, record, play, collect, predict, also for rows of a table."""
 
 from __future__ import annotations
 
@@ -24,11 +24,22 @@ from rl_training.acting import (
     record_policy,
 )
 from rl_training.config import TrainConfig
-from rl_training.core.errors import CheckpointError, ConfigError, DamagedError
+from rl_training.core.errors import CheckpointError, ConfigError, DamagedError, DatasetError
 from rl_training.core.seeds import forked
 from rl_training.core.spaces import SpaceSpec
 from rl_training.core.user_code import trust
-from rl_training.data import LONGEST_EPISODE, TransitionDataset, check_destination, collect_dataset, write_dataset
+from rl_training.data import (
+    LONGEST_EPISODE,
+    ColumnsConfig,
+    TableFiles,
+    TransitionDataset,
+    check_destination,
+    collect_dataset,
+    read_observations,
+    table_kind,
+    write_dataset,
+)
+from rl_training.data.tables import feature_names
 from rl_training.envs import make_native_env, named_env, space_spec
 from rl_training.runtime import bind_hyper, find_algorithm, merge, read_saved_config, traces_logged
 from rl_training.storage import (
@@ -296,3 +307,43 @@ def predict(
     `valid_actions`.
     """
     return load_policy(path).predict(obs, valid_actions=valid_actions, deterministic=deterministic, allow_nan=allow_nan)
+
+
+def table_observations(saved: SavedPolicy, path: Path) -> NDArray[Any]:
+    """The observations in a table like the one that a policy was trained on."""
+    columns, kind = _table_columns(saved), table_kind(path)
+    if kind is None:
+        raise ConfigError(f"{str(path)!r} is no table: its name must end with .csv or .parquet")
+    try:
+        return read_observations(TableFiles(path, kind), columns)
+    except DatasetError as error:
+        raise error if str(path) in str(error) else DatasetError(f"{path}: {error}") from None
+
+
+def name_actions(saved: SavedPolicy, actions: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    """Actions as columns of the table that a policy was trained on, discrete actions by their names."""
+    columns = _table_columns(saved)
+    named = np.array(columns.choices)[actions] if columns.choices else actions
+    return dict(zip(columns.actions, named.reshape(len(named), -1).T, strict=True))
+
+
+def observation_names(spaces: SpaceSpec, columns: ColumnsConfig) -> list[str]:
+    """A name for every number of an observation, by the columns of a table; those of the action mask come first."""
+    return [*(columns.valid_actions if spaces.is_masked else ()), *feature_names(columns.obs, columns)]
+
+
+def _table_columns(saved: SavedPolicy) -> ColumnsConfig:
+    """The columns of the table that a policy was trained on."""
+    found = find_columns(saved)
+    if found is None:
+        raise ConfigError("the policy was not trained on a table: give its observations as a .npy or .json file")
+    return found
+
+
+def find_columns(saved: SavedPolicy) -> ColumnsConfig | None:
+    """The columns of the table that a policy was trained on; None if it was not."""
+    kwargs = saved.config.algo_kwargs
+    with refusing_broken_state("the table columns of the policy"):
+        parts = [kwargs, *(kwargs.get("dataset_mix") or ())]
+        found: list[Mapping[str, Any]] = [part["dataset_columns"] for part in parts if part.get("dataset_columns")]
+        return ColumnsConfig(**found[0]) if found else None

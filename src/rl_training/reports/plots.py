@@ -435,7 +435,8 @@ def _draw_table(axes: Axes, table: ScoreTable, styles: dict[str, dict[str, Any]]
         )
         axes.plot(edges, shares, **styles[name], drawstyle="steps-post")
         if band:
-            axes.fill_between(edges, *band, step="post", color=styles[name]["color"], alpha=0.15, linewidth=0)
+            low, high = band
+            axes.fill_between(edges, low, high, step="post", color=styles[name]["color"], alpha=0.15, linewidth=0)
     axes.set(
         title=table.task, xlabel=f"score to reach ({table.metric})", ylabel="share of runs above", ylim=(-0.03, 1.03)
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial, reduce
 from typing import Any
 
@@ -29,13 +28,13 @@ from rl_training.data import (
     source_for,
     with_n_step,
 )
-from rl_training.diagnostics import Guards, diagnose, try_policy
+from rl_training.diagnostics import Guards, check_model, diagnose
 from rl_training.envs import Task, goal_task, make_env, make_vector_env, reward_transform
 from rl_training.ope import VALUE, PolicyValue
 from rl_training.runtime.callbacks import Callback, EarlyStoppingCallback
 from rl_training.runtime.fine_tuning import FineTuning, begin_with_checkpoint
 from rl_training.runtime.progress import introduce
-from rl_training.runtime.run_data import Data, find_task, load_data, log_of_run, with_columns
+from rl_training.runtime.run_data import RunData, find_task, load_data, log_of_run, with_columns
 from rl_training.runtime.run_options import RunOptions, check_action_kind
 from rl_training.runtime.saving import load_session, session_tree
 from rl_training.runtime.schedules import Plan, make_plan, rollout_rows
@@ -76,7 +75,7 @@ def open_session(
     if data is not None and data.dataset.obs_mean is not None and data.dataset.obs_std is not None:
         algorithm.set_obs_statistics(data.dataset.obs_mean, data.dataset.obs_std)
     policy = Policy.sharing(algorithm, spaces)
-    try_policy(policy, algorithm, acts=options.mode != "offline")
+    check_model(policy, algorithm, acts=options.mode != "offline")
     chain = _reward_chain(config, options, data)
     rewards = [each.resolve() for each in chain]
     if options.online.initial_checkpoint is not None and tree is None:
@@ -86,10 +85,8 @@ def open_session(
     notes = () if drawn is None else drawn.notes
     compiling_from = _compiling_from(options, plan, tree)
     held_out = None if data is None else data.dataset.validation
-    value = None
-    if data is not None and data.logged is not None:
-        value = PolicyValue(log_of_run(data.logged, spaces)[0])
-        data = replace(data, logged=None)
+    logged = None if data is None else data.logged
+    value = None if logged is None else PolicyValue(log_of_run(logged, spaces)[0])
     if controls.early_stopping is not None:
         _check_metric(controls.early_stopping.metric, algorithm, config, held_out, has_value=value is not None)
         callbacks = [EarlyStoppingCallback(controls.early_stopping), *callbacks]
@@ -103,6 +100,9 @@ def open_session(
     resources.callback(run.close)
     if not plan.updates:
         notes = (*notes, "no update will be made: the run ends before learning starts")
+    lines = introduce(config, options, plan, data=data, task=task, compiled_from=compiling_from)
+    state = TrainerState(algorithm, policy, config, run.path, plan.total, introduction=lines, notes=notes)
+    state.compiled, state.compiled_from = compiling_from is not None, compiling_from or 0
     session = Session(
         config=config,
         options=options,
@@ -110,17 +110,7 @@ def open_session(
         algorithm=algorithm,
         source=source,
         plan=plan,
-        state=TrainerState(
-            algorithm,
-            policy,
-            config,
-            run.path,
-            plan.total,
-            introduction=introduce(config, options, plan, data=data, task=task, compiled_from=compiling_from),
-            notes=notes,
-            compiled=compiling_from is not None,
-            compiled_from=compiling_from or 0,
-        ),
+        state=state,
         run=run,
         guards=Guards(options.guards, algorithm, source, log=None if data is None else data.dataset, buffer=buffer),
         evaluate=partial(_evaluate, algorithm, policy, config, held_out, value, max_steps=controls.eval_max_steps),
@@ -135,7 +125,7 @@ def open_session(
         callbacks=callbacks,
         resources=resources,
     )
-    session.state.write = lambda path: save_checkpoint(path, session_tree(session))
+    state.write = lambda path: save_checkpoint(path, session_tree(session))
     if tree is not None:
         with refusing_broken_state("the state of the run"):
             load_session(session, tree)
@@ -152,7 +142,7 @@ def _compiling_from(options: RunOptions, plan: Plan, tree: Mapping[str, Any] | N
     return begins if machine["compiled"] and (begins > 0 or can_compile(True)) else None
 
 
-def _spaces(found: Data | Task | None) -> SpaceSpec:
+def _spaces(found: RunData | Task | None) -> SpaceSpec:
     if found is None:
         raise ConfigError("env_id is required where there is no data")
     return found.spaces
@@ -162,7 +152,7 @@ def _make_source(
     config: TrainConfig,
     options: RunOptions,
     algorithm: Algorithm,
-    data: Data | None,
+    data: RunData | None,
     chain: Sequence[RewardTransformConfig],
     *,
     resources: ExitStack,
@@ -225,7 +215,7 @@ def _hindsight(config: TrainConfig, options: RunOptions, resources: ExitStack) -
     return Hindsight(*functions, options.online.her_ratio, options.online.goal_selection_strategy)
 
 
-def _reward_chain(config: TrainConfig, options: RunOptions, data: Data | None) -> tuple[RewardTransformConfig, ...]:
+def _reward_chain(config: TrainConfig, options: RunOptions, data: RunData | None) -> tuple[RewardTransformConfig, ...]:
     """The transforms of rewards, one after the other; experience gets the same ones as prior data."""
     if data is not None:
         chain = data.dataset.reward_transforms

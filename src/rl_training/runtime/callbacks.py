@@ -106,15 +106,15 @@ class TimeBudgetCallback(Callback):
         self.deadline = math.inf
 
     def on_train_start(self, state: TrainerState) -> None:
-        """Begin to count."""
+        """Start the clock."""
         self.deadline = time.monotonic() + self.seconds
 
     def on_each_update(self, state: TrainerState, metrics: Metrics) -> None:
-        """Look at the clock."""
+        """Check the clock."""
         self.on_collect_end(state)
 
     def on_collect_end(self, state: TrainerState) -> None:
-        """Look at the clock."""
+        """Check the clock."""
         if time.monotonic() >= self.deadline:
             state.interrupt(f"the time budget of {self.seconds:g} seconds is used up")
 
@@ -162,7 +162,7 @@ class VideoCallback(Callback):
         self.evaluations = 0
 
     def on_train_start(self, state: TrainerState) -> None:
-        """Refuse a run of which no video can be made, before it begins."""
+        """Refuse a run that cannot be recorded, before it begins."""
         if state.config.env_id is None:
             raise ConfigError("VideoCallback needs an env_id: without an environment there is nothing to record")
         path = self._path(state)

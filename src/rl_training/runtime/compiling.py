@@ -28,7 +28,7 @@ class Compiling:
     """Updates before number `state.compiled_from` are eager, those from it on compiled, however fast the machine is.
 
     While the run makes the eager ones, a helper, a process of low priority, compiles the graphs and puts them into
-    torch's folder. Then the run reads them there. What the helper does or fails to do changes no result: the run itself
+    torch's folder. Then the run reads them there. The helper changes no result: the run itself
     compiles a graph that is missing. It does not wait for the helper, which may hardly get a core on a busy machine. A
     thread would not do, since tracing sets switches and random states of the whole process.
     """
@@ -40,7 +40,7 @@ class Compiling:
         self.helper: subprocess.Popen[bytes] | None = None
 
     def follow(self, batch: Batch) -> None:
-        """Make the algorithm eager or compiled, as the number of the next update wants it; `batch` is the update's."""
+        """Make the algorithm eager or compiled, by the number of the next update; `batch` is that of the update."""
         state = self.state
         if not state.compiled:
             return
@@ -76,7 +76,8 @@ class Compiling:
         if os.name != "posix" or algorithm.obs_mean.device.type != "cpu":
             return
         fields = {name: (tuple(value.shape), value.dtype) for name, value in batch.items()}
-        try:
+        # Without a helper if only this process knows a class, or if the machine has no room for another process.
+        with suppress(OSError, pickle.PicklingError, AttributeError, TypeError):
             task = pickle.dumps((type(algorithm), self.spaces, algorithm.hyper, fields, torch.get_num_threads()))
             self.helper = subprocess.Popen(  # noqa: S603 - this module
                 [sys.executable, "-m", __name__],
@@ -89,9 +90,6 @@ class Compiling:
             )
             with self.helper.stdin as pipe:  # type: ignore[union-attr]
                 pipe.write(task)
-        except (OSError, pickle.PicklingError, AttributeError, TypeError):
-            # A class that only this process knows, or a machine without room for another process.
-            return
 
     def close(self) -> None:
         """End the process that compiles, and the compiler that it has started."""

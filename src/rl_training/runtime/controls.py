@@ -79,11 +79,6 @@ class OnlineOptions:
         hindsight = self.replay == "hindsight"
         refuse_unused(self, "her_ratio", "goal_selection_strategy", unless="replay: hindsight", holds=hindsight)
 
-    @property
-    def counts_rounds(self) -> bool:
-        """Whether updates are counted by steps of the environments together, instead of by transitions."""
-        return self.train_frequency is not None or self.gradient_updates_per_step is not None
-
 
 @options
 class EarlyStoppingConfig:

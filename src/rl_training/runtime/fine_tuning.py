@@ -32,7 +32,10 @@ def fine_tuning_config(
     if source is None:
         config = open_checkpoint(path)["config"]
         was_offline = config["algo_kwargs"].get("mode") == "offline"
-        source = _without_offline(config)
+        # Not its mode, nor budgets and schedules that were meant for the offline run.
+        own = options_with("offline_only", LoopOptions, ControlOptions) if was_offline else ()
+        kept = {name: value for name, value in config["algo_kwargs"].items() if name not in own}
+        source = {**config, "algo_kwargs": kept}
     values = plain_config(source, overrides=overrides)
     kwargs = dict(values.get("algo_kwargs") or {})
     if "offline_pretrain_updates" not in parse_overrides(overrides).get("algo_kwargs", {}):
@@ -45,19 +48,10 @@ def fine_tuning_config(
     return read_options({**values, "algo_kwargs": {**kwargs, "initial_checkpoint": str(path)}})
 
 
-def _without_offline(config: dict[str, Any]) -> dict[str, Any]:
-    """An offline run's config without its mode, and without budgets and schedules that were meant for that run."""
-    kwargs = config["algo_kwargs"]
-    if kwargs.get("mode") != "offline":
-        return config
-    own = options_with("offline_only", LoopOptions, ControlOptions)
-    return {**config, "algo_kwargs": {name: value for name, value in kwargs.items() if name not in own}}
-
-
 def begin_with_checkpoint(
     algorithm: Algorithm, spaces: SpaceSpec, config: TrainConfig, options: RunOptions, rewards: Rewards
 ) -> None:
-    """Load the networks, target networks and optimisers of a checkpoint, which must have been trained alike."""
+    """Load the networks, target networks and optimisers of a checkpoint, which must fit the run."""
     path = find_checkpoint(str(options.online.initial_checkpoint))
     tree, named = open_checkpoint(path), f"initial_checkpoint {path}"
     other = TrainConfig(**tree["config"])
@@ -137,12 +131,8 @@ class FineTuning:
         regret = max(self.scores) - sum(online) / len(online)
         if len(self.successes) == len(self.scores):
             regret = 1 - sum(self.successes[1:]) / len(online)
-        return {
-            "offline_score": offline,
-            "online_score": online[-1],
-            "largest_drop": max(offline - min(online), 0.0),
-            "regret": regret,
-        }
+        drop = max(offline - min(online), 0.0)
+        return {"offline_score": offline, "online_score": online[-1], "largest_drop": drop, "regret": regret}
 
     def state_dict(self) -> dict[str, Any]:
         """The evaluations so far."""

@@ -27,7 +27,7 @@ LOG = "error.log"
 
 
 def train_session(session: Session) -> TrainResult:
-    """Train one run to its end; whatever ends it, display and log files are closed."""
+    """Train one run to its end; display and log files are closed in any case."""
     try:
         with faults_recorded(session):
             run_loop(session)
@@ -282,7 +282,7 @@ def _fault_of_callback(session: Session, error: BaseException) -> UserCodeError 
 
 
 def _add_note(error: BaseException, note: str) -> None:
-    """Let the traceback of an error end with a note. Python 3.10 knows no notes, and prints it as a warning."""
+    """Add a note to the traceback of an error. Python 3.10 has no notes, and shows a warning."""
     if hasattr(error, "add_note"):
         error.add_note(note)
     else:

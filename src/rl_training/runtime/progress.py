@@ -20,7 +20,7 @@ from rl_training.core.text import clock_text, metrics_text, size_text
 from rl_training.data import TransitionDataset
 from rl_training.envs import Task
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.run_data import Data
+from rl_training.runtime.run_data import RunData
 from rl_training.runtime.run_options import RunOptions
 from rl_training.runtime.schedules import Plan
 from rl_training.storage import UPLOADS, policy_path
@@ -38,7 +38,7 @@ class _Output(Console):
     """A console that reports a closed pipe, where rich would end the process."""
 
     def on_broken_pipe(self) -> None:
-        """Say nothing from here on."""
+        """Print nothing from here on."""
         self.quiet = True
         raise BrokenPipeError
 
@@ -114,7 +114,7 @@ class ProgressCallback(Callback):
             state.interrupt("its output pipe was closed")
 
     def close(self) -> None:
-        """Give the terminal back."""
+        """Stop the live display."""
         if self.live is not None:
             self.live.stop()
 
@@ -156,7 +156,7 @@ def introduce(
     options: RunOptions,
     plan: Plan,
     *,
-    data: Data | None,
+    data: RunData | None,
     task: Task | None,
     compiled_from: int | None = None,
 ) -> tuple[str, ...]:
@@ -178,7 +178,7 @@ def introduce(
     return tuple(f"{word:<12}{text}" for word, text in lines)
 
 
-def _data_lines(options: RunOptions, data: Data) -> list[tuple[str, str]]:
+def _data_lines(options: RunOptions, data: RunData) -> list[tuple[str, str]]:
     parts = [part for part in (data.dataset, data.dataset.validation) if part is not None]
     rows, episodes = sum(map(len, parts)), sum(_episodes(part) for part in parts)
     average = "" if data.mean_return is None else f", mean return {data.mean_return:.4g}"
@@ -191,7 +191,7 @@ def _data_lines(options: RunOptions, data: Data) -> list[tuple[str, str]]:
     ]
 
 
-def _audit_lines(data: Data) -> list[str]:
+def _audit_lines(data: RunData) -> list[str]:
     """Findings of the cheap checks that the notes of the dataset do not mention."""
     found = data.audit.get("findings", ())
     if not found:
@@ -226,7 +226,7 @@ def _learning(plan: Plan) -> str:
     return f"{starts}{acting}; {plan.updates} updates in all"
 
 
-def _evaluation(config: TrainConfig, options: RunOptions, data: Data | None) -> str:
+def _evaluation(config: TrainConfig, options: RunOptions, data: RunData | None) -> str:
     interval, unit = options.controls.eval_interval, "updates" if options.mode == "offline" else "steps"
     when = "at the end" if interval is None else f"every {interval} {unit}, and at the end"
     parts = []
@@ -267,11 +267,8 @@ def warn_of_full_disk(session: Session) -> None:
     needed = session.checkpoint_bytes + _policy_bytes(session)
     free = shutil.disk_usage(session.run.path).free
     if free < needed and not session.is_disk_short:
-        warnings.warn(
-            f"{session.run.path}: {size_text(free)} are free, and the next checkpoint needs {size_text(needed)}: make "
-            "room, or the run ends there",
-            stacklevel=3,
-        )
+        room = f"{size_text(free)} are free, and the next checkpoint needs {size_text(needed)}"
+        warnings.warn(f"{session.run.path}: {room}: make room, or the run ends there", stacklevel=3)
     session.is_disk_short = free < needed
 
 

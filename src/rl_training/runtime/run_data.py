@@ -33,7 +33,7 @@ DEFAULT_VALIDATION = 0.1
 
 
 @dataclass(frozen=True)
-class Data:
+class RunData:
     """A dataset ready for training, with facts about it."""
 
     dataset: TransitionDataset
@@ -88,7 +88,7 @@ def load_data(
     given: TransitionDataset | None = None,
     *,
     keep_rewards: bool = False,
-) -> Data:
+) -> RunData:
     """The dataset with actions as networks see them, checked against the environment that it comes from.
 
     With `keep_rewards`, the result has the rewards as they were logged beside those that training sees.
@@ -141,7 +141,7 @@ def load_data(
         says += "; valid_actions mask the invalid ones"
     logged = _as_logged(encoded) if keep_rewards else None
     encoded = _without(encoded, LOGGED_REWARDS)
-    return Data(encoded, spaces, _fingerprint(encoded), says, summary, times, logged)
+    return RunData(encoded, spaces, _fingerprint(encoded), says, summary, times, logged)
 
 
 def _fingerprint(dataset: TransitionDataset, *, older: bool = False) -> str:
@@ -178,7 +178,7 @@ def _check_columns(dataset: TransitionDataset, options: RunOptions, env_id: str 
         raise DatasetError(f"the actions of the table are text: {hint}")
 
 
-def with_columns(config: TrainConfig, data: Data | None) -> TrainConfig:
+def with_columns(config: TrainConfig, data: RunData | None) -> TrainConfig:
     """The config with the names, categories and actions that `dataset_columns` left to the table."""
     if data is None or data.dataset.columns is None:
         return config

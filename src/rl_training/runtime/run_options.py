@@ -66,7 +66,7 @@ def find_algorithm(name: str) -> type[Algorithm]:
 
 
 def check_action_kind(algorithm: type[Algorithm], spaces: SpaceSpec, subject: str) -> None:
-    """Refuse a task whose actions are of a kind that the algorithm is not made for, and say which ones are."""
+    """Refuse a task with a kind of actions that the algorithm does not support, and name algorithms that do."""
     if spaces.action.kind not in algorithm.action_kinds:
         *others, last = sorted(name for name, cls in ALGORITHMS.items() if spaces.action.kind in cls.action_kinds)
         names = f"{', '.join(others)} or {last}" if others else last
@@ -107,7 +107,7 @@ def _collected(problems: list[str], prefix: str = "") -> Iterator[None]:
 
 
 def merge(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Values with overrides written into them, mapping by mapping."""
+    """Merge overrides into values, mapping by mapping."""
     merged = {
         key: merge(values[key], value)
         for key, value in overrides.items()
@@ -163,7 +163,8 @@ def _refuse_foreign(config: TrainConfig, options: RunOptions) -> None:
     """Refuse options that have no effect in the run's mode, unless they have their default values."""
     algorithm, mode = options.algorithm, options.mode
     foreign = {name for name, modes in option_modes(*option_groups(algorithm)).items() if mode not in modes}
-    usual = {name: value for group in option_groups(algorithm) for name, value in field_defaults(group).items()}
+    known = [field for group in option_groups(algorithm) for field in fields(group)]
+    usual = {field.name: getattr(field.default, "default", field.default) for field in known}
     usual |= _defaults(algorithm, config.algo_kwargs)
     problems = [
         f"algo_kwargs: {name} does not go with mode: {mode}{_other_mode(name, algorithm, mode)}"
@@ -209,11 +210,6 @@ def _refuse_for_rollouts(config: TrainConfig, options: RunOptions, usual: Mappin
     given = [name for name in off_policy if kwargs.get(name) is not None and kwargs[name] != usual[name]]
     words = f"has no effect on {config.algo}, which learns from rollouts: see rollout_steps and epochs"
     return [f"algo_kwargs: {name} {words}" for name in given]
-
-
-def field_defaults(group: type[Any]) -> dict[str, Any]:
-    """The defaults of a group's options."""
-    return {field.name: getattr(field.default, "default", field.default) for field in fields(group)}
 
 
 def _inner_hints(algo: Any) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Saving a run, resuming it from the right file, and going back to a good checkpoint."""
+"""Checkpoints of a run: saving, choosing the one to resume from, rollbacks."""
 
 from __future__ import annotations
 
@@ -121,6 +121,7 @@ def session_tree(session: Session) -> dict[str, Any]:
 
     Rows of the replay buffer are not part of it. It names the files they are in, as of the last `store.save()`.
     """
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     return {
         "run": session.run.identity,
         "config": session.config.to_plain(),
@@ -142,10 +143,7 @@ def session_tree(session: Session) -> dict[str, Any]:
             "branches": session.branches,
             "guards": session.guards.state_dict(),
         },
-        "random": {
-            "torch": torch.get_rng_state(),
-            "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-        },
+        "random": {"torch": torch.get_rng_state(), "cuda": cuda},
         "machine": {
             "torch": str(torch.__version__),
             "threads": torch.get_num_threads(),
@@ -191,7 +189,7 @@ def load_session(session: Session, tree: Mapping[str, Any]) -> None:
 
 def policy_tree(session: Session) -> dict[str, Any]:
     """The contents of a policy file: the networks that act, statistics of observations, and its origin."""
-    state = session.algorithm.state_dict()
+    state, step = session.algorithm.state_dict(), {"global_step": session.state.global_step}
     unused = unused_in_acting(session.algorithm.model)
     names = [name for name in state if name.startswith("model.") and name.split(".")[1] not in unused]
     return {
@@ -202,11 +200,7 @@ def policy_tree(session: Session) -> dict[str, Any]:
         # Cloned, since a tensor that is part of a larger one is written with all of it.
         "algorithm": {name: state[name].clone() for name in [*names, "obs_mean", "obs_std"]},
         "replay": [] if session.store is None else [list(span) for span in session.store.spans],
-        "trainer": {
-            "state": {"global_step": session.state.global_step},
-            "rewards": session.rewards,
-            "fingerprint": session.fingerprint,
-        },
+        "trainer": {"state": step, "rewards": session.rewards, "fingerprint": session.fingerprint},
     }
 
 
@@ -217,7 +211,7 @@ DEFINING = ("algo", "seed", "env_id")
 
 
 class Saved(NamedTuple):
-    """The state of a run on disk, and the file it is in."""
+    """The stored state of a run, and its file."""
 
     path: Path
     tree: dict[str, Any]
@@ -256,7 +250,7 @@ def newest_state(run: RunDirectory) -> Saved | None:
 
 
 def reconcile_directory(session: Session, saved: Saved | None, *, is_named: bool, is_changed: bool) -> None:
-    """Make the directory agree with the state that a run resumes from.
+    """Reconcile the directory with the state that a run resumes from.
 
     The checkpoint may have been named, and options may have changed. The latest checkpoint comes first, at one stroke.
     Everything else follows from it; if a kill prevents that, the next `resume` does it.
@@ -297,7 +291,7 @@ def reconcile_directory(session: Session, saved: Saved | None, *, is_named: bool
 
 
 def _lacks_good(session: Session) -> bool:
-    """Whether guards have no checkpoint to go back to, so that the state that the run resumes from must become one.
+    """Whether there is no checkpoint for rollbacks, so that the state to resume from must become one.
 
     A kill may have come before the last good one got its number, or the file is gone.
     """
@@ -382,7 +376,7 @@ def rolled_back(session: Session, broken: GuardAlarm | None, line: Mapping[str, 
 
 
 def respond(session: Session, alarm: GuardAlarm, *others: GuardAlarm) -> bool:
-    """Take a run back to its last good checkpoint, or end it if it may not go back, or not any more."""
+    """Roll a run back to its last good checkpoint, or end it if that is not allowed."""
     times = len(session.guards.rollbacks)
     more = [f"further guards that fired: {', '.join(each.guard for each in others)}"] if others else []
     if not session.guards.rolls_back or alarm.guard == OUTSIDE:
@@ -429,11 +423,8 @@ def _roll_back(session: Session, saved: Saved, alarm: GuardAlarm) -> None:
     session.is_rolling_back, session.undo_events = False, None
     if state.interrupted:
         state.should_stop, state.stop_reason = True, reason or "interrupted"
-    warnings.warn(
-        f"timestep {noticed_at}: {alarm}; the run went back to timestep {state.global_step} and continues with "
-        f"{guards.learning_rate_factor:g} of the learning rate",
-        stacklevel=2,
-    )
+    went = f"the run went back to timestep {state.global_step} and continues with {guards.learning_rate_factor:g}"
+    warnings.warn(f"timestep {noticed_at}: {alarm}; {went} of the learning rate", stacklevel=2)
 
 
 def _row(session: Session, alarm: GuardAlarm, action: str) -> dict[str, Any]:

@@ -30,7 +30,7 @@ class ScheduleSpec:
 
 
 def as_schedule(value: Any) -> Any:
-    """A bare word such as `cosine` as a schedule."""
+    """Turn a bare word such as `cosine` into a schedule."""
     return {"kind": value} if isinstance(value, str) else value
 
 
@@ -47,7 +47,7 @@ def resolve_schedule_value(spec: ScheduleSpec, *, step: int, total_steps: int, b
 
 @dataclass(frozen=True)
 class Plan:
-    """When a run acts and when it learns. It depends on counters alone, so a resumed run follows the same plan.
+    """The order of acting and learning. It depends on counters alone, so a resumed run follows the same plan.
 
     Timesteps are updates as long as the run only learns (all of an offline run, and pretraining), and steps of the
     environments after that.
@@ -74,7 +74,7 @@ class Plan:
 
     @property
     def updates(self) -> int:
-        """How many updates the whole run will make, if every transition is stored at once."""
+        """The number of updates of the whole run, if every transition is stored at once."""
         vector_steps = math.ceil((self.total - self.pretrain) / self.num_envs)
         idle = min(self.learning_starts // self.num_envs, vector_steps)
         count = self.pretrain + self._earned(vector_steps - idle, vector_steps * self.num_envs)
@@ -88,7 +88,7 @@ class Plan:
         return int(self.update_to_data * max(stored - self.learning_starts, 0) + 1e-9)
 
     def is_over(self, state: TrainerState) -> bool:
-        """Whether there is nothing left to do."""
+        """Whether the run is complete."""
         return self.is_used_up(state) or (state.global_step >= self.total and not self.updates_due(state))
 
     def is_used_up(self, state: TrainerState) -> bool:
@@ -96,7 +96,7 @@ class Plan:
         return self.max_updates is not None and state.update_count >= self.max_updates
 
     def updates_due(self, state: TrainerState) -> int:
-        """How many updates there are to make before anything else happens."""
+        """The number of updates before the next environment step or event."""
         if state.global_step < self.pretrain:
             due = self.pretrain - state.global_step
         else:
@@ -109,14 +109,14 @@ class Plan:
         return state.env_steps < self.random_steps
 
     def exploration_at(self, state: TrainerState) -> float:
-        """How much noise the next step of the environments is taken with."""
+        """The exploration noise of the next environment step."""
         schedule, noise, total = self.exploration_schedule, self.exploration_noise, self.total - self.pretrain
         if schedule is None:
             return noise
         return resolve_schedule_value(schedule, step=state.env_steps, total_steps=total, base_value=noise)
 
     def is_learning(self, state: TrainerState) -> bool:
-        """Whether transitions that come count for updates."""
+        """Whether new transitions earn updates."""
         return state.stored > self.learning_starts
 
 
@@ -131,7 +131,9 @@ def make_plan(config: TrainConfig, options: RunOptions, algorithm: Algorithm, ro
     if warmup is None:
         # A pretrained policy fills the buffer better than random actions do.
         warmup = 0 if pretrain or online.initial_checkpoint is not None else online.learning_starts
-    ratio = None if online.counts_rounds else online.update_to_data or 1.0
+    # Updates are counted by rounds of vector steps, or else by transitions.
+    has_rounds = online.train_frequency is not None or online.gradient_updates_per_step is not None
+    ratio = None if has_rounds else online.update_to_data or 1.0
     frequency, updates = online.train_frequency or 1, online.gradient_updates_per_step or 1
     reads = algorithm.reads
     if isinstance(reads, Rollout):

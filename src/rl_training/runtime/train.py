@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,7 @@ def train(
     callbacks: Sequence[Callback] = (),
     threads: int | None = None,
 ) -> TrainResult:
-    """Train from a config, or what `read_options` returned; nothing is written before everything has been checked.
+    """Train from a config, or the result of `read_options`; nothing is written before everything has been checked.
 
     `dataset` (a TransitionDataset, a mapping of arrays, or a list of episodes) takes the place of one that the config
     names, and `env` (a Gymnasium environment, or a function that makes one) that of its `env_id`.
@@ -192,19 +192,7 @@ def _run_dir(path: Path) -> Path:
 
 
 def _run(session: Session) -> TrainResult:
-    keep_buffers()
-    try:
-        with _stop_on_signals(session):
-            session.run.open_sinks(session.config)
-            return train_session(session)
-    except StorageError as error:
-        if not (session.run.checkpoints / LATEST).is_file():
-            raise
-        raise StorageError(f"{error}; then resume with: {resume_command(str(session.run.path))}") from None
-
-
-def _stop_on_signals(session: Session) -> AbstractContextManager[None]:
-    """Let Ctrl-C, SIGTERM and SIGHUP end the run after the current update, with a checkpoint.
+    """Train. Ctrl-C, SIGTERM and SIGHUP end the run after the current update, with a checkpoint.
 
     A Ctrl-C after that ends it at once. Another SIGTERM does not: supervisors send it to the workers of a sweep, whose
     leader passes it on to them.
@@ -215,7 +203,15 @@ def _stop_on_signals(session: Session) -> AbstractContextManager[None]:
         if signal.getsignal(signal.SIGINT) is stop:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    return answered(ENDING, stop)
+    keep_buffers()
+    try:
+        with answered(ENDING, stop):
+            session.run.open_sinks(session.config)
+            return train_session(session)
+    except StorageError as error:
+        if not (session.run.checkpoints / LATEST).is_file():
+            raise
+        raise StorageError(f"{error}; then resume with: {resume_command(str(session.run.path))}") from None
 
 
 def train_or_resume(
@@ -264,10 +260,7 @@ def find_same(config: TrainConfig, options: RunOptions) -> Path | None:
     Of several, one that has ended is taken, or else the newest.
     """
     given, parent = options.resolve(config), Path(config.output_dir)
-    if config.run_name is not None:
-        found = [parent / config.run_name]
-    else:
-        found = sorted(parent.glob(f"{config.algo}*")) if parent.is_dir() else []
+    found = sorted(parent.glob(f"{config.algo}*")) if config.run_name is None else [parent / config.run_name]
     same = [path for path in found if is_run(path) and _is_same(path, given)]
     return next((path for path in reversed(same) if is_finished(path)), same[-1] if same else None)
 

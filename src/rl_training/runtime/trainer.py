@@ -87,7 +87,7 @@ class TrainerState:
     """Writes a checkpoint of the run to a file."""
 
     def log(self, name: str, value: float | Tensor) -> None:
-        """Report a number: the mean of those under one name is part of the next row of metrics.
+        """Report a number; the mean of the numbers under one name is part of the next row of metrics.
 
         Numbers that are logged in `on_eval_end` belong to that evaluation and get a row of their own at once.
         """
@@ -96,7 +96,7 @@ class TrainerState:
         self.logged[name] = total + number, count + 1
 
     def drain_log(self, reported: Iterable[str]) -> dict[str, float]:
-        """The means of what was logged since the last call; names that the run reports itself are refused."""
+        """The means of logged numbers since the last call; names that the run reports itself are refused."""
         for name in self.logged:
             if name in reported:
                 raise ConfigError(f"state.log({name!r}, ...): the run reports a metric of this name; choose another")
@@ -115,7 +115,7 @@ class TrainerState:
             self.should_stop, self.stop_reason = True, reason
 
     def interrupt(self, reason: str, *, signal: int | None = None) -> None:
-        """Ask the loop to end after the current update, for now; `signal` is the one that asks."""
+        """Interrupt the run after the current update; `signal` is the reason, if any."""
         if not self.should_stop:
             self.interrupted, self.signal = True, signal
             self.request_stop(reason)
@@ -213,7 +213,7 @@ class Session:
 
     @property
     def best_metric(self) -> tuple[str, str] | None:
-        """Name and mode of the metric that decides which checkpoint is the best; None where nothing can."""
+        """Name and mode of the metric that decides which checkpoint is the best; None if there is none."""
         stopping = self.options.controls.early_stopping
         if stopping is not None:
             return stopping.metric, stopping.mode
@@ -275,7 +275,7 @@ class Session:
         return self.guards.find_broken(self.window, self.state.update_count)
 
     def online_share(self, updates: int) -> float:
-        """The share of the online phase that this many online updates are."""
+        """These online updates as a share of the online phase."""
         return updates / max(self.horizon - self.plan.pretrain, 1)
 
     def learning_rate_multipliers(self, step: int) -> dict[str, float]:

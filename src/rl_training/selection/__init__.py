@@ -12,7 +12,7 @@ from rl_training.selection.evaluation_data import (
     named_policies,
 )
 from rl_training.selection.ranking import FEWEST_POLICIES, ShuffleControl, regret_at_k, spearman
-from rl_training.selection.real_episodes import NormalSelection, RealEpisodes, real_episodes
+from rl_training.selection.real_episodes import NormalSelection, RealEpisodes
 from rl_training.selection.results import (
     ESTIMATES_FILE,
     Basis,
@@ -30,6 +30,6 @@ __all__ = [
     "ESTIMATES_FILE", "FEWEST_POLICIES", "LOWER_BOUND", "NO_TIME", "Basis", "Checkpoints", "Claim", "Estimate",
     "Estimates", "EvaluationData", "NormalSelection", "PolicyCandidate", "RealEpisodes", "Selection", "ShuffleControl",
     "check_estimates", "check_selection", "choose", "corrected_claim", "data_given", "data_of_runs", "estimate",
-    "find_evaluation_data", "held_out_claim", "lower_bound", "named_policies", "not_judged", "real_episodes",
+    "find_evaluation_data", "held_out_claim", "lower_bound", "named_policies", "not_judged",
     "regret_at_k", "select", "spearman",
 ]  # fmt: skip

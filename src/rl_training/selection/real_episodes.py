@@ -199,6 +199,20 @@ class RealEpisodes:
     tell: Callable[[Pull], None] = lambda pull: None
     """Called after each episode."""
 
+    @classmethod
+    def up_to(
+        cls, budget: int, policies: Mapping[str, Any], env: Any = None, tell: Callable[[Pull], None] = lambda pull: None
+    ) -> RealEpisodes:
+        """Episodes of policies, all of which must be able to run in an environment."""
+        if budget < 0:
+            raise ConfigError(f"episodes must be at least 0, got {budget}")
+        for name, policy in policies.items() if budget else ():
+            if not isinstance(policy, SavedPolicy):
+                raise ConfigError(f"real episodes are run with runs and checkpoints; {name} is neither")
+            if env is None and policy.config.env_id is None:
+                raise ConfigError(f"{name} has no env_id: name the environment of the episodes, with --env or as env=")
+        return cls(budget, policies, env, tell)
+
     def spend(self, prior: Prior, seed: int = 0) -> tuple[NormalSelection, list[Pull]]:
         """Run one episode after the other, each of the policy that may matter most; stop early if it is clear.
 
@@ -225,17 +239,3 @@ class RealEpisodes:
             )
             self.tell(pulls[-1])
         return rule, pulls
-
-
-def real_episodes(
-    budget: int, policies: Mapping[str, Any], env: Any = None, tell: Callable[[Pull], None] = lambda pull: None
-) -> RealEpisodes:
-    """Up to this many real episodes of policies, all of which must be able to run in an environment."""
-    if budget < 0:
-        raise ConfigError(f"episodes must be at least 0, got {budget}")
-    for name, policy in policies.items() if budget else ():
-        if not isinstance(policy, SavedPolicy):
-            raise ConfigError(f"real episodes are run with runs and checkpoints; {name} is neither")
-        if env is None and policy.config.env_id is None:
-            raise ConfigError(f"{name} has no env_id: name the environment of the episodes, with --env or as env=")
-    return RealEpisodes(budget, policies, env, tell)

@@ -25,7 +25,6 @@ from rl_training.selection.real_episodes import (
     RealEpisodes,
     logged_returns,
     prior_from_values,
-    real_episodes,
 )
 from rl_training.selection.results import Estimates, PolicyCandidate, Selection
 from rl_training.storage import find_checkpoints, find_runs, policy_files, policy_step
@@ -84,7 +83,7 @@ def select(
     named = candidates_in(runs, checkpoints)
     policies = {name: each.policy for name, each in named.items()}
     # Before anything is fitted, so that a mistake costs no time.
-    real = real_episodes(episodes, policies, env, tell)
+    real = RealEpisodes.up_to(episodes, policies, env, tell)
     data = find_evaluation_data(named, dataset, split, columns, action_low=action_low, action_high=action_high)
     settings = FitSettings(fit_options(data, gamma, members=members, seed=seed, **fit), compiled, progress)
     configure_machine(threads)

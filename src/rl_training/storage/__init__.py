@@ -1,4 +1,4 @@
-"""Everything that a run keeps outside its process."""
+"""Storage of runs: directories, checkpoints, metrics, sinks, locks, uploads."""
 
 from __future__ import annotations
 

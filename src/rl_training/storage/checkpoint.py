@@ -47,7 +47,7 @@ def save_tree(path: Path, tree: dict[str, Any]) -> None:
 
 
 def link_checkpoint(existing: Path, name: str) -> None:
-    """Give a checkpoint a second name beside it, in place of whatever has that name."""
+    """Give a checkpoint a second name beside it, replacing any file of that name."""
     with atomic_write(existing.with_name(name)) as temporary:
         link_or_copy(existing, temporary)
 
@@ -166,7 +166,7 @@ def _feed(digest: Any, value: Any) -> None:
 
 
 def check_algo(checkpoint: Path, algo: str, expected: str | None) -> None:
-    """Refuse a checkpoint of another algorithm than the expected one, or of one that is not known."""
+    """Refuse a checkpoint of another algorithm than the expected one, or of an unregistered one."""
     if expected is not None and algo != expected:
         raise CheckpointError(f"{checkpoint} is a checkpoint of {algo!r}, not of {expected!r}")
     if algo not in ALGORITHMS:
@@ -240,7 +240,7 @@ Spans = list[Annotated[list[Count], Field(min_length=2, max_length=2)]]
 
 
 class _OldPolicy(_Part):
-    """A checkpoint of format 1, of which only the policy is read."""
+    """A checkpoint of format 1, read for its policy only."""
 
     config: _Config
     spaces: _OldSpaces

@@ -62,7 +62,7 @@ def policy_name(path: str | Path) -> str:
 
 
 def is_finished(run: Path) -> bool:
-    """Whether a run has come to its end; one that was interrupted or killed has not."""
+    """Whether a run has ended; one that was interrupted or killed has not."""
     result = read_json(run / "result.json")
     return bool(result) and not result.get("interrupted", False)
 

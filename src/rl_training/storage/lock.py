@@ -59,7 +59,7 @@ class RunLock:
         self.held.pop(self.place, None)
 
     def is_in_place(self) -> bool:
-        """Whether the path still leads to the directory that the lock was taken of."""
+        """Whether the path still leads to the locked directory."""
         try:
             found = self.folder.stat()
         except (FileNotFoundError, NotADirectoryError):
@@ -67,7 +67,7 @@ class RunLock:
         return self.place == (found.st_dev, found.st_ino)
 
     def moved_to(self) -> Path | None:
-        """Where the directory is, if it was moved and the system can tell."""
+        """The new path of a moved directory, if the system can tell."""
         try:
             path = Path(f"/proc/self/fd/{self.descriptor}").readlink()
         except OSError:
@@ -109,11 +109,8 @@ class RunLock:
         before, host = _holder(descriptor), socket.gethostname()
         if before.get("host", host) != host:
             who = f"process {before.get('pid')} on {before['host']}"
-            warnings.warn(
-                f"{self.folder}: {who} has not ended this run properly; if the run is still going there, stop it: not "
-                "every network file system keeps two machines apart",
-                stacklevel=6,
-            )
+            advice = "if it is still going there, stop it: not every network file system keeps two machines apart"
+            warnings.warn(f"{self.folder}: {who} has not ended this run properly; {advice}", stacklevel=6)
         now = datetime.now().astimezone().isoformat(timespec="seconds")
         text = json.dumps({"pid": os.getpid(), "host": host, "since": now}).encode()
         os.ftruncate(descriptor, 0)

@@ -17,7 +17,7 @@ from rl_training.storage.run_directory import RunDirectory
 
 
 class ReplayStore:
-    """Files of rows that are written once and never changed, so that a checkpoint costs what is new.
+    """Files of rows that are written once and never changed, so that a checkpoint writes new rows only.
 
     A checkpoint names the files that its rows are in. Files are deleted when no checkpoint that is kept names them.
     """
@@ -30,7 +30,7 @@ class ReplayStore:
         """The files that each checkpoint refers to, by its name."""
 
     def save(self) -> None:
-        """Write the rows that came since the last call, and forget files all of whose rows were overwritten."""
+        """Write the rows since the last call, and drop files whose rows are all overwritten."""
         buffer, oldest = self.buffer, self.buffer.added - len(self.buffer)
         start = max(self.spans[-1][1] if self.spans else 0, oldest)
         if buffer.added > start:

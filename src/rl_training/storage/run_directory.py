@@ -254,7 +254,7 @@ def drop_drafts(parent: Path) -> None:
 
 
 def _is_left(draft: Path) -> bool:
-    """Whether a draft belongs to no process any more."""
+    """Whether a draft was left by a process that has ended."""
     if not (draft / CHECKPOINTS).is_dir() and any(draft.iterdir()):
         return False
     is_old = time.time() - draft.stat().st_mtime > OLD_DRAFT
@@ -294,7 +294,7 @@ def new_id() -> str:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The mapping in a JSON file; empty where there is no file, or none that is whole."""
+    """The mapping in a JSON file; empty if there is no valid file."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

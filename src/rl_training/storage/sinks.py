@@ -25,7 +25,7 @@ Ending = Literal["finished", "failed", "interrupted"]
 
 
 class About(NamedTuple):
-    """A run as sinks get to know it."""
+    """Facts about a run for sinks."""
 
     run_id: str
     folder: Path
@@ -45,8 +45,7 @@ class Sink:
     name = ""
     is_on = True
 
-    @staticmethod
-    def check() -> None:
+    def check(self) -> None:
         """Refuse a sink that is not installed or does not answer, before the run exists."""
 
     def start(self, about: About) -> None:
@@ -106,8 +105,7 @@ class MLflowSink(Sink):
 
     name = "mlflow"
 
-    @staticmethod
-    def check() -> None:
+    def check(self) -> None:
         """Ask for the experiment, which needs a server that answers and lets us in."""
         mlflow = _import_mlflow()
         where = _without_password(mlflow.get_tracking_uri())
@@ -181,8 +179,7 @@ class WandbSink(Sink):
 
     name = "wandb"
 
-    @staticmethod
-    def check() -> None:
+    def check(self) -> None:
         """Look for credentials, and try them, where metrics are sent."""
         wandb = _import_wandb()
         if _wandb_mode() in ("offline", "disabled"):
@@ -232,7 +229,7 @@ REMOTE: dict[str, type[Sink]] = {"mlflow": MLflowSink, "wandb": WandbSink}
 def check_sinks(names: Sequence[str]) -> None:
     """Refuse sinks that are not installed or do not answer."""
     for name in dict.fromkeys(names):
-        REMOTE[name].check()
+        REMOTE[name]().check()
 
 
 def numbers(kind: str, metrics: Mapping[str, Any]) -> dict[str, float]:
@@ -275,7 +272,7 @@ def _import_wandb() -> Any:
 
 
 def _wandb_mode() -> str:
-    """Where W&B writes; nothing is sent by default."""
+    """The mode of W&B; nothing is sent by default."""
     mode, modes = os.environ.get("WANDB_MODE") or "offline", ("offline", "online", "shared", "disabled")
     if mode not in modes:
         raise ConfigError(f"WANDB_MODE must be one of {', '.join(modes)}, got {mode!r}{nearest(mode, modes)}")
@@ -283,7 +280,7 @@ def _wandb_mode() -> str:
 
 
 def _allowed(name: str) -> str:
-    """A name without characters that MLflow refuses."""
+    """A name that MLflow accepts."""
     return re.sub(r"[^\w\-. :/]", "_", name)
 
 

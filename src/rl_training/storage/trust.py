@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +32,14 @@ def remember_run(run_dir: Path, config: Mapping[str, Any]) -> None:
     """Put a run whose config names code into the index. If that cannot be written, the user is asked later."""
     if not named_modules(config):
         return
-    try:
+    with suppress(OSError):
         state_folder().mkdir(parents=True, exist_ok=True)
         with (state_folder() / INDEX).open("a", encoding="utf-8") as file:
             file.write(json.dumps(str(run_dir.resolve())) + "\n")
-    except OSError:
-        return
 
 
 def forget_run(run_dir: Path) -> None:
-    """Take a run out of the index, since another is about to have its place."""
+    """Take a run out of the index, since another one takes its path."""
     index, line = state_folder() / INDEX, json.dumps(str(run_dir.resolve()))
     if is_own_run(run_dir):
         kept = [each for each in index.read_text(encoding="utf-8").splitlines() if each != line]

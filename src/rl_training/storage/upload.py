@@ -22,7 +22,7 @@ from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
+from pydantic import BaseModel, Field, NonNegativeInt, ValidationError
 
 from rl_training.config import TrainConfig, has_scheme, is_run_name
 from rl_training.core.errors import (
@@ -58,18 +58,16 @@ ATTEMPTS = 5
 """How often a run is fetched that is being uploaded meanwhile: objects of an older checkpoint may be deleted."""
 
 
-class Entry(BaseModel):
+class Entry(BaseModel, strict=True, frozen=True):
     """A file of a run: its size, and the SHA-256 of its contents, which is the name of its object."""
 
-    model_config = ConfigDict(strict=True, frozen=True)
     size: NonNegativeInt
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class Pointer(BaseModel):
+class Pointer(BaseModel, strict=True, frozen=True):
     """The objects of the files of a run, at one of its checkpoints."""
 
-    model_config = ConfigDict(strict=True, frozen=True)
     format: Literal[1]
     run_id: str | None
     step: NonNegativeInt
@@ -362,7 +360,7 @@ class Uploader:
 
 
 class Pusher:
-    """Brings checkpoints of one run to a folder at a URL, one after the other."""
+    """Uploads checkpoints of one run to a folder at a URL, one after the other."""
 
     def __init__(self, run_id: str | None) -> None:
         self.run_id, self.writer = run_id, uuid.uuid4().hex

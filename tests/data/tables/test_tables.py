@@ -168,7 +168,7 @@ def test_integers_are_choices_unless_they_are_said_to_be_quantities(tmp_path: Pa
     [
         (("a,1,", "a,0,"), "row 1 and row 2 have the same value in one episode"),
         (("a,2,", "a,4,"), r"1 gaps inside episodes; the first is between row 1 \(step 1\) and row 3 \(step 4\)"),
-        (("0.5,0\n", "0.5,1\n"), "column 'safe' is 1 in row 1, but its episode goes on in row 3"),
+        (("0.5,0\n", "0.5,1\n"), "column 'safe' is 1 in row 1, but its episode continues in row 3"),
         (("0.5,0\n", "0.5,7\n"), "column 'safe' must be 0 or 1 .*, got 7 in row 1"),
         (("1.5,", "abc,"), "column 'x_1' must hold numbers, got 'abc' in row 1"),
         (("1.5,", "inf,"), "column 'x_1' is inf in row 1"),
@@ -184,7 +184,7 @@ def test_a_wrong_cell_is_named_with_its_row(tmp_path: Path, change: tuple[str, s
 
 def test_episodes_that_are_scattered_need_an_order(tmp_path: Path) -> None:
     text = PLANT + "a,3,1,1,1,auto,open,1,0\n"
-    with pytest.raises(DatasetError, match=r"episode 'a' .* goes on in row 6 after rows of other episodes"):
+    with pytest.raises(DatasetError, match=r"episode 'a' .* continues in row 6 after rows of other episodes"):
         load(tmp_path, text, step=None, terminated=None)
 
 

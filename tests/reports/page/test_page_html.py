@@ -1,6 +1,6 @@
 """The page of a report: every tag, class and word that its templates make of a content, and that nothing else is in it.
 
-Whoever changes a template writes `tests/fixtures/page/*.txt` anew and reads what differs:
+After a change of a template, rewrite `tests/fixtures/page/*.txt` and read the differences:
 `python tests/reports/page/test_page_html.py`.
 """
 

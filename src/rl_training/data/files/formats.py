@@ -54,14 +54,13 @@ def check_destination(out: str) -> None:
 def write_dataset(dataset: TransitionDataset, out: str, *, env: Any = None, policy: str = "unknown") -> None:
     """Write transitions in native units to a file, as a Minari dataset, or in the mapped form.
 
-    `env` is the environment that they come from, if it is known, and `policy` says who acted.
+    `env` is the environment that they come from, if it is known, and `policy` the name of the policy that acted.
     """
     check_destination(out)
     if not Path(out).suffix:
         write_minari(dataset, out, env, policy)
-        return
-    about = {} if env is None else {"env_id": env.spec.id, "policy": policy}
-    save_dataset(dataset, Path(out), about)
+    else:
+        save_dataset(dataset, Path(out), {} if env is None else {"env_id": env.spec.id, "policy": policy})
 
 
 def save_dataset(dataset: TransitionDataset, path: Path, about: Mapping[str, str] | None = None) -> None:
@@ -93,7 +92,7 @@ def _separated(dataset: TransitionDataset) -> TransitionDataset:
 
 
 def _arrays(dataset: TransitionDataset) -> dict[str, NDArray[Any]]:
-    """The fields under D4RL's names, and with them whatever reading the file would not find again by itself."""
+    """The fields under D4RL's names, and the optional columns that cannot be derived."""
     fields = {**dataset.fields, "dones": dataset.dones.bool(), "truncations": dataset.truncations}
     names = [name for name in (*TRANSITION, "truncations") if name != "rewards" or dataset.has_rewards]
     return {D4RL.get(name, name): fields[name].numpy(force=True) for name in names} | further_fields(dataset)
@@ -101,12 +100,10 @@ def _arrays(dataset: TransitionDataset) -> dict[str, NDArray[Any]]:
 
 def _write_pt(arrays: Mapping[str, NDArray[Any]], path: Path) -> None:
     # A text is no tensor, but may stand beside tensors.
-    values = {
-        name: array.tolist() if array.dtype.kind == "U" else torch.from_numpy(np.array(array, order="C"))
-        for name, array in arrays.items()
-    }
+    texts = {name: array.tolist() for name, array in arrays.items() if array.dtype.kind == "U"}
+    values = {name: torch.from_numpy(np.array(array, order="C")) for name, array in arrays.items() if name not in texts}
     with atomic_write(path, needs=array_bytes(arrays)) as temporary, temporary.open("wb") as file:
-        torch.save(values, file)
+        torch.save(texts | values, file)
 
 
 ARRAY_WRITERS: dict[str, Callable[[Mapping[str, NDArray[Any]], Path], None]] = {

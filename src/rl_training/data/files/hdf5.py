@@ -39,8 +39,10 @@ def read_hdf5(path: Path, *, every: bool = False) -> dict[str, Any]:
         check_memory(path, sum(items[name].nbytes for name in wanted), hint=CONVERT_HINT)
         arrays: dict[str, Any] = {name: _whole(path, name, items[name]) if name in wanted else None for name in names}
         if every:
-            arrays = {name: np.asarray(_text(value)) for name, value in arrays.items()}
-        if are_choices(items) and arrays.get("actions") is not None:
+            # HDF5 gives the bytes of texts.
+            texts = {name: each.decode("utf-8", "replace") for name, each in arrays.items() if isinstance(each, bytes)}
+            arrays = {name: np.asarray(each) for name, each in (arrays | texts).items()}
+        if are_discrete(items) and arrays.get("actions") is not None:
             arrays["actions"] = arrays["actions"].astype(np.int64)
         return arrays
 
@@ -51,11 +53,6 @@ def _whole(path: Path, name: str, item: Any) -> Any:
     if expected is not None and (not isinstance(array, np.ndarray) or array_checksum(array) != expected):
         raise _damaged(path, name)
     return array
-
-
-def _text(value: Any) -> Any:
-    """A string as such where HDF5 gives its bytes."""
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def pieces(path: Path, name: str, item: Any) -> Iterator[NDArray[Any]]:
@@ -131,8 +128,8 @@ def _refuse_elsewhere(path: Path, name: str, item: Any, file: Any) -> None:
         raise DatasetError(f"{path}: {name} is a view that has no numbers for {item.size - covered} of its places")
 
 
-def are_choices(items: Mapping[str, Any]) -> bool:
-    """Whether a file of d3rlpy's says that its actions are choices, which may be stored as floating-point numbers."""
+def are_discrete(items: Mapping[str, Any]) -> bool:
+    """Whether a file of d3rlpy's says that its actions are discrete, which may be stored as floating-point numbers."""
     return "discrete_action" in items and bool(items["discrete_action"][()])
 
 
@@ -141,11 +138,6 @@ def array_checksum(array: NDArray[Any]) -> str:
     found = _header(array.dtype, array.shape)
     found.update(_bytes(array))
     return str(found.hexdigest())
-
-
-def checksums_text(arrays: Mapping[str, NDArray[Any]]) -> str:
-    """The digests of those arrays that are fields, for the attribute of a file."""
-    return json.dumps({name: array_checksum(array) for name, array in arrays.items() if name in KNOWN and array.ndim})
 
 
 def _header(dtype: np.dtype[Any], shape: Iterable[int]) -> Any:
@@ -186,7 +178,8 @@ def write_hdf5_arrays(
                 file.create_dataset(name, data=array.astype(object), dtype=h5py.string_dtype())
             else:
                 file.create_dataset(name, data=array, compression="gzip" if array.ndim else None)
-        for name, text in {**about, CHECKSUMS: checksums_text(arrays)}.items():
+        sums = {name: array_checksum(array) for name, array in arrays.items() if name in KNOWN and array.ndim}
+        for name, text in {**about, CHECKSUMS: json.dumps(sums)}.items():
             file.attrs[name] = text
         if is_short:
             file.flush()

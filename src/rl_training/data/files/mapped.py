@@ -16,9 +16,9 @@ from torch import Tensor
 
 from rl_training.core.errors import DatasetError
 from rl_training.core.files import atomic_folder, write_text
-from rl_training.data.fields import EndConflict
+from rl_training.data.fields import EndConflict, Origin
 from rl_training.data.mapped_columns import UNTRAINED, Stored, chunks, column_digest, hasher, joint_digest, map_column
-from rl_training.data.offline_dataset import BESIDE, Origin, TransitionDataset
+from rl_training.data.offline_dataset import BESIDE, TransitionDataset
 from rl_training.data.tables.columns import ColumnsConfig
 
 INDEX = "index.json"
@@ -50,30 +50,19 @@ class MappedWriter:
                 file.write(little_endian.data)
         self.rows += len(next(iter(columns.values())))
 
-    def finish(
-        self,
-        *,
-        num_dropped: int,
-        has_rewards: bool,
-        notes: tuple[str, ...],
-        table: ColumnsConfig | None = None,
-        conflict: EndConflict | None = None,
-    ) -> None:
-        """Write the index: what each file holds, and what is known of the dataset; `table` are a table's columns."""
+    def finish(self, *, table: ColumnsConfig | None, conflict: EndConflict | None, **facts: Any) -> None:
+        """Write the index: the contents of each file, and `facts` of the dataset; `table` are a table's columns."""
         digests = {name: found.hexdigest() for name, found in self._hashers.items()}
         for name, entry in self.about.items():
             status = (self.folder / entry["file"]).stat()
             entry |= {"size": status.st_size, "mtime_ns": status.st_mtime_ns, "digest": digests[name]}
-        fingerprint = joint_digest({name: digests[name] for name in digests if _is_hashed(name)})
         index = {
             "version": VERSION,
             "rows": self.rows,
-            "num_dropped": num_dropped,
-            "has_rewards": has_rewards,
-            "notes": list(notes),
+            **facts,
             "table": None if table is None else asdict(table),
             "end_conflict": None if conflict is None else asdict(conflict),
-            "fingerprint": fingerprint,
+            "fingerprint": joint_digest({name: digests[name] for name in digests if _is_hashed(name)}),
             "columns": self.about,
         }
         write_text(self.folder / INDEX, json.dumps({**index, "checksum": _index_checksum(index)}, indent=2) + "\n")
@@ -93,13 +82,8 @@ def write_mapped(dataset: TransitionDataset, path: Path) -> None:
     with mapped_writer(path) as writer:
         for part in chunks(len(dataset)):
             writer.append({name: value[part].numpy(force=True) for name, value in columns.items()})
-        writer.finish(
-            num_dropped=dataset.num_dropped,
-            has_rewards=dataset.has_rewards,
-            notes=dataset.notes,
-            table=dataset.columns,
-            conflict=dataset.origin.end_conflict,
-        )
+        facts = {name: getattr(dataset, name) for name in ("num_dropped", "has_rewards", "notes")}
+        writer.finish(table=dataset.columns, conflict=dataset.origin.end_conflict, **facts)
 
 
 def read_mapped(path: Path) -> TransitionDataset:
@@ -124,7 +108,9 @@ def open_mapped(path: Path) -> TransitionDataset:
     try:
         rows, files = int(index["rows"]), dict(index["columns"])
         columns = {name: _map(path, name, entry, rows) for name, entry in files.items()}
-        digests = {name: str(entry["digest"]) for name, entry in files.items() if _is_as_written(path, entry)}
+        # Sizes have been looked at; a file with another time may have been changed since.
+        times = {name: (path / entry["file"]).stat().st_mtime_ns for name, entry in files.items()}
+        digests = {name: str(each["digest"]) for name, each in files.items() if times[name] == each["mtime_ns"]}
         about: dict[str, Any] = {
             "num_dropped": int(index["num_dropped"]),
             "has_rewards": bool(index["has_rewards"]),
@@ -143,11 +129,6 @@ def open_mapped(path: Path) -> TransitionDataset:
     hashed = {name: value for name, value in columns.items() if _is_hashed(name)}
     fields = {name: value for name, value in columns.items() if name not in BESIDE}
     return TransitionDataset(fields=fields, **beside, **about, stored=Stored(path.resolve(), hashed, digests))
-
-
-def _is_as_written(folder: Path, entry: Mapping[str, Any]) -> bool:
-    """Whether a file has the time at which it was written; its size was looked at before."""
-    return bool((folder / entry["file"]).stat().st_mtime_ns == entry["mtime_ns"])
 
 
 def _read_index(path: Path) -> dict[str, Any]:

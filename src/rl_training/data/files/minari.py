@@ -38,22 +38,16 @@ def write_minari(dataset: TransitionDataset, dataset_id: str, env: Any, policy: 
         columns = {name: values[start:stop] for name, values in beside.items()}
         infos = {name: np.concatenate([_blank(column), column]) for name, column in columns.items()}
         buffers.append(minari.data_collector.EpisodeBuffer(id=number, **arrays, infos=infos))
-    name = "an unknown environment" if env is None else env.spec.id
+    name = None if env is None else env.spec.id
     # An observation of a task that gives masks begins with the mask, which is a field of its own here.
     is_known = env is not None and env.observation_space.shape == (dataset.obs_dim,)
     spaces = (env.observation_space, env.action_space) if is_known else _spaces(dataset)
+    about = {"env": name, "algorithm_name": policy, "observation_space": spaces[0], "action_space": spaces[1]}
+    about["description"] = f"{len(dataset)} transitions of {name or 'an unknown environment'}"
     with _minari_draft(minari, dataset_id), warnings.catch_warnings():
         # Minari asks for an author and other facts that only a published dataset needs.
         warnings.filterwarnings("ignore", module=r"minari\.")
-        minari.create_dataset_from_buffers(
-            dataset_id,
-            buffers,
-            env=None if env is None else env.spec.id,
-            observation_space=spaces[0],
-            action_space=spaces[1],
-            algorithm_name=policy,
-            description=f"{len(dataset)} transitions of {name}",
-        )
+        minari.create_dataset_from_buffers(dataset_id, buffers, **about)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Experience as it comes: the last transitions of a run's own environments."""
+"""Replay buffer: the last transitions of a run's own environments."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class ReplayBuffer(UniformSource):
     A buffer of `whole_episodes` holds rows back until their episode has ended, for fields that depend on what comes
     after. `next_actions` of a row is the action taken next; where an episode was cut there is none, and its last row is
     left out. `returns_to_go` is the discounted sum of transformed rewards to the episode's end; an episode all of whose
-    rewards equal `failure_reward` counts as if it went on like that for ever. With `hindsight`, observations that are
-    added end with the achieved goal, which is stored apart from them. Fields in `annotates` are computed by `annotate`,
-    and only rows that have them are drawn.
+    rewards equal `failure_reward` counts as if it never ended and always gave that reward. With `hindsight`,
+    observations that are added end with the achieved goal, which is stored apart from them. Fields in `annotates` are
+    computed by `annotate`, and only rows that have them are drawn.
     """
 
     saved = (*UniformSource.saved, "annotated")
@@ -141,10 +141,8 @@ class ReplayBuffer(UniformSource):
     def _hold_back(self, given: Mapping[str, NDArray[Any]]) -> None:
         """Let rows wait until their episode has ended."""
         # Copied, since the caller may write into its arrays before the episode ends.
-        rows = {
-            name: torch.as_tensor(value).to(self.device, self.fields[name].dtype, copy=True)
-            for name, value in given.items()
-        }
+        kinds = {name: self.fields[name].dtype for name in given}
+        rows = {name: torch.as_tensor(value).to(self.device, kinds[name], copy=True) for name, value in given.items()}
         # Read once for all rows: each read from another device waits until that device is idle.
         flags = torch.stack([rows["streams"], rows["dones"].int(), rows["truncations"]], 1).tolist()
         for row, (number, done, cut) in enumerate(flags):
@@ -221,7 +219,7 @@ class ReplayBuffer(UniformSource):
         numbers, ends = self.rows.by_stream()
         names = [name for name in (*TRANSITION, "achieved_goals") if name in self.fields]
         arrays = {name: value.cpu() for name, value in self.rows.take(names, numbers).items()}
-        # A stream goes on where the data does not: at its end the episode counts as cut.
+        # A stream continues where the data does not: at its end the episode counts as cut.
         arrays["truncations"] = ends.cpu() & (arrays["dones"] == 0)
         return TransitionDataset.from_dict(arrays)
 

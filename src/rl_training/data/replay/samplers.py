@@ -103,10 +103,8 @@ class BlockSampler(Source):
         if batch_size < 1:
             raise DatasetError(f"batch_size must be >= 1, got {batch_size}")
         index = torch.randint(self.num_drawable, (BLOCK * batch_size,), generator=self.generator)
-        gathered = {
-            name: torch.split(value.index_select(0, index.to(value.device)), batch_size)
-            for name, value in self.fields.items()
-        }
+        drawn = {name: value.index_select(0, index.to(value.device)) for name, value in self.fields.items()}
+        gathered = {name: torch.split(value, batch_size) for name, value in drawn.items()}
         self.block = [{name: parts[k] for name, parts in gathered.items()} for k in range(BLOCK)]
         self.batch_size = batch_size
 
@@ -127,7 +125,7 @@ class BlockSampler(Source):
 class UniformSource(Source):
     """Uniform batches with replacement from a log or a ring; sums and new goals are derived from the rows drawn.
 
-    Rewards are summed over `n_step` steps, and goals are exchanged by `hindsight`. `transform` is applied to raw
+    Rewards are summed over `n_step` steps, and goals are relabelled by `hindsight`. `transform` is applied to raw
     rewards: to those of rows if `is_raw`, and to those that hindsight computes.
     """
 
@@ -205,7 +203,7 @@ class UniformSource(Source):
         if ended is not None:
             dones[is_chosen] = ended.to(dones.device)
         batch = sum_windows(self.rows, self.names, window, follows, rewards=rewards, dones=dones, gamma=self.gamma)
-        hindsight.exchange(batch, is_chosen, goals)
+        hindsight.write_goals(batch, is_chosen, goals)
         counts = (len(rows), len(goals), virtual[:, 0].sum().double())
         self.relabelled = [total + count for total, count in zip(self.relabelled, counts, strict=True)]
         if self.n_step == 1:
@@ -317,9 +315,9 @@ GoalFunction = Callable[[NDArray[Any], NDArray[Any]], Any]
 
 @dataclass(frozen=True)
 class Hindsight:
-    """How goals are exchanged, both in rings and in logs.
+    """The rule by which goals are relabelled (HER), both in rings and in logs.
 
-    Observations end with the desired goal, and the column `achieved_goals` holds what was achieved after each row.
+    Observations end with the desired goal, and the column `achieved_goals` holds the goal achieved after each row.
     `her_ratio` is the chance of a row to be relabelled. The new goal is what was achieved after a row drawn from the
     rest of the episode, its own step included (`future`), after the last row (`final`) or after any (`episode`).
     Rewards are computed anew, and where the task ends on success, terminations too.
@@ -355,7 +353,7 @@ class Hindsight:
         ends = self.compute_terminated
         return compute(self.compute_reward), None if ends is None else compute(ends)
 
-    def exchange(self, batch: Batch, is_chosen: Tensor, goals: Tensor) -> None:
+    def write_goals(self, batch: Batch, is_chosen: Tensor, goals: Tensor) -> None:
         """Write the new goals into the observations of a batch."""
         for name in ("obs", "next_obs"):
             batch[name][is_chosen, -self.goal_dim :] = goals

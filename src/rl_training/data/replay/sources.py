@@ -21,7 +21,7 @@ Ratio: TypeAlias = "float | Literal['proportional']"
 
 
 class Reader(Protocol):
-    """What a source asks of an algorithm."""
+    """The part of an algorithm that a source uses."""
 
     name: ClassVar[str]
     reads: Reading
@@ -89,7 +89,7 @@ def _annotated(
 
 
 def make_source(prior: TransitionDataset | Source | None, online: Source | None, ratio: Ratio) -> Source:
-    """What draws from prior data, from a run's own experience, or from both."""
+    """The source of batches of prior data, of a run's own experience, or of both."""
     if prior is not None and online is not None:
         return MixedSource(prior, online, ratio)
     source = online if prior is None else prior
@@ -99,9 +99,9 @@ def make_source(prior: TransitionDataset | Source | None, online: Source | None,
 
 
 def hindsight_source(prior: TransitionDataset, reads: Reading, hindsight: Hindsight, **options: Any) -> UniformSource:
-    """Batches of logged data whose goals are exchanged; `options` are those of `UniformSource`.
+    """Batches of logged data whose goals are relabelled; `options` are those of `UniformSource`.
 
-    Its rewards are transformed already: the option `transform` is what was done to them.
+    Its rewards are transformed already, by the option `transform`.
     """
     if "achieved_goals" not in prior.fields:
         raise DatasetError("hindsight needs achieved_goals in the data: what was achieved after each row")
@@ -198,7 +198,7 @@ class AnnotatedLog:
 class AnnotatedSource(Source):
     """Batches whose annotations are computed anew for all rows after every `interval` of them.
 
-    `logged` and `buffer` are what `source` draws from. Fields in `standardizes` are brought to mean 0 and standard
+    `source` draws from `logged` and `buffer`. Fields in `standardizes` are brought to mean 0 and standard
     deviation 1 over all rows. Between two computations `compute` must give the same values for logged rows: then a
     source that is loaded at any time has the annotations that it had when it was saved. `drawn` counts the batches that
     were learned from before.
@@ -277,10 +277,10 @@ class RolloutSource(Source):
         self.stop = 0
         """The number of the row after the last of this round."""
         self.epoch, self.used = epochs, 0
-        """The pass that is going on, counted from 0, and rows of it that were drawn."""
+        """The current pass, counted from 0, and rows of it that were drawn."""
         self.order = torch.arange(0)
         self.shuffled: Batch | None = None
-        """The rows in the order of the pass that is going on, once they have been asked for."""
+        """The rows in the order of the current pass, once they have been asked for."""
 
     def sample(self, batch_size: int) -> Batch:
         """The next minibatch."""

@@ -55,7 +55,7 @@ def feature_names(names: Sequence[str], columns: ColumnsConfig) -> list[str]:
     return [name for group in found for name in group]
 
 
-def learn_categories(
+def learn_columns(
     columns: ColumnsConfig, pieces: Callable[[Sequence[str]], Iterable[Table]]
 ) -> tuple[ColumnsConfig, list[str]]:
     """The mapping with what it leaves to the table: categories, discrete actions, the kind of actions; and remarks.

@@ -14,14 +14,7 @@ from rl_training.data.mapped_columns import chunks
 from rl_training.data.tables.columns import ColumnsConfig, Expression, expand, unused_episode_columns
 from rl_training.data.tables.files import DiskStage, MemoryStage, Stage, TableFiles
 from rl_training.data.tables.in_memory import Places, Table
-from rl_training.data.tables.to_fields import (
-    EmptyCells,
-    fields_of,
-    fill_forward,
-    further_field,
-    learn_categories,
-    small,
-)
+from rl_training.data.tables.to_fields import EmptyCells, fields_of, fill_forward, further_field, learn_columns, small
 
 Indices = NDArray[np.int64]
 
@@ -39,7 +32,7 @@ class Order:
         self._last: tuple[int, Any] = (-1, 0)
         self._ended = False
         self._falls: tuple[int, Any] | None = None
-        """The first row that goes on with an episode after rows of others, and the name of that episode."""
+        """The first row that continues an episode after rows of others, and the name of that episode."""
 
     def add(self, table: Table) -> None:
         """Look at the next rows of the table."""
@@ -76,9 +69,9 @@ class Order:
     def found(self, places: Places) -> tuple[Indices | None, Indices]:
         """The rows of the table in order, None where they are already; and the number of each one's episode."""
         episodes, key = self._stage.get("episode"), self._stage.get("key")
+        if self._key is None and self._falls is not None:
+            self._refuse_scattered(places, *self._falls)
         if self._key is None:
-            if self._falls is not None:
-                self._refuse_scattered(places, *self._falls)
             return None, episodes
         rows = None
         if not self.is_as_in_table:
@@ -90,16 +83,15 @@ class Order:
     def _refuse_scattered(self, places: Places, row: int, name: Any) -> None:
         """Without an order, the rows of an episode must stand together: the same name may have been given twice."""
         column = self.columns.episode
-        wrong = f"episode {name!r} (column {column!r}) goes on in {places.text(row)} after rows of other episodes"
+        wrong = f"episode {name!r} (column {column!r}) continues in {places.text(row)} after rows of other episodes"
         hint = "name a step or timestamp column that orders its rows, or give each episode its own name"
         raise DatasetError(f"{wrong}; {hint}")
 
     def _check_neighbours(self, places: Places, episodes: Indices, key: NDArray[Any], rows: Indices | None) -> None:
         """Refuse two rows with the same place in an episode and, where steps are counted, places without a row."""
         count, pair = _wrong_pairs(episodes, key, lambda steps: steps == 0)
-        texts = [places.text(k if rows is None else int(rows[k])) for k in pair]
         if count:
-            both = " and ".join(texts)
+            both = " and ".join(places.text(k if rows is None else int(rows[k])) for k in pair)
             raise DatasetError(f"column {self._key!r}: {both} have the same value in one episode ({count} such pairs)")
         if self.columns.step is None:
             return
@@ -134,11 +126,9 @@ def flag(table: Table, name: str) -> NDArray[np.bool_]:
     wrong = np.flatnonzero((numbers != 0) & (numbers != 1))
     if len(wrong):
         got = "an empty cell" if np.isnan(numbers[wrong[0]]) else f"{numbers[wrong[0]]:g}"
-        raise DatasetError(
-            f"column {name!r} must be 0 or 1 (or false, true), got {got} in {table.place(int(wrong[0]))}"
-        )
-    flags: NDArray[np.bool_] = numbers == 1
-    return flags
+        place = table.place(int(wrong[0]))
+        raise DatasetError(f"column {name!r} must be 0 or 1 (or false, true), got {got} in {place}")
+    return np.asarray(numbers == 1)
 
 
 def flag_columns(columns: ColumnsConfig) -> dict[str, str]:
@@ -163,7 +153,7 @@ def end_flags(
         early = np.flatnonzero(flags & ~ends)
         if len(early):
             pair = [places.text(int(k if rows is None else rows[k])) for k in (early[0], early[0] + 1)]
-            wrong = f"column {name!r} is 1 in {pair[0]}, but its episode goes on in {pair[1]} ({len(early)} such rows)"
+            wrong = f"column {name!r} is 1 in {pair[0]}, but its episode continues in {pair[1]} ({len(early)} rows)"
             raise DatasetError(f"{wrong}; is the episode column right?")
         if field == "dones":
             dones = np.array(flags)
@@ -186,7 +176,7 @@ class TableRows:
 
     arrays: dict[str, NDArray[Any]]
     columns: ColumnsConfig
-    """The mapping with names, categories and choices instead of patterns: as a policy needs it."""
+    """The mapping with names, categories and discrete actions instead of patterns, as a policy needs it."""
     notes: tuple[str, ...]
     rows: Indices | None
     """Where each row stands in the table; None if they are all of its rows, in its order."""
@@ -208,11 +198,9 @@ def read_rows(
     expression = None if columns.reward is None or columns.reward in names else Expression(columns.reward, names)
     rewarding = [] if columns.reward is None else [columns.reward] if expression is None else expression.columns
     used = list(dict.fromkeys([*columns.used(), *rewarding]))
-    notes = [
-        f"the table has a column {name!r}, which is not used; does it say which rows are an episode?"
-        for name in unused_episode_columns(columns, names)
-        if columns.episode is None
-    ]
+    unused = unused_episode_columns(columns, names) if columns.episode is None else []
+    question = "which is not used; does it say which rows are an episode?"
+    notes = [f"the table has a column {name!r}, {question}" for name in unused]
     if isinstance(source, TableFiles) and stage is None:
         source = source.read(used)
     elif isinstance(source, TableFiles):
@@ -223,7 +211,7 @@ def read_rows(
     def pieces(some: Sequence[str]) -> Iterable[Table]:
         return [source] if isinstance(source, Table) else source.pieces(some)
 
-    columns, about = learn_categories(columns, pieces)
+    columns, about = learn_columns(columns, pieces)
     reader = _Reader(columns, expression, stage or MemoryStage())
     for table in pieces(used):
         reader.add(table)
@@ -243,7 +231,7 @@ class _Reader:
         self._places = Places()
 
     def add(self, table: Table) -> None:
-        """Take over the next rows of the table."""
+        """Add the next rows of the table."""
         self._places, columns, stage = table.places, self.columns, self._stage
         rows = np.arange(self._order.rows, self._order.rows + len(table))
         has_empty = np.zeros(len(table), dtype=bool)
@@ -292,8 +280,8 @@ class _Reader:
             for cells in self._empty.values():
                 cells.refuse(self._places, columns.missing)
         if columns.action_kind == "discrete":
-            choices = stage.get("actions")
-            stage.rewrite("actions", (choices[part, 0].astype(np.int64) for part in chunks(len(choices))))
+            actions = stage.get("actions")
+            stage.rewrite("actions", (actions[part, 0].astype(np.int64) for part in chunks(len(actions))))
         return {name: stage.get(name) for name in names} | flags, rows, notes
 
     def _without_empty(self, rows: Indices | None, episodes: Indices) -> tuple[Indices, list[str]]:

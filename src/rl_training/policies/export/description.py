@@ -12,8 +12,7 @@ from rl_training.data import ColumnsConfig
 from rl_training.models import EPISODE_QUANTILE, ROW_QUANTILE, Novelty
 from rl_training.policies.export.graph import OPSET, PolicyGraph
 from rl_training.policies.export.log import Log, describe_obs, flagged_share
-from rl_training.policies.saved import SavedPolicy
-from rl_training.policies.tables import find_columns, observation_names
+from rl_training.policies.saved import SavedPolicy, find_columns, observation_names
 from rl_training.storage import package_version, read_json
 
 FORMAT = 1

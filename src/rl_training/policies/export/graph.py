@@ -154,15 +154,10 @@ def latencies(graph: PolicyGraph, path: Path, obs: NDArray[np.float32]) -> dict[
     session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     row = obs[:1]
     tensor = torch.from_numpy(row)
-
-    def in_torch() -> None:
-        with torch.no_grad():
-            graph(tensor)
-
-    return {
-        "onnxruntime": _median_time(lambda: session.run(None, {"obs": row})),
-        "torch": _median_time(in_torch),
-    }
+    in_onnxruntime = _median_time(lambda: session.run(None, {"obs": row}))
+    with torch.no_grad():
+        in_torch = _median_time(lambda: graph(tensor))
+    return {"onnxruntime": in_onnxruntime, "torch": in_torch}
 
 
 def _median_time(call: Callable[[], object]) -> float:

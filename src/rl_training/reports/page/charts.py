@@ -12,40 +12,39 @@ from html import escape
 from typing import Any
 
 DASH = "\N{EN DASH}"
-"""Stands where there is no number."""
+"""Replaces a missing number."""
 WIDTH = 640
 """Width of a figure in its own units, which are pixels on a wide screen."""
 UNITS = ((1e9, 1e9, "B"), (1e6, 1e6, "M"), (1e5, 1e3, "k"))
-"""From which number on ticks are in billions, millions and thousands, with the unit and its letter."""
+"""Units of ticks: smallest number with the unit, the unit, and its letter."""
 SMALLEST_STEP = 1e-4
 LONG_TICK = 7
 LONGEST_AXIS = 56
-"""Letters of the name of an axis."""
+"""The most letters in the name of an axis."""
 EDGE = 44
-"""Nearer to the edge than this, a number is not centred, so that all of it is seen."""
+"""Distance from the edge below which a number is not centred, so that it stays visible."""
 LONGEST_NAME = 44
-"""Letters of a name in a figure; the table below it has the whole."""
+"""The most letters of a name in a figure; the table below has the whole name."""
 COLOURS = 6
-"""Lines that are told apart by colour; more begin again with dashes."""
+"""Colours of lines; further lines repeat them with dashes."""
 ROW = 46
 """Height of a policy in a forest plot: its name stands above its interval."""
-CHOICE = 54
-"""Height of a choice: its name stands above its bars."""
+BAR_GROUP = 54
+"""Height of a group of bars with its name."""
 LABEL = 125
-"""Half the width that the name of the log's mean may need, in large letters."""
+"""Half the width for the name of the log's mean, in large letters."""
 BESIDE = 4
-"""How far apart the intervals of several lines stand."""
+"""Distance between the intervals of several lines."""
 MOST_NAMED = 12
-"""Points of a scatter plot that are numbered."""
-
+"""The most points of a scatter plot with numbers."""
 NEAR = 18
-"""Points nearer to each other than this would have their numbers on top of each other."""
+"""Distance between points below which their numbers would overlap."""
 
 Plain = Mapping[str, Any]
 
 
 def number(value: float | None) -> str:
-    """A number with as many digits as one compares by; a dash where there is none."""
+    """A number with as many digits as a comparison needs; a dash if there is none."""
     if value is None or not math.isfinite(value):
         return DASH
     if value == 0:
@@ -70,13 +69,13 @@ def percent(share: float | None) -> str:
 
 
 def shortened(name: str, most: int = LONGEST_NAME) -> str:
-    """A name without its middle, where it is too long for a figure."""
+    """A name without its middle if it is too long for a figure."""
     half = (most - 1) // 2
     return name if len(name) <= most else f"{name[:half]}…{name[-half:]}"
 
 
 def ticks(low: float, high: float, most: int = 6, *, whole: bool = False) -> list[float]:
-    """Round numbers within a range, at most so many; `whole` ones, where only these can occur."""
+    """At most this number of round numbers within a range; `whole` ones if others cannot occur."""
     if not high > low:
         return [low]
     power = 10.0 ** math.floor(math.log10((high - low) / most))
@@ -88,7 +87,7 @@ def ticks(low: float, high: float, most: int = 6, *, whole: bool = False) -> lis
 
 
 def tick_texts(values: Sequence[float]) -> list[str]:
-    """Ticks as text: as many digits as tell them apart, and large numbers in thousands, millions or billions."""
+    """Ticks as text, with distinguishing digits; large numbers in thousands, millions or billions."""
     largest = max(map(abs, values), default=0.0)
     unit, letter = next(((unit, letter) for least, unit, letter in UNITS if largest >= least), (1.0, ""))
     step = (values[1] - values[0] if len(values) > 1 else largest or 1.0) / unit
@@ -111,8 +110,14 @@ def span(values: Sequence[float], *, margin: float = 0.05) -> tuple[float, float
     return low - room, high + room
 
 
+def element(name: str, kind: str, **attributes: float | str) -> str:
+    """An SVG element with a class of the page's style; numbers have one decimal."""
+    texts = (f'{key}="{each if isinstance(each, str) else f"{each:.1f}"}"' for key, each in attributes.items())
+    return f'<{name} class="{kind}" {" ".join(texts)}/>'
+
+
 def text(x: float, y: float, words: str, *, anchor: str = "start", kind: str = "") -> str:
-    """Words in a figure, whatever letters they have."""
+    """An SVG text, escaped."""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" class="{kind}">{escape(words)}</text>'
 
 
@@ -135,12 +140,12 @@ class Frame:
     bottom: float = 60
 
     def x(self, value: float) -> float:
-        """Where a value lies from left to right."""
+        """The horizontal position of a value."""
         low, high = self.x_range
         return self.left + (value - low) / (high - low) * (self.width - self.left - self.right)
 
     def y(self, value: float) -> float:
-        """Where a value lies from top to bottom."""
+        """The vertical position of a value."""
         low, high = self.y_range
         return self.height - self.bottom - (value - low) / (high - low) * (self.height - self.top - self.bottom)
 
@@ -150,22 +155,20 @@ class Frame:
         parts = []
         for value, words in self._ticks(*self.x_range):
             x = self.x(value)
-            parts.append(f'<path class="grid" d="M{x:.1f} {self.top:.1f}V{floor:.1f}"/>')
+            parts.append(element("path", "grid", d=f"M{x:.1f} {self.top:.1f}V{floor:.1f}"))
             anchor = "start" if x < EDGE else "end" if x > self.width - EDGE else "middle"
             parts.append(text(x, floor + 24, words, anchor=anchor, kind="tick"))
         for value, words in self._ticks(*self.y_range, most=5, whole=whole) if has_y else ():
             y = self.y(value)
-            parts.append(f'<path class="grid" d="M{self.left:.1f} {y:.1f}H{self.width - self.right:.1f}"/>')
+            parts.append(element("path", "grid", d=f"M{self.left:.1f} {y:.1f}H{self.width - self.right:.1f}"))
             parts.append(text(self.left - 8, y + 4, words, anchor="end", kind="tick"))
-        parts.append(f'<path class="axis" d="M{self.left:.1f} {floor:.1f}H{self.width - self.right:.1f}"/>')
+        parts.append(element("path", "axis", d=f"M{self.left:.1f} {floor:.1f}H{self.width - self.right:.1f}"))
         middle = (self.left + self.width - self.right) / 2
         parts.append(text(middle, self.height - 8, shortened(x_name, LONGEST_AXIS), anchor="middle", kind="name"))
         if y_name:
             y = (self.top + floor) / 2
-            turned = f"translate(14 {y:.1f}) rotate(-90)"
-            parts.append(
-                f'<g transform="{turned}">{text(0, 0, shortened(y_name, 30), anchor="middle", kind="name y-name")}</g>'
-            )
+            name = text(0, 0, shortened(y_name, 30), anchor="middle", kind="name y-name")
+            parts.append(f'<g transform="translate(14 {y:.1f}) rotate(-90)">{name}</g>')
         return "".join(parts)
 
     def _ticks(self, low: float, high: float, most: int = 6, *, whole: bool = False) -> list[tuple[float, str]]:
@@ -176,11 +179,9 @@ class Frame:
         return list(zip(values, tick_texts(values), strict=True))
 
     def figure(self, label: str, *parts: str) -> str:
-        """The whole figure, with what it shows in words for those who cannot see it."""
-        return (
-            f'<svg viewBox="0 0 {self.width:g} {self.height:g}" role="img" aria-label="{escape(label)}">'
-            f"{''.join(parts)}</svg>"
-        )
+        """The whole figure, with a description for screen readers."""
+        about = f'viewBox="0 0 {self.width:g} {self.height:g}" role="img" aria-label="{escape(label)}"'
+        return f"<svg {about}>{''.join(parts)}</svg>"
 
 
 def forest(
@@ -191,48 +192,44 @@ def forest(
     band: tuple[float, float],
     axis: str,
     said: str,
+    interval: str = "interval",
     within: Sequence[float] = (),
 ) -> str:
-    """A value with its interval per row, beside a level to compare with, on an axis that also holds `within`.
+    """A value with its interval per row, beside a level for comparison, on an axis that includes `within`.
 
-    A row has a `name`, a `value` and an `interval`, each of which may be missing: what has no value is grey and has no
-    point. Rows that are `among_best` are shaded.
+    A row has a `name`, a `value` and, under the key `interval`, an interval; both may be missing. A row without a value
+    is grey and has no point. Rows that are `among_best` are shaded.
     """
-    ends = [end for each in rows if each["value"] is not None for end in (each["value"], *(each["interval"] or ()))]
-    x_range = span([*ends, *band, level, *within])
+    ends = [end for each in rows if each["value"] is not None for end in (each["value"], *(each[interval] or ()))]
     height = 34 + ROW * len(rows) + 60
-    frame = Frame(x_range, (0, 1), height=height, left=1, right=1, top=34)
-    floor = height - frame.bottom
-    low, high = frame.x(band[0]), frame.x(band[1])
-    middle = frame.x(level)
+    frame = Frame(span([*ends, *band, level, *within]), (0, 1), height=height, left=1, right=1, top=34)
+    floor, low, high, middle = height - frame.bottom, frame.x(band[0]), frame.x(band[1]), frame.x(level)
     anchor = "start" if middle < LABEL else "end" if middle > frame.width - LABEL else "middle"
     parts = [
-        f'<rect class="log-band" x="{low:.1f}" y="{frame.top}" width="{high - low:.1f}" height="{floor - frame.top}"/>',
+        element("rect", "log-band", x=low, y=frame.top, width=high - low, height=floor - frame.top),
         frame.axes(axis, has_y=False),
-        f'<path class="log-line" d="M{middle:.1f} {frame.top - 6}V{floor}"/>',
+        element("path", "log-line", d=f"M{middle:.1f} {frame.top - 6}V{floor}"),
         text(middle, 20, label, anchor=anchor, kind="tick"),
     ]
     for place, each in enumerate(rows):
-        parts.append(_forest_row(frame, each, frame.top + ROW * place))
+        parts.append(_forest_row(frame, each, each[interval], frame.top + ROW * place))
     return frame.figure(said, *parts)
 
 
-def _forest_row(frame: Frame, each: Plain, top: float) -> str:
-    is_judged = each["value"] is not None
-    label = text(frame.left + 10, top + 19, shortened(each["name"]), kind="label" if is_judged else "grey")
-    if not is_judged:
-        return label + text(frame.left + 10, top + 37, "cannot be judged", kind="grey")
-    low, high = (frame.x(end) for end in each["interval"] or (each["value"], each["value"]))
-    x, y = frame.x(each["value"]), top + 33
-    shade = (
-        f'<rect class="best" x="{frame.left}" y="{top + 3}" width="{frame.width - frame.left - frame.right}" '
-        f'height="{ROW - 4}" rx="4"/>'
-        if each.get("among_best")
-        else ""
-    )
-    bar = f'<path class="interval" d="M{low:.1f} {y}H{high:.1f}M{low:.1f} {y - 5}v10M{high:.1f} {y - 5}v10"/>'
-    bar = bar if each["interval"] else ""
-    return f'{shade}{label}{bar}<circle class="point" cx="{x:.1f}" cy="{y}" r="5.5"/>'
+def _forest_row(frame: Frame, each: Plain, ends: Sequence[float] | None, top: float) -> str:
+    left, has_value = frame.left + 10, each["value"] is not None
+    label = text(left, top + 19, shortened(each["name"]), kind="label" if has_value else "grey")
+    if not has_value:
+        return label + text(left, top + 37, "cannot be judged", kind="grey")
+    y, parts = top + 33, [label]
+    if each.get("among_best"):
+        width = frame.width - frame.left - frame.right
+        parts.insert(0, element("rect", "best", x=frame.left, y=top + 3, width=width, height=ROW - 4, rx=4))
+    if ends:
+        low, high = map(frame.x, ends)
+        line = f"M{low:.1f} {y}H{high:.1f}M{low:.1f} {y - 5}v10M{high:.1f} {y - 5}v10"
+        parts.append(element("path", "interval", d=line))
+    return "".join([*parts, element("circle", "point", cx=frame.x(each["value"]), cy=y, r=5.5)])
 
 
 def histogram(
@@ -246,32 +243,28 @@ def histogram(
     for place, values in enumerate(series.values()):
         if place == 0:
             for low, high, value in zip(edges[:-1], edges[1:], values, strict=True):
-                x, width, y = frame.x(low), frame.x(high) - frame.x(low), frame.y(value)
-                parts.append(
-                    f'<rect class="bar" x="{x + 0.5:.1f}" y="{y:.1f}" width="{max(width - 1, 0.5):.1f}" '
-                    f'height="{floor - y:.1f}"/>'
-                )
+                x, y, width = frame.x(low) + 0.5, frame.y(value), frame.x(high) - frame.x(low) - 1
+                parts.append(element("rect", "bar", x=x, y=y, width=max(width, 0.5), height=floor - y))
         else:
             steps = [(frame.x(edges[0]), floor)]
             for low, high, value in zip(edges[:-1], edges[1:], values, strict=True):
                 steps += [(frame.x(low), frame.y(value)), (frame.x(high), frame.y(value))]
-            parts.append(f'<path class="outline" d="{path([*steps, (frame.x(edges[-1]), floor)])}"/>')
+            parts.append(element("path", "outline", d=path([*steps, (frame.x(edges[-1]), floor)])))
     return frame.figure(f"Histogram of {axis}: {' and '.join(series)}.", *parts)
 
 
 def bars(names: Sequence[str], series: Mapping[str, Sequence[float]], *, axis: str) -> str:
-    """Shares of choices, one group of bars per choice."""
+    """Shares of discrete actions, one group of bars per action."""
     tallest = max((value for values in series.values() for value in values), default=0) or 1
-    frame = Frame((0, tallest * 1.08), (0, 1), height=72 + CHOICE * len(names), left=14)
+    frame = Frame((0, tallest * 1.08), (0, 1), height=72 + BAR_GROUP * len(names), left=14)
     parts = [frame.axes(axis, has_y=False)]
     for place, name in enumerate(names):
-        top = frame.top + CHOICE * place
+        top = frame.top + BAR_GROUP * place
         parts.append(text(frame.left, top + 18, shortened(name), kind="label"))
         for row, values in enumerate(series.values()):
             width = frame.x(values[place]) - frame.left
             kind = "bar" if row == 0 else "bar second"
-            y = top + 25 + 12 * row
-            parts.append(f'<rect class="{kind}" x="{frame.left}" y="{y}" width="{width:.1f}" height="10"/>')
+            parts.append(element("rect", kind, x=frame.left, y=top + 25 + 12 * row, width=width, height=10))
     return frame.figure(f"{axis}: {' and '.join(series)}.", *parts)
 
 
@@ -291,44 +284,36 @@ def curves(
     frame = Frame(x_range, span([*ys, *([] if level is None else [level])]), height=290)
     parts = [frame.axes(x_name, y_name)]
     if level is not None:
-        y = frame.y(level)
-        parts.append(f'<path class="log-line" d="M{frame.left} {y:.1f}H{frame.width - frame.right}"/>')
+        parts.append(element("path", "log-line", d=f"M{frame.left} {frame.y(level):.1f}H{frame.width - frame.right}"))
     if mark is not None:
-        x = frame.x(mark)
-        parts.append(f'<path class="mark" d="M{x:.1f} {frame.top}V{frame.height - frame.bottom}"/>')
+        parts.append(element("path", "mark", d=f"M{frame.x(mark):.1f} {frame.top}V{frame.height - frame.bottom}"))
     for line in lines:
         if line.get("low"):
             upper = list(zip(line["x"], line["high"], strict=True))
             lower = list(zip(line["x"], line["low"], strict=True))[::-1]
             around = [(frame.x(x), frame.y(y)) for x, y in upper + lower]
-            parts.append(f'<path class="band {style(line["colour"])}" d="{path(around, is_closed=True)}"/>')
+            parts.append(element("path", f"band {style(line['colour'])}", d=path(around, is_closed=True)))
     for line in lines:
         points = [(frame.x(x), frame.y(y)) for x, y in zip(line["x"], line["y"], strict=True)]
-        thin = " thin" if line.get("thin") else ""
+        colour, thin = style(line["colour"]), " thin" if line.get("thin") else ""
         if len(points) == 1:
-            parts.append(
-                f'<circle class="dot {style(line["colour"])}" cx="{points[0][0]:.1f}" cy="{points[0][1]:.1f}" r="4"/>'
-            )
+            parts.append(element("circle", f"dot {colour}", cx=points[0][0], cy=points[0][1], r=4))
         else:
-            parts.append(f'<path class="line {style(line["colour"])}{thin}" d="{path(points)}"/>')
+            parts.append(element("path", f"line {colour}{thin}", d=path(points)))
         parts.append(_bars(frame, line, points))
-    return frame.figure(
-        f"{y_name} against {x_name} for {', '.join(dict.fromkeys(line['name'] for line in lines))}.", *parts
-    )
+    names = ", ".join(dict.fromkeys(line["name"] for line in lines))
+    return frame.figure(f"{y_name} against {x_name} for {names}.", *parts)
 
 
 def _bars(frame: Frame, line: Plain, points: Sequence[tuple[float, float]]) -> str:
     """Dots and intervals at the points of a line; those of several lines stand side by side."""
-    parts = []
+    parts, colour = [], style(line["colour"])
     for (x, y), bar in zip(points, line.get("bars") or (), strict=False):
-        shifted = x + BESIDE * line["colour"]
         if bar is not None:
-            low, high = map(frame.y, bar)
+            shifted, low, high = x + BESIDE * line["colour"], *map(frame.y, bar)
             ends = f"M{shifted - 3:.1f} {low:.1f}h6M{shifted - 3:.1f} {high:.1f}h6"
-            parts.append(
-                f'<path class="line thin {style(line["colour"])}" d="M{shifted:.1f} {low:.1f}V{high:.1f}{ends}"/>'
-            )
-        parts.append(f'<circle class="dot {style(line["colour"])}" cx="{x:.1f}" cy="{y:.1f}" r="3.5"/>')
+            parts.append(element("path", f"line thin {colour}", d=f"M{shifted:.1f} {low:.1f}V{high:.1f}{ends}"))
+        parts.append(element("circle", f"dot {colour}", cx=x, cy=y, r=3.5))
     return "".join(parts)
 
 
@@ -339,24 +324,19 @@ def style(place: int) -> str:
 
 
 def scatter(points: Sequence[tuple[float, float]], *, x_name: str, y_name: str) -> str:
-    """Estimates against what was found by running the policies, with the diagonal on which both are equal."""
+    """Estimates against returns in the environment, with the diagonal where both are equal."""
     both = span([value for point in points for value in point], margin=0.08)
     frame = Frame(both, both, height=440)
-    low, high = both
-    parts = [
-        frame.axes(x_name, y_name),
-        f'<path class="log-line" d="M{frame.x(low):.1f} {frame.y(low):.1f}L{frame.x(high):.1f} {frame.y(high):.1f}"/>',
-    ]
+    diagonal = path([(frame.x(end), frame.y(end)) for end in both])
+    parts = [frame.axes(x_name, y_name), element("path", "log-line", d=diagonal)]
     drawn: list[tuple[float, float]] = []
     for place, point in enumerate(points, start=1):
         x, y = frame.x(point[0]), frame.y(point[1])
-        parts.append(f'<circle class="point" cx="{x:.1f}" cy="{y:.1f}" r="5"/>')
+        parts.append(element("circle", "point", cx=x, cy=y, r=5))
         if len(points) <= MOST_NAMED:
-            # The numbers of points that lie together stand on both sides.
-            is_near = sum(abs(x - other[0]) < NEAR and abs(y - other[1]) < NEAR for other in drawn)
-            left = is_near % 2 == 1
-            parts.append(
-                text(x - 8 if left else x + 8, y + 4, str(place), anchor="end" if left else "start", kind="tick")
-            )
+            # The numbers of neighbouring points stand on alternate sides.
+            near = sum(abs(x - other[0]) < NEAR and abs(y - other[1]) < NEAR for other in drawn)
+            shift, anchor = (-8, "end") if near % 2 else (8, "start")
+            parts.append(text(x + shift, y + 4, str(place), anchor=anchor, kind="tick"))
         drawn.append((x, y))
     return frame.figure(f"{y_name} against {x_name} for {len(points)} policies.", *parts)

@@ -1,4 +1,4 @@
-"""The content of a report as one page: what the templates in `assets/page` ask of Python."""
+"""The page of a report, with the functions that the templates in `assets/page` need."""
 
 from __future__ import annotations
 
@@ -15,15 +15,13 @@ from rl_training.reports.runs import value_text
 Plain = Mapping[str, Any]
 
 SHORT = 22
-"""Letters of a cell up to which it stays on one line."""
+"""The most letters of a cell on one line."""
 MOST_DRAWN = 6
-"""Runs in a figure of checkpoints; more would cover each other."""
-EVEN = 0.5
-"""The probability of improvement where neither is better."""
+"""The most runs in a figure of checkpoints."""
 
 
 def render(content: Plain) -> str:
-    """The page. It loads nothing and runs nothing."""
+    """The page as HTML, which loads nothing and runs nothing."""
     return fill_template("page.html", {"content": content}, filters=FILTERS, helpers=HELPERS)
 
 
@@ -33,17 +31,17 @@ def interval(ends: Sequence[float] | None) -> str:
 
 
 def width(words: str) -> str:
-    """Short cells stay on one line; long ones without a space, such as sums of files, break anywhere."""
+    """The class of a cell: short cells stay on one line; long ones without a space break anywhere."""
     return "short" if len(words) <= SHORT else "" if " " in words else "mono"
 
 
 def step_time(median: float, low: float, high: float) -> str:
-    """How long a step takes, in the unit of the timestamps."""
+    """The time of a step, in the unit of the timestamps."""
     return number(median) if low == high else f"{number(median)} ({number(low)} to {number(high)} in 90 %)"
 
 
 def names_by_text(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Who a text is about, by text: what is said of several is said once."""
+    """The names that each text is about, so that a text for several names appears once."""
     names: dict[str, list[str]] = {}
     for name, text in pairs:
         names.setdefault(text, []).append(name)
@@ -51,20 +49,20 @@ def names_by_text(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def reasons(refused: Sequence[Plain]) -> list[str]:
-    """Which policies cannot be judged, by reason."""
+    """The policies without a verdict, by reason."""
     found = names_by_text((each["name"], reason) for each in refused for reason in each["reasons"])
     return [f"{names}: {reason}." for reason, names in found.items()]
 
 
 def remarks(curves: Sequence[Plain]) -> list[str]:
-    """What is said of the checkpoints of each run."""
+    """The conclusions about the checkpoints of each run."""
     return [
         f"{names}: {said}" for said, names in names_by_text((each["name"], each["said"]) for each in curves).items()
     ]
 
 
 def log_facts(found: Plain) -> dict[str, str]:
-    """The size of the log, its returns, how its episodes end, and how long a step takes."""
+    """The size of the log, its returns, the ends of its episodes, and the time of a step."""
     shown = {name: f"{found[name]:,}" for name in ("rows", "episodes") if found[name] is not None}
     if lengths := found.get("lengths"):
         same = lengths["shortest"] == lengths["longest"]
@@ -81,7 +79,7 @@ def log_facts(found: Plain) -> dict[str, str]:
 
 
 def bundle_facts(found: Plain) -> dict[str, str]:
-    """What goes into an exported policy, what comes out, and how long that takes."""
+    """Input, output and latency of an exported policy."""
     action, novelty = found["action"] or {}, found["novelty"] or {}
     shown = {"folder": found["folder"]}
     if found["input"]:
@@ -89,28 +87,15 @@ def bundle_facts(found: Plain) -> dict[str, str]:
     if "low" in action:
         shown["action"] = "; ".join(map(interval, zip(action["low"], action["high"], strict=True)))
     elif "count" in action:
-        shown["action"] = f"one of {action['count']} choices"
+        shown["action"] = f"one of {action['count']} discrete actions"
     if times := found["control_interval"]:
         shown["time between actions"] = step_time(
             *(times[name] for name in ("median", "quantile_0.05", "quantile_0.95"))
         )
-    shown["support score"] = "yes" if novelty.get("available") else "no"
+    shown["novelty score"] = "yes" if novelty.get("available") else "no"
     latencies = found["latency_us"] if isinstance(found["latency_us"], Mapping) else {}
     numbers = {name: number(value) for name, value in latencies.items() if isinstance(value, float)}
     return shown | {f"time per call, {name}": f"{value} µs" for name, value in numbers.items()}
-
-
-def policy_intervals(found: Plain) -> str:
-    """The figure of all policies beside the mean of the log."""
-    policies, logged = found["policies"], number(found["logged_value"])
-    return charts.forest(
-        [{**each, "interval": each["simultaneous_interval"]} for each in policies],
-        level=found["logged_value"],
-        label=f"mean of the log {logged}",
-        band=tuple(found["logged_band"]),
-        axis="estimated value (discounted return); more is better",
-        said=f"Estimated values of {len(policies)} policies with intervals; the log's mean is {logged}.",
-    )
 
 
 def line(name: str, colour: int, points: Iterable[Sequence[float]], **more: Any) -> Plain:
@@ -120,7 +105,7 @@ def line(name: str, colour: int, points: Iterable[Sequence[float]], **more: Any)
 
 
 def fit_lines(found: Plain) -> list[Plain]:
-    """The estimate of each policy during its fit."""
+    """The FQE estimate of each policy during its training."""
     return [line(each["name"], place, each["curve"]) for place, each in enumerate(found["policies"]) if each["curve"]]
 
 
@@ -141,7 +126,7 @@ def colours_of(curves: Sequence[Plain]) -> dict[str, int]:
 
 
 def value_lines(curves: Sequence[Plain], source: str) -> list[Plain]:
-    """The values of checkpoints, of those runs that are drawn, which come from one source."""
+    """The values of checkpoints from one source, for the runs that are drawn."""
     colours, lines = colours_of(curves), []
     for curve in curves:
         known = [point for point in curve["points"] if point["value"] is not None]
@@ -152,7 +137,7 @@ def value_lines(curves: Sequence[Plain], source: str) -> list[Plain]:
 
 
 def return_lines(curves: Sequence[Plain]) -> list[Plain]:
-    """What the runs that are drawn returned in the environment, where they have one."""
+    """Returns in the environment, for the runs that are drawn."""
     colours = colours_of(curves)
     return [
         line(
@@ -194,7 +179,7 @@ def score_table(scores: Sequence[Plain]) -> Plain:
 
 
 def profile_lines(found: Plain) -> list[Plain]:
-    """The share of runs above each score: which algorithm reaches what, and how surely."""
+    """The share of runs above each score, with its band."""
     low, high = span(found["thresholds"])
     x = [low, *(edge for threshold in found["thresholds"] for edge in (threshold, threshold)), high]
     lines: list[Plain] = []
@@ -211,37 +196,24 @@ def profile_lines(found: Plain) -> list[Plain]:
 
 
 def short_names(found: Plain) -> dict[str, str]:
-    """What algorithms are called in a figure of pairs: by letters, where two names do not fit into it."""
+    """Names of algorithms in a figure of pairs, or letters if two names do not fit into it."""
     names = [each["name"] for each in found["profiles"]]
     fit = 2 * max(map(len, names)) + len(" over ") <= LONGEST_NAME
     return dict(zip(names, names if fit else ascii_uppercase, strict=False))
 
 
 def letters(found: Plain) -> list[str]:
-    """What letters in a figure of pairs stand for."""
+    """The meaning of letters in a figure of pairs."""
     return [f"{letter}: {name}" for name, letter in short_names(found).items() if letter != name]
 
 
-def improvement_intervals(found: Plain) -> str:
-    """The figure of how probably a run of one algorithm scores higher than one of another."""
-    names, pairs = short_names(found), found["improvements"]
-    rows = [
-        {
-            "name": f"{names[each['first']]} over {names[each['second']]}",
-            "value": each["probability"],
-            "interval": each["interval"],
-        }
-        for each in pairs
+def improvement_rows(found: Plain) -> list[Plain]:
+    """The rows of the figure of pairs, with short names."""
+    names = short_names(found)
+    return [
+        {**each, "name": f"{names[each['first']]} over {names[each['second']]}", "value": each["probability"]}
+        for each in found["improvements"]
     ]
-    return charts.forest(
-        rows,
-        level=EVEN,
-        label="neither is better",
-        band=(EVEN, EVEN),
-        axis="probability that a run of the first scores higher",
-        said=f"Probabilities of improvement for {len(rows)} pairs.",
-        within=(0, 1),
-    )
 
 
 FILTERS = {
@@ -251,8 +223,8 @@ FILTERS = {
     "thousands": "{:,}".format,
 }
 HELPERS = {
-    **{each.__name__: each for each in (policy_intervals, fit_lines, sample_size_lines, value_lines, return_lines)},
-    **{each.__name__: each for each in (profile_lines, improvement_intervals, zip)},
+    **{each.__name__: each for each in (fit_lines, sample_size_lines, value_lines, return_lines)},
+    **{each.__name__: each for each in (profile_lines, improvement_rows, zip)},
     "charts": charts,
     "DASH": DASH,
     "BETTER": BETTER,
