@@ -19,8 +19,8 @@ from small_runs import online_config
 
 from rl_training import SAC, TD3BC
 from rl_training.acting import video as showing
-from rl_training.compilation import graphs
 from rl_training.config import load_config
+from rl_training.core import machine
 from rl_training.core.errors import ConfigError, MissingExtraError
 from rl_training.runtime import load_policy, train
 
@@ -115,7 +115,7 @@ def test_several_policies_are_compared_on_the_same_episodes(runs: Path, command:
 def test_a_policy_is_used_with_no_more_threads_than_cores(
     runs: Path, command: Command, monkeypatch: pytest.MonkeyPatch, threads: None, words: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(graphs, "available_cores", lambda: 1)
+    monkeypatch.setattr(machine, "available_cores", lambda: 1)
     np.save("obs.npy", np.zeros((2, 3), np.float32))
 
     answer = command(*(str(_run(runs, word)) if word in ("a", "b") else word for word in words))

@@ -1,4 +1,4 @@
-"""The options of a pipeline, and the folder that belongs to one set of them."""
+"""The options of a pipeline, and its folder, which belongs to one set of them."""
 
 from __future__ import annotations
 

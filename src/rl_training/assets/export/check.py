@@ -19,7 +19,7 @@ BATCHES = (1, 7, 64)
 
 
 def check(folder: Path) -> tuple[list[str], dict[str, float], np.ndarray]:
-    """What is wrong, the largest differences by output, and the numbers of the rows whose actions differ."""
+    """The problems, the largest differences by output, and the numbers of the rows whose actions differ."""
     about = json.loads((folder / "policy.json").read_text(encoding="utf-8"))
     problems = changed_files(folder, about["sha256"])
     if problems:
@@ -34,7 +34,7 @@ def check(folder: Path) -> tuple[list[str], dict[str, float], np.ndarray]:
     for name, run in runs:
         try:
             outputs = run(vectors["obs"])
-        except Exception as error:  # whatever it is, the policy cannot be used like this
+        except Exception as error:  # any error means that the policy cannot be used like this
             problems.append(f"{name}: {str(error).splitlines()[0]}")
             continue
         rows = compare(outputs, vectors, about["check"], largest)
@@ -51,7 +51,7 @@ def check(folder: Path) -> tuple[list[str], dict[str, float], np.ndarray]:
 
 
 def changed_files(folder: Path, digests: dict[str, str]) -> list[str]:
-    """The files that are not as they were exported."""
+    """The files that have changed since the export."""
     problems = []
     for name, digest in digests.items():
         if not (folder / name).is_file():
@@ -92,7 +92,7 @@ def run_numpy(folder: Path) -> Any:
 def compare(
     outputs: dict[str, np.ndarray], vectors: dict[str, np.ndarray], rules: dict[str, Any], largest: dict[str, float]
 ) -> dict[str, np.ndarray]:
-    """For each output, the rows that differ by more than the rules allow; the largest differences are noted."""
+    """For each output, the rows that differ by more than the rules allow; updates the largest differences."""
     gaps = np.abs(outputs["action"].astype(float) - vectors["action"]).reshape(len(vectors["obs"]), -1)
     rows = {"action": ~(gaps <= np.array(rules["action"])).all(axis=1)}
     alike = ~rows["action"]

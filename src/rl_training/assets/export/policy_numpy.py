@@ -36,7 +36,7 @@ ACTIVATIONS: dict[str, Any] = {
 
 
 class Policy:
-    """The deterministic action for observations; the arithmetic is in float32, as where it was trained."""
+    """The deterministic action for observations, computed in float32 as in training."""
 
     def __init__(self, path: str | Path) -> None:
         with np.load(path) as file:
@@ -56,9 +56,9 @@ class Policy:
         self.distance: Any = arrays.get("distance")
 
     def __call__(self, obs: Any) -> Any:
-        """Actions for one observation or a batch: numbers within their bounds, or the numbers of discrete actions."""
+        """The action for one observation or a batch: numbers within their bounds, or the index of a discrete action."""
         rows = (np.asarray(obs, dtype=np.float32) - self.obs_mean) / self.obs_std
-        # Observations may begin with a mask: 1 for each valid action, 0 for the others.
+        # Observations may begin with the action mask: 1 for each valid action.
         mask, rows = rows[..., : self.masked], rows[..., self.masked :]
         for number, (weight, bias) in enumerate(self.layers):
             rows = rows @ weight.T + bias
