@@ -104,7 +104,7 @@ def run_tuning(
         finally:
             pool.close()
         number, value, params = search.best()
-        check = check_best(spec, params, metric, out, workers=workers, ray=ray, watcher=watcher)
+        check = check_best(search, params, workers=workers, ray=ray)
         result = TuneResult(out, metric, number, value, params, search.counts(), check)
         write_text(out / BEST, dump_yaml(write_over(spec.config, [spec.options, params])))
         write_json(out / RESULT, result.to_plain())
@@ -278,24 +278,16 @@ class Check:
         return f"{seeds}; {chance}, {test}: {verdict}"
 
 
-def check_best(
-    spec: TuneSpec,
-    params: Mapping[str, Any],
-    metric: str,
-    out: Path,
-    *,
-    workers: int,
-    ray: str | None,
-    watcher: ProgressListener,
-) -> Check:
+def check_best(search: _Search, params: Mapping[str, Any], *, workers: int, ray: str | None) -> Check:
     """Train best and default options on fresh seeds, except finished runs, and compare their scores."""
+    spec, metric = search.spec, search.metric
     cells = {
-        (label, seed): trial_cell(spec, values, out / CHECKS, seed=seed, label=label)
+        (label, seed): trial_cell(spec, values, search.out / CHECKS, seed=seed, label=label)
         for seed in spec.fresh_seeds()
         for label, values in (("best", params), ("default", {}))
     }
-    watcher.on_news([f"{len(cells)} runs on fresh seeds, with the best options and with the default ones"])
-    watcher.on_runs(len(cells))
+    search.watcher.on_news([f"{len(cells)} runs on fresh seeds, with the best options and with the default ones"])
+    search.watcher.on_runs(len(cells))
     found = ExperimentManager().train_all(
         [cell.bound for cell in cells.values()],
         workers=workers,
@@ -303,7 +295,7 @@ def check_best(
         threads=spec.threads,
         resume=True,
         judge=metric == LOWER_BOUND,
-        on_progress=watcher.on_run,
+        on_progress=search.watcher.on_run,
     )
     if any(each.status == "interrupted" for each in found):
         raise KeyboardInterrupt

@@ -8,6 +8,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -175,7 +176,7 @@ def _handles(panels: Sequence[Panel], styles: dict[str, dict[str, Any]]) -> dict
         counts = sorted({len(line.curves) for line in lines})
         label = f"{name}, n = {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))}"
         looks = _point(style) if all(line.is_point for line in lines) else style
-        width = STYLE["lines.linewidth"] if any(line.has_mean for line in lines) else THIN
+        width = None if any(line.has_mean for line in lines) else THIN
         handles[label] = Line2D([], [], **looks, linewidth=width)
     if any(panel.data_return is not None for panel in panels):
         handles["data"] = Line2D([], [], **DATA)
@@ -315,25 +316,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#0
 """The palette of Okabe and Ito, which colour-blind people can tell apart, without its yellow: too pale on white."""
 LINE_STYLES = ("-", "--", "-.", ":")
 MARKERS = ("", "o", "s", "^", "D", "v", "x")
-STYLE: dict[str, Any] = {
-    "font.size": 9,
-    "axes.titlesize": 10,
-    "figure.titlesize": 11,
-    "legend.fontsize": 9,
-    "legend.title_fontsize": 8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.formatter.useoffset": False,
-    "grid.color": "#dddddd",
-    "grid.linewidth": 0.6,
-    "lines.linewidth": 1.8,
-    "lines.markersize": 4,
-    "svg.hashsalt": "rl-training",
-    # A name may contain dollar signs, and is no formula.
-    "text.parse_math": False,
-}
+STYLE = str(resources.files("rl_training") / "assets" / "plots.mplstyle")
 FEWEST_LETTERS = 10
 """The shortest lines into which names in the legend are broken."""
 LEAST_PANEL = (1.0, 0.75)
