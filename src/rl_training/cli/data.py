@@ -160,16 +160,16 @@ def collect(
     from rl_training.policies import collect as collect_run
     from rl_training.storage import find_checkpoint
 
-    if random == (checkpoint is not None):
-        raise ConfigError("give either --checkpoint or --random")
-    if (episodes is None) == (steps is None):
-        raise ConfigError("give either --episodes or --steps")
-    if random and env is None:
-        raise ConfigError("--random needs --env")
-    if random and deterministic:
-        raise ConfigError("--deterministic needs --checkpoint")
-    if random and best:
-        raise ConfigError("--best needs --checkpoint")
+    mistakes = {
+        "give either --checkpoint or --random": random == (checkpoint is not None),
+        "give either --episodes or --steps": (episodes is None) == (steps is None),
+        "--random needs --env": random and env is None,
+        "--deterministic needs --checkpoint": random and deterministic,
+        "--best needs --checkpoint": random and best,
+    }
+    for mistake, is_made in mistakes.items():
+        if is_made:
+            raise ConfigError(mistake)
     if checkpoint is not None and best:
         checkpoint = str(find_checkpoint(checkpoint, name="best.pt"))
     set_threads()

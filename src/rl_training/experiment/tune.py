@@ -148,18 +148,17 @@ class _Search:
 
     def best(self) -> tuple[int, float, dict[str, Any]]:
         """The options with the highest mean score, the first trial that had them, and that mean."""
-        scores: dict[str, list[float]] = {}
-        first: dict[str, Any] = {}
+        trials: dict[str, list[Any]] = {}
         for trial in self._trials("COMPLETE"):
-            scores.setdefault(_key(trial), []).append(trial.value)
-            first.setdefault(_key(trial), trial)
-        if not scores:
+            trials.setdefault(_key(trial), []).append(trial)
+        if not trials:
             errors = [each.user_attrs[ERROR] for each in self._trials("FAIL") if ERROR in each.user_attrs]
             why = f": {errors[-1].splitlines()[-1]}" if errors else ""
             raise UserError(f"no trial has come to its end with a {self.metric}{why}")
-        means = {key: sum(values) / len(values) for key, values in scores.items()}
+        means = {key: sum(each.value for each in same) / len(same) for key, same in trials.items()}
         best = max(means, key=means.__getitem__)
-        return first[best].number, means[best], self.params(first[best])
+        first = trials[best][0]
+        return first.number, means[best], self.params(first)
 
     def params(self, trial: Any) -> dict[str, Any]:
         """The options of a trial."""

@@ -410,18 +410,19 @@ def _draw_table(axes: Axes, table: ScoreTable, styles: dict[str, dict[str, Any]]
     room = MARGIN * float(thresholds[-1] - thresholds[0]) or 1.0
     edges = np.array([thresholds[0] - room, *thresholds, thresholds[-1] + room])
     for name in shown:
-        # From below the lowest score, where all runs are above, to beyond the highest.
-        shares, low, high = (
-            None if each is None else np.array([1.0, *each, each[-1]])
-            for each in make_profile(table.groups[name], thresholds)
-        )
-        axes.plot(edges, shares, **styles[name], drawstyle="steps-post")
+        shares, low, high = make_profile(table.groups[name], thresholds)
+        axes.plot(edges, _levels(shares), **styles[name], drawstyle="steps-post")
         if low is not None and high is not None:
             band = {"step": "post", "color": styles[name]["color"], "alpha": 0.15, "linewidth": 0}
-            axes.fill_between(edges, low, high, **band)
+            axes.fill_between(edges, _levels(low), _levels(high), **band)
     axes.set(
         title=table.task, xlabel=f"score to reach ({table.metric})", ylabel="share of runs above", ylim=(-0.03, 1.03)
     )
+
+
+def _levels(shares: Numbers) -> Numbers:
+    """A profile from below the lowest score, where all runs are above, to beyond the highest."""
+    return np.array([1.0, *shares, shares[-1]])
 
 
 def _add_legend(figure: Figure, handles: dict[str, Line2D], explanation: str) -> float:

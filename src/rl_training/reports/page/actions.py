@@ -128,7 +128,7 @@ def _most_different(found: ActionPairs, distance: Numbers, features: list[str], 
     order = np.argsort(-distance, kind="stable")
     _, first = np.unique(found.episodes[order], return_index=True)
     chosen = [row for row in order[np.sort(first)][:MOST_SHOWN] if distance[row] > 0]
-    parts = {"observation": found.obs, "logged": found.logged, "chosen": found.chosen}
+    parts: dict[str, Any] = {"observation": found.obs, "logged": found.logged, "chosen": found.chosen}
     rows = [
         {
             "episode": int(found.episodes[row]),
