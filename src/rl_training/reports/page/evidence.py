@@ -129,12 +129,11 @@ def real_episodes(material: Material) -> Plain | None:
     if material.selection is None or not pulls:
         return None
     names = {each["name"]: material.name_of(each) for each in material.selection["candidates"]}
-    policies = []
-    for each in material.selection["candidates"]:
-        returns = [pull["episode_return"] for pull in pulls if pull["policy"] == each["name"]]
-        if returns:
-            known = pick(each, "believed", "believed_std")
-            policies.append({"name": names[each["name"]], "returns": returns, **known})
+    policies = [
+        {"name": names[each["name"]], "returns": returns, **pick(each, "believed", "believed_std")}
+        for each in material.selection["candidates"]
+        if (returns := [pull["episode_return"] for pull in pulls if pull["policy"] == each["name"]])
+    ]
     shown = ("number", "episode_return", "believed", "best_believed", "doubt")
     return {
         "budget": material.selection["budget"],

@@ -103,9 +103,9 @@ def gather(
         found: Plain | None = _read(estimates, check_estimates)
     else:
         found = picked["estimates"] if picked else _stored_estimates(records, notes)
-    policies = {} if found is None else runs_of(found["policies"], records)
     # Candidates that a rough estimate left out are policies too.
-    policies |= {} if picked is None else runs_of(picked["candidates"], records)
+    estimated = [*(found["policies"] if found else []), *(picked["candidates"] if picked else [])]
+    policies = runs_of(estimated, records)
     choice = _choose(records, found, policies, picked, chosen)
     saved = _policy(_checkpoint(found, choice) or records[0].path, notes)
     data, why_no_data = _log(saved, source_file(found) if dataset is None else dataset, is_given=dataset is not None)
@@ -153,12 +153,9 @@ def _stored_estimates(records: Sequence[RunRecord], notes: list[str]) -> Plain |
         return None
     largest = max(groups.values(), key=len)
     policies = [each for stored in largest for each in stored["policies"]]
-    left_out = sum(map(len, groups.values())) - len(largest)
-    if left_out:
-        notes.append(
-            f"{left_out} of the runs were estimated separately, and cannot be compared with the others: "
-            "estimate all of them in one command"
-        )
+    if left_out := sum(map(len, groups.values())) - len(largest):
+        why = "were estimated separately, and cannot be compared with the others"
+        notes.append(f"{left_out} of the runs {why}: estimate all of them in one command")
     # The report may have only some of the estimated runs, so that the best of these are determined again.
     known = [each for each in policies if not each["reasons"]]
     values = {each["name"]: np.array([each["raw_value"], *each["members"]]) for each in known}
@@ -182,11 +179,9 @@ def _stored_selection(records: Sequence[RunRecord]) -> Plain | None:
 def _claim(given: Plain | None, selection: Plain | None, choice: Subject) -> Plain | None:
     """The claim about the chosen policy, corrected for selection; None without a claim about it."""
     if given is not None:
-        own = next((each for each in given["policies"] if each["name"] == choice.policy), None)
-        if own is None:
-            return None
         basis = "held-out episodes" if given["is_held_out"] else given["relation"]
-        return {**own, "basis": basis, "episodes": given["episodes"], "logged_value": given["logged_value"]}
+        about = {"basis": basis, **pick(given, "episodes", "logged_value")}
+        return next(({**each, **about} for each in given["policies"] if each["name"] == choice.policy), None)
     found = None if selection is None else selection.get("claim")
     if not found or found["name"] != choice.policy:
         return None
