@@ -63,13 +63,11 @@ def print_version(asked: bool) -> None:
         raise typer.Exit
 
 
-VersionOption = Annotated[
-    bool, typer.Option("--version", is_eager=True, callback=print_version, help="Print the version.")
-]
+Version = Annotated[bool, typer.Option("--version", is_eager=True, callback=print_version, help="Print the version.")]
 
 
 @app.callback()
-def options(version: VersionOption = False) -> None:
+def options(version: Version = False) -> None:
     """Train policies on logged data, and know how good they are."""
 
 

@@ -140,7 +140,7 @@ def share_data(cells: Sequence[Cell], folder: Path) -> dict[str, str]:
     return shared
 
 
-class Speed(NamedTuple):
+class RunSpeed(NamedTuple):
     """The speed of an algorithm, measured on its first unfinished run."""
 
     start: float
@@ -172,7 +172,7 @@ def estimate_costs(
 ) -> list[Cost]:
     """Estimate the cost of each run, without compilation; finished runs cost nothing."""
     configure_machine(threads)
-    speeds: dict[str, Speed] = {}
+    speeds: dict[str, RunSpeed] = {}
     costs = []
     for cell in cells:
         algo, left = cell.config.algo, _steps_left(cell)
@@ -197,7 +197,7 @@ def total_seconds(costs: Sequence[Cost], workers: int) -> float:
     return max(ends)
 
 
-def measure(cell: Cell) -> Speed:
+def measure(cell: Cell) -> RunSpeed:
     """Measure a run in its first seconds, in a temporary folder."""
     kwargs: dict[str, Any] = {**cell.config.algo_kwargs, "compile": "never"}
     if cell.options.mode != "offline" and (cell.options.online.learning_starts or 0) > EARLY_START:
@@ -215,7 +215,7 @@ def measure(cell: Cell) -> Speed:
             end = time.perf_counter()
             speed = (session.state.global_step - before) / (end - begin)
             session.evaluate()
-            return Speed(start, speed, time.perf_counter() - end)
+            return RunSpeed(start, speed, time.perf_counter() - end)
 
 
 def _advance(session: Session, *, updates: int) -> None:

@@ -268,8 +268,7 @@ def make_panels(records: Sequence[RunRecord], *, metrics: Sequence[str] = (), sm
     """The panels of a picture, task by task; values are averages over `smooth` evaluations."""
     parts: dict[tuple[str, str], dict[str, list[RunRecord]]] = {}
     for group, metric, members in choose_metrics(records, metrics):
-        having = [record for record in members if record.curve(metric)]
-        if having:
+        if having := [record for record in members if record.curve(metric)]:
             parts.setdefault((group.task, metric), {})[group.name] = having
     tasks = sorted({task for task, _ in parts})
     return [_panel(*key, parts[key], smooth) for task in tasks for key in parts if key[0] == task]
@@ -381,9 +380,8 @@ def plot_profiles(
     tables = score_tables(score_rows(records, metrics))
     if not tables:
         raise ConfigError(f"these runs have no score for {PROFILES}; name a metric with --metric")
-    for table in tables:
-        if is_error(table.metric):
-            raise ConfigError(f"{PROFILES} shows scores of which more is better, and {table.metric} is an error")
+    if errors := [table.metric for table in tables if is_error(table.metric)]:
+        raise ConfigError(f"{PROFILES} shows scores of which more is better, and {errors[0]} is an error")
     save_picture(path, lambda: _draw_profiles(tables, title, size), option=PROFILES)
 
 
