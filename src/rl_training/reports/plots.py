@@ -105,7 +105,7 @@ def _default_columns(count: int) -> int:
     return 2 if count == 4 else min(count, MOST_COLUMNS)
 
 
-def _draw_line(axes: Axes, line: Line, style: dict[str, Any], place: float | None, *, is_interval: bool) -> None:
+def _draw_line(axes: Axes, line: PlotLine, style: dict[str, Any], place: float | None, *, is_interval: bool) -> None:
     """The mean and its band, and single runs; in a panel with one timestep, `place` is the position on the axis."""
     if line.has_mean:
         mean, low, high = line.mean_and_band(is_interval=is_interval)
@@ -210,7 +210,7 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Line:
+class PlotLine:
     """The runs of one algorithm and variant."""
 
     name: str
@@ -249,7 +249,7 @@ class Panel:
 
     task: str
     metric: str
-    lines: list[Line]
+    lines: list[PlotLine]
     axis: str
     """The unit of its timesteps."""
     acts_from: tuple[int, ...]
@@ -300,13 +300,13 @@ def smoothed(curve: Sequence[tuple[int, float]], smooth: int) -> Curve:
     return Curve(steps, np.array(means))
 
 
-def make_line(name: str, curves: list[Curve]) -> Line:
+def make_line(name: str, curves: list[Curve]) -> PlotLine:
     """A line over the timesteps that lie within all runs, so that values are interpolated but never extrapolated."""
     first, last = max(curve.steps[0] for curve in curves), min(curve.steps[-1] for curve in curves)
     steps = np.unique(np.concatenate([curve.steps for curve in curves]))
     steps = steps[(steps >= first) & (steps <= last)] if len(curves) >= FEWEST_RUNS else steps[:0]
     values = np.stack([np.interp(steps, curve.steps, curve.values) for curve in curves])
-    return Line(name, curves, steps, values)
+    return PlotLine(name, curves, steps, values)
 
 
 FORMATS: dict[str, dict[str, None]] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
