@@ -42,7 +42,7 @@ def write_log(path: Path, rows: int) -> None:
                     "next_action_mask": ~ends,
                 }
             )
-        writer.finish(num_dropped=0, has_rewards=True, notes=())
+        writer.finish(table=None, conflict=None, num_dropped=0, has_rewards=True, notes=())
 
 
 def in_memory(mapped: TransitionDataset) -> TransitionDataset:

@@ -91,7 +91,7 @@ FATAL: dict[str, tuple[dict[str, Any], list[str]]] = {
         ],
     ),
     "no options": ({"reset": _without_options}, ["reset does not take options: write def reset("]),
-    "crash": ({"step": _crash}, ["step raised KeyError: 'speed' (test_checking.py, line"]),
+    "crash": ({"step": _crash}, ["step raised KeyError: 'speed' (test_check.py, line"]),
     "shape": (
         {"observe": lambda self: np.zeros(3, np.float32)},
         ["the observation from reset has shape (3,), its space (2,): make them agree"],
@@ -277,7 +277,7 @@ def test_trying_out_takes_a_few_steps_of_one_instance_and_leaves_generators_alon
         (object, "Checked-v0 is no Gymnasium environment: derive its class from gymnasium.Env"),
         (
             lambda: dict[str, int]()["speed"],
-            "Checked-v0 cannot be made: it raised KeyError: 'speed' (test_checking.py, line",
+            "Checked-v0 cannot be made: it raised KeyError: 'speed' (test_check.py, line",
         ),
     ],
 )

@@ -92,7 +92,7 @@ def test_options_of_the_report_are_passed_on(run: Path, tmp_path: Path) -> None:
     options = {"title": "The tank", "sentence": "Said elsewhere.", "dataset": steering_log(12)}
     exported(run, tmp_path / "bundle", runs=[run.parent], report=options)
     page = (tmp_path / "bundle" / "report.html").read_text()
-    assert "what it would have done in 300 logged situations" in page
+    assert "in 300 logged situations are compared" in page
     assert "<h1>The tank</h1>" in page
     assert "Said elsewhere." in page
 

@@ -1,4 +1,4 @@
-"""Masks of choices from an environment or a log to training, evaluation, prediction and export."""
+"""Action masks from an environment or a log to training, evaluation, prediction and export."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SMALL: dict[str, Any] = {"hidden_sizes": [16], "batch_size": 32}
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Transitions of random choices that were possible."""
+    """Transitions of random valid actions."""
     path = tmp_path_factory.mktemp("gates") / "log.npz"
     collect(str(path), env_id="Gates-v0", steps=600)
     return path
@@ -42,7 +42,7 @@ def _arrays(path: Path) -> dict[str, Any]:
         return dict(arrays)
 
 
-def test_collected_data_has_masks_that_the_choices_keep_to(log: Path) -> None:
+def test_collected_data_has_masks_that_the_actions_keep_to(log: Path) -> None:
     arrays = _arrays(log)
     assert arrays["observations"].shape == (600, 2)
     assert arrays["valid_actions"].shape == arrays["next_valid_actions"].shape == (600, 4)
@@ -54,8 +54,8 @@ def test_collected_data_has_masks_that_the_choices_keep_to(log: Path) -> None:
 
 @pytest.mark.parametrize("env", ["Gates-v0", "SilentGates-v0"])
 @pytest.mark.parametrize("vector_env", ["sync", "async"])
-def test_an_online_run_only_makes_choices_that_are_possible(env: str, vector_env: Any, tmp_path: Path) -> None:
-    # The environment fails at any other choice: random ones, exploring ones, greedy ones.
+def test_an_online_run_only_takes_valid_actions(env: str, vector_env: Any, tmp_path: Path) -> None:
+    # The environment fails at any other action: random ones, exploring ones, greedy ones.
     options = {"learning_starts": 30, "exploration_noise": 0.5, "n_step": 3, "normalize_obs": True, **SMALL}
     result = DQN(env=env, total_timesteps=80, num_envs=2, vector_env=vector_env, output_dir=tmp_path, **options).learn()
     saved = load_policy(result.run_dir)
@@ -66,7 +66,7 @@ def test_an_online_run_only_makes_choices_that_are_possible(env: str, vector_env
 
 
 @pytest.mark.parametrize("algo", [DiscreteSAC, PPO])
-def test_sampled_choices_are_possible_too(algo: Callable[..., Any], tmp_path: Path) -> None:
+def test_sampled_actions_are_valid_too(algo: Callable[..., Any], tmp_path: Path) -> None:
     options = {"rollout_steps": 32} if algo is PPO else {"learning_starts": 20}
     result = algo(env="Gates-v0", total_timesteps=64, output_dir=tmp_path, **SMALL, **options).learn()
     assert len(load_policy(result.run_dir).evaluate(episodes=2, deterministic=False).returns) == 2
@@ -217,7 +217,7 @@ def test_a_table_with_masks_is_answered_by_names(tmp_path: Path, command: Comman
     assert "valid_actions are 1 columns, and there are 2 choices (go, wait)" in refused.err
 
 
-def test_several_choices_at_once_are_one_choice_from_data_to_export(command: Command, tmp_path: Path) -> None:
+def test_several_actions_at_once_are_one_action_from_data_to_export(command: Command, tmp_path: Path) -> None:
     status, printed, _ = command("env", "check", "gates:PairedGates-v0")
     assert (status, "6 discrete actions (2 x 3)" in printed) == (0, True)
     path = tmp_path / "log.npz"

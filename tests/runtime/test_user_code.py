@@ -106,9 +106,9 @@ def offline_config(output: Path, *overrides: str) -> TrainConfig:
 
 
 WORDS = {
-    "raise": "step raised ValueError: the arm is stuck (test_own_code.py, line ",
-    "exit": "step called sys.exit(0) (test_own_code.py, line ",
-    "reset": "reset raised ValueError: the arm is stuck (test_own_code.py, line ",
+    "raise": "step raised ValueError: the arm is stuck (test_user_code.py, line ",
+    "exit": "step called sys.exit(0) (test_user_code.py, line ",
+    "reset": "reset raised ValueError: the arm is stuck (test_user_code.py, line ",
     "shape": "the observation from step has shape (5,), its space (3,)",
     "text": "the observation from step does not consist of numbers",
     "nan": "the observation from step is nan at [1]: observations must be finite",
@@ -245,7 +245,7 @@ def test_an_environment_that_does_not_start_is_named_with_its_traceback(
     (log,) = tmp_path.glob("rl-training-*.log")
     assert answer.code == 2
     assert answer.err.startswith(
-        "error: Bad-v0 cannot be made: it raised OSError: no such robot (test_own_code.py, line"
+        "error: Bad-v0 cannot be made: it raised OSError: no such robot (test_user_code.py, line"
     )
     assert answer.err.endswith(f"the traceback is in {log}\n")
     assert not (tmp_path / "runs").exists()
@@ -332,7 +332,7 @@ def test_a_callback_that_raises_is_named_and_the_run_is_saved(event: str, tmp_pa
 
     (run,) = (tmp_path / "runs").iterdir()
     step = 2 if event == "on_each_update" else 20
-    words = f"the callback Mine, fail at timestep {step}, raised KeyError: 'my_metric' (test_own_code.py, line "
+    words = f"the callback Mine, fail at timestep {step}, raised KeyError: 'my_metric' (test_user_code.py, line "
     (note,) = caught.value.__notes__
     assert note.startswith(words)
     assert f"the traceback is in {run / 'error.log'}; the run is saved at timestep {step}" in note

@@ -1,4 +1,4 @@
-"""A task in which only some choices are possible, and others fail: for tests of masks."""
+"""A task in which only some actions are valid, and others fail: for tests of masks."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 from numpy.typing import NDArray
 
 GATES = 6
-"""Gates to pass; gate number k opens by choice k % 3."""
+"""Gates to pass; gate number k opens by action k % 3."""
 
 
 class Gates(gym.Env[NDArray[np.float32], int]):
-    """A walk through gates. Choice 3 waits, and one of the others opens the next gate; all else is impossible.
+    """A walk through gates. Action 3 waits, and one of the others opens the next gate; all else is impossible.
 
     Its `info` says what is possible.
     """
@@ -65,7 +65,7 @@ class SilentGates(Gates):
 
 
 class PairedGates(SilentGates):
-    """The same task with two choices at once: whether to go, and which way. Masks of both stand side by side."""
+    """The same task with two actions at once: whether to go, and which way. Masks of both stand side by side."""
 
     def __init__(self) -> None:
         super().__init__()

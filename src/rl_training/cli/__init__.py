@@ -47,41 +47,29 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.command()(train.train)
-app.command()(train.resume)
-app.command()(train.fetch)
-app.command("eval")(policies.evaluate)
-app.command()(policies.record)
-app.command()(policies.play)
-app.command()(policies.predict)
-app.command()(estimate)
-app.command()(select)
-app.command()(pipeline)
-app.command()(sweep)
-app.command()(tune)
-app.command()(export.export)
-app.command("list")(list_)
-app.command()(report.report)
-app.command()(doctor)
-app.add_typer(config_app, name="config")
-app.add_typer(data_app, name="data")
-app.add_typer(env_app, name="env")
+RENAMED = {"evaluate": "eval", "list_": "list"}
+"""Commands with another name than their function."""
+for command in (
+    train.train, train.resume, train.fetch, policies.evaluate, policies.record, policies.play, policies.predict,
+    estimate, select, pipeline, sweep, tune, export.export, list_, report.report, doctor,
+):  # fmt: skip
+    app.command(RENAMED.get(command.__name__))(command)
+for name, group in {"config": config_app, "data": data_app, "env": env_app}.items():
+    app.add_typer(group, name=name)
 
 
 def print_version(asked: bool) -> None:
-    """Print the version and end, if that is asked for."""
+    """Print the version and end, with --version."""
     if asked:
         print(rl_training.__version__)
         raise typer.Exit
 
 
-VersionOption = Annotated[
-    bool, typer.Option("--version", is_eager=True, callback=print_version, help="Print the version.")
-]
+Version = Annotated[bool, typer.Option("--version", is_eager=True, callback=print_version, help="Print the version.")]
 
 
 @app.callback()
-def options(version: VersionOption = False) -> None:
+def options(version: Version = False) -> None:
     """Train policies on logged data, and know how good they are."""
 
 

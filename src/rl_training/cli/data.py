@@ -17,6 +17,8 @@ from rl_training.core.text import number_text
 
 SOURCE = "A .npz, .pt, .hdf5, .csv or .parquet file, a folder that ends in .rlt, or the id of a Minari dataset."
 SourceArgument = Annotated[str, typer.Argument(metavar="DATA", help=SOURCE)]
+RATIO_HELP = "Shares such as 1,3: rows in these proportions, without their episodes."
+BEST_ACTION_HELP = "The policy's best action instead of a sample."
 BAR = 40
 """The width of the longest bar of a histogram."""
 MOST_NUMBERS = 4
@@ -102,9 +104,7 @@ def convert(
 def mix(
     sources: Annotated[list[str], typer.Argument(metavar="DATA...", help=SOURCE)],
     out: Annotated[str, typer.Option(help="What to write; its name says in which form.")],
-    ratio: Annotated[
-        str | None, typer.Option(help="Shares such as 1,3: rows in these proportions, which are no episodes any more.")
-    ] = None,
+    ratio: Annotated[str | None, typer.Option(help=RATIO_HELP)] = None,
     seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="Seed of the rows drawn for a ratio.")] = 0,
     as_json: JsonOption = False,
     *,
@@ -149,9 +149,7 @@ def collect(
     episodes: Annotated[int | None, typer.Option(min=1, help="Whole episodes to collect.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Transitions to collect.")] = None,
     seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="Seed of environment and policy.")] = 0,
-    deterministic: Annotated[
-        bool, typer.Option("--deterministic", help="The policy's best action instead of a sample.")
-    ] = False,
+    deterministic: Annotated[bool, typer.Option("--deterministic", help=BEST_ACTION_HELP)] = False,
     import_: ImportOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -160,16 +158,16 @@ def collect(
     from rl_training.policies import collect as collect_run
     from rl_training.storage import find_checkpoint
 
-    if random == (checkpoint is not None):
-        raise ConfigError("give either --checkpoint or --random")
-    if (episodes is None) == (steps is None):
-        raise ConfigError("give either --episodes or --steps")
-    if random and env is None:
-        raise ConfigError("--random needs --env")
-    if random and deterministic:
-        raise ConfigError("--deterministic needs --checkpoint")
-    if random and best:
-        raise ConfigError("--best needs --checkpoint")
+    mistakes = {
+        "give either --checkpoint or --random": random == (checkpoint is not None),
+        "give either --episodes or --steps": (episodes is None) == (steps is None),
+        "--random needs --env": random and env is None,
+        "--deterministic needs --checkpoint": random and deterministic,
+        "--best needs --checkpoint": random and best,
+    }
+    for mistake, is_made in mistakes.items():
+        if is_made:
+            raise ConfigError(mistake)
     if checkpoint is not None and best:
         checkpoint = str(find_checkpoint(checkpoint, name="best.pt"))
     set_threads()

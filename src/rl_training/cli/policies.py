@@ -45,6 +45,9 @@ COLUMNS = {
     "error": ("error", "{}"),
 }
 """The columns of a table of policies: heading, name of the value, and its format."""
+RUNS_HELP = "Runs, checkpoints, folders of runs, or patterns; then overrides of env_kwargs, as with --set."
+OBS_HELP = "Observations: a .npy or .json file, or a table (.csv, .parquet) like the one trained on."
+NOVELTY_HELP = "Warn of observations unlike the training data, by a novelty score of the run; default: if it has one."
 CHECKPOINTS = ("latest.pt", "best.pt")
 """The checkpoint that is used without and with --best."""
 ARRAYS = (".npy", ".json")
@@ -70,10 +73,7 @@ def find_policy(run: str, *, best: bool) -> SavedPolicy:
 def evaluate(
     words: Annotated[
         list[str],
-        typer.Argument(
-            metavar="RUN|KEY=VALUE",
-            help="Runs, checkpoints, folders of runs, or patterns; then overrides of env_kwargs, as with --set.",
-        ),
+        typer.Argument(metavar="RUN|KEY=VALUE", help=RUNS_HELP),
     ],
     episodes: Annotated[int | None, typer.Option(min=1, help="Episodes; default as in the run's config.")] = None,
     seed: SeedOption = None,
@@ -148,21 +148,14 @@ def play(
 
 def predict(
     run: RunArgument,
-    obs: Annotated[
-        Path,
-        typer.Option(help="Observations: a .npy or .json file, or a table (.csv, .parquet) like the one trained on."),
-    ],
+    obs: Annotated[Path, typer.Option(help=OBS_HELP)],
     out: Annotated[Path | None, typer.Option(help="Write the actions to a .npy, .json, .csv or .parquet file.")] = None,
     best: BestOption = False,
     stochastic: StochasticOption = False,
     allow_nan: Annotated[bool, typer.Option("--allow-nan", help="Act on rows with NaN or infinity too.")] = False,
     novelty: Annotated[
         bool | None,
-        typer.Option(
-            "--novelty/--no-novelty",
-            help="Warn of observations unlike the training data, by a novelty score that is fitted to it and kept with "
-            "the run; default: if the run has one.",
-        ),
+        typer.Option("--novelty/--no-novelty", help=NOVELTY_HELP),
     ] = None,
     import_: ImportOption = None,
     as_json: JsonOption = False,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -64,46 +64,32 @@ def report(
         return
     if given:
         raise ConfigError("--data, --chosen, --estimates, --selection and --bundle go with --html")
-    pictures = Pictures(plot, profiles, smooth, title, None if size is None else parse_size(size))
+    pictures = plan_pictures(plot, profiles, smooth, title, None if size is None else parse_size(size))
     print_report(runs, list(dict.fromkeys(metric or [])), pictures, compare, as_json=as_json)
 
 
-@dataclass(frozen=True)
-class Pictures:
-    """What to draw, and how."""
+def plan_pictures(
+    plot: Path | None, profiles: Path | None, smooth: int, title: str | None, size: tuple[float, float] | None
+) -> dict[tuple[str, Path], Callable[..., None]]:
+    """The functions that draw the pictures, by content and file; mistakes are found before anything is read."""
+    from rl_training.reports import check_picture, plot_curves, plot_profiles
 
-    plot: Path | None
-    profiles: Path | None
-    smooth: int
-    title: str | None
-    size: tuple[float, float] | None
-
-    def check(self) -> None:
-        """Refuse what cannot be drawn, before anything is read."""
-        from rl_training.reports import check_picture
-
-        if self.plot is not None:
-            check_picture(self.plot)
-        if self.profiles is not None:
-            check_picture(self.profiles, "--profiles")
-        is_changed = self.smooth != 1 or (self.profiles is None and (self.title, self.size) != (None, None))
-        if self.plot is None and is_changed:
-            raise ConfigError("--smooth, --title and --size change a picture; name its file with --plot")
-        if self.plot is not None and self.plot == self.profiles:
-            raise ConfigError("--plot and --profiles name the same file")
-
-    def draw(self, records: Sequence[RunRecord], metrics: Sequence[str]) -> None:
-        """Draw what is asked for."""
-        from rl_training.reports import plot_curves, plot_profiles
-
-        if self.plot is not None:
-            plot_curves(records, self.plot, metrics=metrics, smooth=self.smooth, title=self.title, size=self.size)
-        if self.profiles is not None:
-            plot_profiles(records, self.profiles, metrics=metrics, title=self.title, size=self.size)
+    pictures: dict[tuple[str, Path], Callable[..., None]] = {}
+    if plot is not None:
+        check_picture(plot)
+        pictures["curves", plot] = partial(plot_curves, path=plot, smooth=smooth, title=title, size=size)
+    if profiles is not None:
+        check_picture(profiles, "--profiles")
+        pictures["profiles", profiles] = partial(plot_profiles, path=profiles, title=title, size=size)
+    if plot is None and (smooth != 1 or (profiles is None and (title, size) != (None, None))):
+        raise ConfigError("--smooth, --title and --size change a picture; name its file with --plot")
+    if plot is not None and plot == profiles:
+        raise ConfigError("--plot and --profiles name the same file")
+    return pictures
 
 
 def write_page(runs: Sequence[str], html: Path, *, title: str | None, as_json: bool, **options: Any) -> None:
-    """Write the page and its content, and print the answer, or all of it."""
+    """Write the page and its content, and print the verdict, or as JSON the whole content."""
     from rl_training.reports.page import write_report
 
     content = write_report(runs, html, title=title, **options)
@@ -118,19 +104,19 @@ def write_page(runs: Sequence[str], html: Path, *, title: str | None, as_json: b
 def print_report(
     runs: Sequence[str],
     metrics: Sequence[str],
-    pictures: Pictures,
+    pictures: Mapping[tuple[str, Path], Callable[..., None]],
     compare: tuple[str, str] | None,
     *,
     as_json: bool,
 ) -> None:
-    """Print the table and what belongs to it, and draw the pictures that are asked for."""
+    """Print the table of runs and the findings below it, and draw the pictures."""
     from rl_training.reports import read_runs, summarize, sweep_findings
 
-    pictures.check()
     records = read_runs(runs)
     rows = summarize(records, metrics=metrics)
     found = sweep_findings(runs, records, metrics=metrics, compare=compare)
-    pictures.draw(records, metrics)
+    for draw in pictures.values():
+        draw(records, metrics=metrics)
     if as_json:
         print_json(rows if found is None else {"rows": rows, **found.to_plain()})
         return
@@ -145,9 +131,8 @@ def print_report(
     if any(row["best"] is None for row in rows):
         command = command_text("estimate", shlex.join(runs))
         print(f"no estimate yet: {command}. Held-out measures say what is broken, not which run is better.")
-    for what, file in (("curves", pictures.plot), ("profiles", pictures.profiles)):
-        if file is not None:
-            print(f"{what} in {file}")
+    for what, file in pictures:
+        print(f"{what} in {file}")
 
 
 def parse_size(text: str) -> tuple[float, float]:

@@ -32,52 +32,36 @@ if TYPE_CHECKING:
     from rl_training.experiment import SeedProgress
     from rl_training.runtime import BoundConfig, TrainResult
 
-ConfigOption = Annotated[
-    str | None,
-    typer.Option(
-        "--config",
-        "-c",
-        help="Path of a YAML file, a packaged name, or an algorithm.",
-        autocompletion=names_beginning,
-    ),
-]
+CONFIG_HELP = "Path of a YAML file, a packaged name, or an algorithm."
+ConfigOption = Annotated[str | None, typer.Option("--config", "-c", help=CONFIG_HELP, autocompletion=names_beginning)]
+DATA_HELP = "A file of transitions, a table, or the id of a Minari dataset."
+RESUME_HELP = "auto: resume the run of this name, if there is one."
+FROM_HELP = "Begin with the policy of this checkpoint or run, and go online."
+SEEDS_HELP = "Several seeds: 0-4, or 0,3,7; run again, only the missing ones."
+ACCEPT_HELP = "Train even on data that the audit refuses."
+WORDS_HELP = "A YAML file, a packaged name, or an algorithm; then overrides, as with --set."
 
 
 @takes_columns
 def train(
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="CONFIG|KEY=VALUE",
-            help="A YAML file, a packaged name, or an algorithm; then overrides, as with --set.",
-            autocompletion=names_beginning,
-        ),
+        typer.Argument(metavar="CONFIG|KEY=VALUE", help=WORDS_HELP, autocompletion=names_beginning),
     ] = None,
     config: ConfigOption = None,
-    data: Annotated[
-        str | None, typer.Option(help="A file of transitions, a table, or the id of a Minari dataset.")
-    ] = None,
+    data: Annotated[str | None, typer.Option(help=DATA_HELP)] = None,
     env: Annotated[str | None, typer.Option(help="Gymnasium environment, or module:Name-v0.")] = None,
     total_timesteps: Annotated[int | None, typer.Option(help="Length of the run.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the run.")] = None,
     out: Annotated[str | None, typer.Option(help="Folder in which the run directory is made.")] = None,
     run_name: Annotated[str | None, typer.Option(help="Name of the run directory.")] = None,
-    resume_: Annotated[
-        str | None,
-        typer.Option("--resume", metavar="auto", help="auto: resume the run of this name, if there is one."),
-    ] = None,
+    resume_: Annotated[str | None, typer.Option("--resume", metavar="auto", help=RESUME_HELP)] = None,
     set_: SetOption = None,
-    from_: Annotated[
-        str | None, typer.Option("--from", help="Begin with the policy of this checkpoint or run, and go online.")
-    ] = None,
-    seeds: Annotated[
-        str | None, typer.Option(help="Several seeds: 0-4, or 0,3,7; given again, those that are missing.")
-    ] = None,
+    from_: Annotated[str | None, typer.Option("--from", help=FROM_HELP)] = None,
+    seeds: Annotated[str | None, typer.Option(help=SEEDS_HELP)] = None,
     workers: Annotated[str, typer.Option(help="Seeds trained side by side: a number, or auto.")] = "1",
     import_: ImportOption = None,
-    accept_audit: Annotated[
-        bool, typer.Option("--accept-audit", help="Train even on data that the audit refuses.")
-    ] = False,
+    accept_audit: Annotated[bool, typer.Option("--accept-audit", help=ACCEPT_HELP)] = False,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
     columns: dict[str, Any] | None = None,

@@ -61,8 +61,8 @@ def _stated_limit() -> int | None:
 
 def free_memory() -> int | None:
     """Bytes of memory that can be taken; None where the system does not say."""
-    found = [each for each in (_free_on_machine(), _free_in_container(), _free_for_process()) if each is not None]
-    return min(found, default=None)
+    groups = map(_free_in_group, control_groups("memory", CONTROL_GROUP))
+    return min((each for each in (_free_on_machine(), _free_for_process(), *groups) if each is not None), default=None)
 
 
 def _free_on_machine() -> int | None:
@@ -74,13 +74,8 @@ def _free_on_machine() -> int | None:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if "SC_PHYS_PAGES" in names else None
 
 
-def _free_in_container() -> int | None:
-    """The memory that control groups leave; a process that takes more is killed, without an error."""
-    found = [free for free in map(_free_in_group, control_groups("memory", CONTROL_GROUP)) if free is not None]
-    return min(found, default=None)
-
-
 def _free_in_group(group: Path) -> int | None:
+    """The memory that a control group leaves; a process that takes more is killed, without an error."""
     is_second = (group / "memory.max").is_file()
     names = ("max", "current") if is_second else ("limit_in_bytes", "usage_in_bytes")
     try:

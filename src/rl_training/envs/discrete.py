@@ -56,7 +56,8 @@ def action_count(env: gym.Env[Any, Any]) -> int:
     return int(actions.n)
 
 
-def _part_sizes(env: gym.Env[Any, Any]) -> tuple[int, ...]:
+def parts_of(env: gym.Env[Any, Any]) -> tuple[int, ...]:
+    """The sizes of the parts of an environment's actions, also where their combinations are numbered as one."""
     found: tuple[int, ...] = env.get_wrapper_attr("action_parts") if env.has_wrapper_attr("action_parts") else ()
     return found or part_sizes(env.action_space)
 
@@ -83,7 +84,7 @@ def read_mask(env: gym.Env[Any, Any], info: Mapping[str, Any]) -> NDArray[np.flo
     source, mask = _find(env, info)
     if mask is None:
         return None
-    parts = _part_sizes(env)
+    parts = parts_of(env)
     count = sum(parts) or action_count(env)
     try:
         found = np.asarray(mask, dtype=np.float32)

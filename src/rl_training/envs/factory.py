@@ -25,7 +25,7 @@ from rl_training.core.errors import ConfigError, MissingExtraError, UserError, i
 from rl_training.core.rewards import RewardTransformConfig
 from rl_training.core.spaces import MASK, BoxActions, DiscreteActions, SpaceSpec
 from rl_training.core.user_code import FILES, check_trust, own_code_failed
-from rl_training.envs.discrete import MultiDiscreteToDiscrete, PrependMask, gives_masks, refusal
+from rl_training.envs.discrete import MultiDiscreteToDiscrete, PrependMask, gives_masks, parts_of, refusal
 from rl_training.envs.goals import FlattenGoal, has_goal
 from rl_training.envs.guarded import CheckedEnv, SubprocessVectorEnv
 from rl_training.envs.rewards import apply_reward_wrappers, as_reward_transform
@@ -196,8 +196,7 @@ def space_spec(env: gym.Env[Any, Any]) -> SpaceSpec:
     """The spaces of an environment that `make_native_env` made."""
     actions = env.action_space
     if isinstance(actions, Discrete):
-        parts = env.get_wrapper_attr("action_parts") if env.has_wrapper_attr("action_parts") else ()
-        return SpaceSpec(_obs_parts(env), DiscreteActions(int(actions.n), int(actions.start), parts))
+        return SpaceSpec(_obs_parts(env), DiscreteActions(int(actions.n), int(actions.start), parts_of(env)))
     if not isinstance(actions, Box):
         raise TypeError(f"expected Box or Discrete actions, got {actions}; use make_native_env")
     return SpaceSpec(_obs_parts(env), BoxActions(tuple(map(float, actions.low)), tuple(map(float, actions.high))))

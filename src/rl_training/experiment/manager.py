@@ -76,7 +76,10 @@ class ExperimentManager:
         bound = read_options(config)
         if workers < 1 or not seeds:
             raise ConfigError(f"a sweep needs at least one worker and one seed, got {workers} and {list(seeds)}")
-        configs = [(_with_seed(bound[0], seed), bound[1]) for seed in dict.fromkeys(seeds)]
+        (config, options), configs = bound, []
+        for seed in dict.fromkeys(seeds):
+            name = None if config.run_name is None else f"{config.run_name}__seed{seed}"
+            configs.append((replace(config, seed=seed, run_name=name), options))
         return self.train_all(configs, workers=workers, resume=resume, on_progress=on_progress)
 
     def train_all(
@@ -130,11 +133,6 @@ def _ended(config: TrainConfig, options: RunOptions) -> SeedProgress | None:
     result = read_json(run / "result.json")
     step, metrics = result.get("global_step", 0), result.get("metrics") or None
     return SeedProgress(config.seed, "done", config.run_name, step, step, metrics, run_dir=str(run))
-
-
-def _with_seed(config: TrainConfig, seed: int) -> TrainConfig:
-    name = None if config.run_name is None else f"{config.run_name}__seed{seed}"
-    return replace(config, seed=seed, run_name=name)
 
 
 def _side_by_side(jobs: Sequence[Job], workers: int, ray: str | None, seconds: float | None) -> Iterator[SeedProgress]:

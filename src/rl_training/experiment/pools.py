@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rl_training.config import TrainConfig
 from rl_training.core.batches import Metrics
@@ -26,33 +26,12 @@ from rl_training.runtime import Callback, TrainerState, train, train_missing
 from rl_training.selection import LOWER_BOUND, lower_bound
 from rl_training.storage import is_locked
 
+if TYPE_CHECKING:
+    from rl_training.experiment.ray_pool import RayPool
 
-class Pool(Protocol):
-    """Workers that train runs."""
 
-    @property
-    def workers(self) -> int:
-        """The number of runs that can train at a time."""
-
-    @property
-    def free(self) -> int:
-        """The number of runs it can take now."""
-
-    @property
-    def busy(self) -> int:
-        """The number of runs in training."""
-
-    def submit(self, job: Job) -> None:
-        """Take a run to train."""
-
-    def collect(self) -> Iterator[SeedProgress]:
-        """Wait for news of runs, and pass it on."""
-
-    def stop(self, key: JobKey) -> None:
-        """Let a run save its state and end."""
-
-    def close(self) -> None:
-        """Let all runs save their state and end."""
+Pool: TypeAlias = "LocalPool | RayPool"
+"""Workers that train runs."""
 
 
 def open_pool(workers: int, ray: str | None, *, threads: int = 1) -> Pool:

@@ -158,19 +158,19 @@ def _train(job: Job, folder: str, mailbox: Any) -> SeedProgress:
     # One that was begun before was begun on a machine that has died since.
     is_again = ray.get(mailbox.begin.remote(job.key))
     job = replace(job, resume=job.resume or is_again)
-    return perform(job, lambda progress: _post(mailbox, progress))
+
+    def post(progress: SeedProgress) -> None:
+        # The task returns the last report itself.
+        if not progress.has_ended:
+            mailbox.post.remote(progress)
+
+    return perform(job, post)
 
 
 def _let_ray_interrupt() -> None:
     """Answer SIGINT, by which Ray cancels a task, also on a cluster that was started with the signal ignored."""
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _post(mailbox: Any, progress: SeedProgress) -> None:
-    # The end is what the task returns.
-    if not progress.has_ended:
-        mailbox.post.remote(progress)
 
 
 def _connect(ray: Any, address: str) -> None:

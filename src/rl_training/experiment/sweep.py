@@ -105,10 +105,8 @@ def _write_results(out: Path, results: Sequence[CellResult]) -> None:
 def find_cells(cells: Sequence[Cell], out: Path) -> list[Cell]:
     """The runs under the names that they already have in the folder, perhaps from a smaller sweep."""
     there = {path.name.rpartition("__")[2]: path.name for path in out.iterdir()} if out.is_dir() else {}
-    return [
-        replace(cell, config=replace(cell.config, run_name=there[cell.digest])) if cell.digest in there else cell
-        for cell in cells
-    ]
+    names = [there.get(cell.digest, cell.name) for cell in cells]
+    return [replace(cell, config=replace(cell.config, run_name=name)) for cell, name in zip(cells, names, strict=True)]
 
 
 @contextmanager
@@ -214,11 +212,10 @@ def measure(cell: Cell) -> RunSpeed:
             before, begin = session.state.global_step, time.perf_counter()
             while time.perf_counter() - begin < MEASURED_SECONDS:
                 _advance(session, updates=FEWEST_UPDATES)
-            passed = time.perf_counter() - begin
-            speed = (session.state.global_step - before) / passed
-            begin = time.perf_counter()
+            end = time.perf_counter()
+            speed = (session.state.global_step - before) / (end - begin)
             session.evaluate()
-            return RunSpeed(start, speed, time.perf_counter() - begin)
+            return RunSpeed(start, speed, time.perf_counter() - end)
 
 
 def _advance(session: Session, *, updates: int) -> None:

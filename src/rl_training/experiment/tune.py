@@ -104,7 +104,7 @@ def run_tuning(
         finally:
             pool.close()
         number, value, params = search.best()
-        check = check_best(spec, params, metric, out, workers=workers, ray=ray, watcher=watcher)
+        check = check_best(search, params, workers=workers, ray=ray)
         result = TuneResult(out, metric, number, value, params, search.counts(), check)
         write_text(out / BEST, dump_yaml(write_over(spec.config, [spec.options, params])))
         write_json(out / RESULT, result.to_plain())
@@ -148,18 +148,17 @@ class _Search:
 
     def best(self) -> tuple[int, float, dict[str, Any]]:
         """The options with the highest mean score, the first trial that had them, and that mean."""
-        scores: dict[str, list[float]] = {}
-        first: dict[str, Any] = {}
+        trials: dict[str, list[Any]] = {}
         for trial in self._trials("COMPLETE"):
-            scores.setdefault(_key(trial), []).append(trial.value)
-            first.setdefault(_key(trial), trial)
-        if not scores:
+            trials.setdefault(_key(trial), []).append(trial)
+        if not trials:
             errors = [each.user_attrs[ERROR] for each in self._trials("FAIL") if ERROR in each.user_attrs]
             why = f": {errors[-1].splitlines()[-1]}" if errors else ""
             raise UserError(f"no trial has come to its end with a {self.metric}{why}")
-        means = {key: sum(values) / len(values) for key, values in scores.items()}
+        means = {key: sum(each.value for each in same) / len(same) for key, same in trials.items()}
         best = max(means, key=means.__getitem__)
-        return first[best].number, means[best], self.params(first[best])
+        first = trials[best][0]
+        return first.number, means[best], self.params(first)
 
     def params(self, trial: Any) -> dict[str, Any]:
         """The options of a trial."""
@@ -278,24 +277,16 @@ class Check:
         return f"{seeds}; {chance}, {test}: {verdict}"
 
 
-def check_best(
-    spec: TuneSpec,
-    params: Mapping[str, Any],
-    metric: str,
-    out: Path,
-    *,
-    workers: int,
-    ray: str | None,
-    watcher: ProgressListener,
-) -> Check:
+def check_best(search: _Search, params: Mapping[str, Any], *, workers: int, ray: str | None) -> Check:
     """Train best and default options on fresh seeds, except finished runs, and compare their scores."""
+    spec, metric = search.spec, search.metric
     cells = {
-        (label, seed): trial_cell(spec, values, out / CHECKS, seed=seed, label=label)
+        (label, seed): trial_cell(spec, values, search.out / CHECKS, seed=seed, label=label)
         for seed in spec.fresh_seeds()
         for label, values in (("best", params), ("default", {}))
     }
-    watcher.on_news([f"{len(cells)} runs on fresh seeds, with the best options and with the default ones"])
-    watcher.on_runs(len(cells))
+    search.watcher.on_news([f"{len(cells)} runs on fresh seeds, with the best options and with the default ones"])
+    search.watcher.on_runs(len(cells))
     found = ExperimentManager().train_all(
         [cell.bound for cell in cells.values()],
         workers=workers,
@@ -303,7 +294,7 @@ def check_best(
         threads=spec.threads,
         resume=True,
         judge=metric == LOWER_BOUND,
-        on_progress=watcher.on_run,
+        on_progress=search.watcher.on_run,
     )
     if any(each.status == "interrupted" for each in found):
         raise KeyboardInterrupt

@@ -181,15 +181,11 @@ def improvement(
     """The probability of improvement by the scores of both on each task."""
     sign = -1.0 if is_error(metric) else 1.0
     ours, theirs = ([sign * np.asarray(scores, dtype=np.float64) for scores in each] for each in (first, second))
-    found = Improvement(
-        *names,
-        metric=metric,
-        tasks=tuple(tasks),
-        runs=tuple((len(a), len(b)) for a, b in zip(ours, theirs, strict=True)),
-        probability=improvement_over_tasks(ours, theirs),
-        interval=None,
-        by_task=tuple(improvement_over_tasks([a], [b]) for a, b in zip(ours, theirs, strict=True)),
-    )
+    pairs = list(zip(ours, theirs, strict=True))
+    runs = tuple((len(a), len(b)) for a, b in pairs)
+    by_task = tuple(improvement_over_tasks([a], [b]) for a, b in pairs)
+    mean = improvement_over_tasks(ours, theirs)
+    found = Improvement(*names, metric, tuple(tasks), runs, probability=mean, interval=None, by_task=by_task)
     if not has_interval(*ours, *theirs):
         return found
     not_better, not_worse = rank_test(ours, theirs)

@@ -8,6 +8,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -104,7 +105,7 @@ def _default_columns(count: int) -> int:
     return 2 if count == 4 else min(count, MOST_COLUMNS)
 
 
-def _draw_line(axes: Axes, line: Line, style: dict[str, Any], place: float | None, *, is_interval: bool) -> None:
+def _draw_line(axes: Axes, line: PlotLine, style: dict[str, Any], place: float | None, *, is_interval: bool) -> None:
     """The mean and its band, and single runs; in a panel with one timestep, `place` is the position on the axis."""
     if line.has_mean:
         mean, low, high = line.mean_and_band(is_interval=is_interval)
@@ -175,7 +176,7 @@ def _handles(panels: Sequence[Panel], styles: dict[str, dict[str, Any]]) -> dict
         counts = sorted({len(line.curves) for line in lines})
         label = f"{name}, n = {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))}"
         looks = _point(style) if all(line.is_point for line in lines) else style
-        width = STYLE["lines.linewidth"] if any(line.has_mean for line in lines) else THIN
+        width = None if any(line.has_mean for line in lines) else THIN
         handles[label] = Line2D([], [], **looks, linewidth=width)
     if any(panel.data_return is not None for panel in panels):
         handles["data"] = Line2D([], [], **DATA)
@@ -209,7 +210,7 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Line:
+class PlotLine:
     """The runs of one algorithm and variant."""
 
     name: str
@@ -248,7 +249,7 @@ class Panel:
 
     task: str
     metric: str
-    lines: list[Line]
+    lines: list[PlotLine]
     axis: str
     """The unit of its timesteps."""
     acts_from: tuple[int, ...]
@@ -267,8 +268,7 @@ def make_panels(records: Sequence[RunRecord], *, metrics: Sequence[str] = (), sm
     """The panels of a picture, task by task; values are averages over `smooth` evaluations."""
     parts: dict[tuple[str, str], dict[str, list[RunRecord]]] = {}
     for group, metric, members in choose_metrics(records, metrics):
-        having = [record for record in members if record.curve(metric)]
-        if having:
+        if having := [record for record in members if record.curve(metric)]:
             parts.setdefault((group.task, metric), {})[group.name] = having
     tasks = sorted({task for task, _ in parts})
     return [_panel(*key, parts[key], smooth) for task in tasks for key in parts if key[0] == task]
@@ -300,13 +300,13 @@ def smoothed(curve: Sequence[tuple[int, float]], smooth: int) -> Curve:
     return Curve(steps, np.array(means))
 
 
-def make_line(name: str, curves: list[Curve]) -> Line:
+def make_line(name: str, curves: list[Curve]) -> PlotLine:
     """A line over the timesteps that lie within all runs, so that values are interpolated but never extrapolated."""
     first, last = max(curve.steps[0] for curve in curves), min(curve.steps[-1] for curve in curves)
     steps = np.unique(np.concatenate([curve.steps for curve in curves]))
     steps = steps[(steps >= first) & (steps <= last)] if len(curves) >= FEWEST_RUNS else steps[:0]
     values = np.stack([np.interp(steps, curve.steps, curve.values) for curve in curves])
-    return Line(name, curves, steps, values)
+    return PlotLine(name, curves, steps, values)
 
 
 FORMATS: dict[str, dict[str, None]] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
@@ -315,25 +315,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#0
 """The palette of Okabe and Ito, which colour-blind people can tell apart, without its yellow: too pale on white."""
 LINE_STYLES = ("-", "--", "-.", ":")
 MARKERS = ("", "o", "s", "^", "D", "v", "x")
-STYLE: dict[str, Any] = {
-    "font.size": 9,
-    "axes.titlesize": 10,
-    "figure.titlesize": 11,
-    "legend.fontsize": 9,
-    "legend.title_fontsize": 8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.formatter.useoffset": False,
-    "grid.color": "#dddddd",
-    "grid.linewidth": 0.6,
-    "lines.linewidth": 1.8,
-    "lines.markersize": 4,
-    "svg.hashsalt": "rl-training",
-    # A name may contain dollar signs, and is no formula.
-    "text.parse_math": False,
-}
+STYLE = str(resources.files("rl_training") / "assets" / "plots.mplstyle")
 FEWEST_LETTERS = 10
 """The shortest lines into which names in the legend are broken."""
 LEAST_PANEL = (1.0, 0.75)
@@ -398,9 +380,8 @@ def plot_profiles(
     tables = score_tables(score_rows(records, metrics))
     if not tables:
         raise ConfigError(f"these runs have no score for {PROFILES}; name a metric with --metric")
-    for table in tables:
-        if is_error(table.metric):
-            raise ConfigError(f"{PROFILES} shows scores of which more is better, and {table.metric} is an error")
+    if errors := [table.metric for table in tables if is_error(table.metric)]:
+        raise ConfigError(f"{PROFILES} shows scores of which more is better, and {errors[0]} is an error")
     save_picture(path, lambda: _draw_profiles(tables, title, size), option=PROFILES)
 
 
@@ -427,19 +408,19 @@ def _draw_table(axes: Axes, table: ScoreTable, styles: dict[str, dict[str, Any]]
     room = MARGIN * float(thresholds[-1] - thresholds[0]) or 1.0
     edges = np.array([thresholds[0] - room, *thresholds, thresholds[-1] + room])
     for name in shown:
-        # From below the lowest score, where all runs are above, to beyond the highest.
-        shares, *band = (
-            np.array([1.0, *each, each[-1]])
-            for each in make_profile(table.groups[name], thresholds)
-            if each is not None
-        )
-        axes.plot(edges, shares, **styles[name], drawstyle="steps-post")
-        if band:
-            low, high = band
-            axes.fill_between(edges, low, high, step="post", color=styles[name]["color"], alpha=0.15, linewidth=0)
+        shares, low, high = make_profile(table.groups[name], thresholds)
+        axes.plot(edges, _levels(shares), **styles[name], drawstyle="steps-post")
+        if low is not None and high is not None:
+            band = {"step": "post", "color": styles[name]["color"], "alpha": 0.15, "linewidth": 0}
+            axes.fill_between(edges, _levels(low), _levels(high), **band)
     axes.set(
         title=table.task, xlabel=f"score to reach ({table.metric})", ylabel="share of runs above", ylim=(-0.03, 1.03)
     )
+
+
+def _levels(shares: Numbers) -> Numbers:
+    """A profile from below the lowest score, where all runs are above, to beyond the highest."""
+    return np.array([1.0, *shares, shares[-1]])
 
 
 def _add_legend(figure: Figure, handles: dict[str, Line2D], explanation: str) -> float:

@@ -89,8 +89,11 @@ def read_runs(names: str | Path | Iterable[str | Path]) -> list[RunRecord]:
     named = {run_of(path) if path.is_file() else path for path in map(Path, names)}
     sweeps = {folder: read_sweep_folder(folder) for folder in dict.fromkeys(run.parent for run in runs)}
     records = []
-    for run in _of_sweeps(runs, sweeps, names):
+    for run in runs:
         sweep = sweeps[run.parent]
+        if sweep is not None and run.name not in sweep.runs and _is_below(run.parent, names):
+            warnings.warn(f"{run} is left out: it is not part of the sweep in {run.parent}", stacklevel=2)
+            continue
         try:
             records.append(_read_run(run, None if sweep is None else sweep.runs.get(run.name)))
         except (ConfigError, CheckpointError) as error:
@@ -112,20 +115,6 @@ def named_sweeps(names: Iterable[str | Path], records: Iterable[RunRecord]) -> l
 def _is_below(folder: Path, names: Iterable[str | Path]) -> bool:
     places = [folder.resolve(), *folder.resolve().parents]
     return any(Path(name).is_dir() and Path(name).resolve() in places for name in names)
-
-
-def _of_sweeps(
-    runs: Sequence[Path], sweeps: Mapping[Path, SweepFolder | None], names: Sequence[str | Path]
-) -> list[Path]:
-    """The runs without those that lie in the folder of a sweep but neither belong to it nor are named themselves."""
-    foreign = [
-        run
-        for run in runs
-        if (sweep := sweeps[run.parent]) is not None and run.name not in sweep.runs and _is_below(run.parent, names)
-    ]
-    for run in foreign:
-        warnings.warn(f"{run} is left out: it is not part of the sweep in {run.parent}", stacklevel=3)
-    return [run for run in runs if run not in foreign]
 
 
 def _read_run(run: Path, swept: SweepPoint | None) -> RunRecord:

@@ -40,13 +40,9 @@ class Group(NamedTuple):
     @property
     def variant(self) -> str:
         """The options other than algorithm and task, as text."""
-        # In a sweep, the name and the task of a group contain these options already.
-        shown = [
-            (name, value)
-            for name, value in self.options
-            if not (self.is_swept and (name in ALGORITHM or is_task_option(name)))
-        ]
-        return ", ".join(f"{name}={value}" for name, value in shown)
+        # In a sweep, the name and the task of a group contain some options already.
+        known = [name for name, _ in self.options if self.is_swept and (name in ALGORITHM or is_task_option(name))]
+        return ", ".join(f"{name}={value}" for name, value in self.options if name not in known)
 
     @property
     def name(self) -> str:

@@ -162,7 +162,7 @@ def test_values_of_different_fits_are_not_in_one_figure(tmp_path: Path) -> None:
     own = [figure for figure in figures if "training step of the checkpoint" in figure]
     assert ["bc, seed 0" in figure for figure in own] == [True, False]
     assert ["bc, seed 1" in figure for figure in own] == [False, True]
-    assert "They are not to be compared with the estimates." in own[1]
+    assert "Do not compare them with the full estimates." in own[1]
 
 
 def test_the_estimate_beside_a_run_is_not_a_point_of_the_runs_own_curve(tmp_path: Path) -> None:

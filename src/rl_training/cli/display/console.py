@@ -27,6 +27,7 @@ OFFLINE_SCORES = (
     "logged_action_probability",
 )
 """Measures on held-out rows, in the order in which they are shown."""
+UNKNOWN = "without an environment, the policy's return is not known"
 NARROW = 8
 """Letters of the narrowest column of a table."""
 ONE_LINE = 1_000_000
@@ -62,10 +63,8 @@ def meaning(metrics: Mapping[str, float], data_return: float | None) -> str:
     if "initial_value" in metrics:
         guess = f"Its critic guesses {number_text(metrics['initial_value'])} (discounted, transformed rewards)"
         logged = f"; held-out episodes had {number_text(metrics['initial_return'])}" * ("initial_return" in metrics)
-        return (
-            f"without an environment, the policy's return is not known. {guess}{logged}. Critics often guess too high"
-        )
-    return "without an environment, the policy's return is not known" if metrics else ""
+        return f"{UNKNOWN}. {guess}{logged}. Critics often guess too high"
+    return UNKNOWN if metrics else ""
 
 
 def next_command(result: TrainResult) -> str:

@@ -24,23 +24,15 @@ SetOption = Annotated[
 ]
 MoreSets = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="More overrides, after --set.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")]
+IMPORT_HELP = "Import a .py file or a module first, for an algorithm or an environment of your own; repeatable."
 ImportOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--import",
-        metavar="FILE|MODULE",
-        callback=import_modules,
-        help="Import a .py file or a module first, for an algorithm or an environment of your own; repeatable.",
-    ),
+    typer.Option("--import", metavar="FILE|MODULE", callback=import_modules, help=IMPORT_HELP),
 ]
 """The callback imports while arguments are read, so that a command needs no code for the option."""
 WorkersOption = Annotated[str, typer.Option(help="Runs trained side by side: a number, or auto.")]
-RayOption = Annotated[
-    str | None,
-    typer.Option(
-        "--ray", metavar="auto|ADDRESS", help="Train on this Ray cluster instead of this machine; needs the extra ray."
-    ),
-]
+RAY_HELP = "Train on this Ray cluster instead of this machine; needs the extra ray."
+RayOption = Annotated[str | None, typer.Option("--ray", metavar="auto|ADDRESS", help=RAY_HELP)]
 
 
 def worker_count(text: str, *, threads: int = 1) -> int:

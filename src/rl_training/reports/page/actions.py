@@ -1,4 +1,4 @@
-"""What a policy would have done in a log, beside what was done: actions, bounds, jumps, distance from the log."""
+"""Actions of a policy beside the logged ones: distributions, bounds, jumps, distance from the log."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from rl_training.policies import SavedPolicy, find_columns, observation_names
 from rl_training.selection import EvaluationData
 
 MOST_ROWS = 20_000
-"""Rows that are compared: whole episodes, chosen at random where there are more."""
+"""The most rows in a comparison: whole episodes, drawn at random if there are more."""
 BINS = 30
 AT_BOUND = 0.01
-"""How near to a bound an action counts as being at it, as a share of its range."""
+"""Distance from a bound that counts as at the bound, as a share of the range."""
 MOST_SHOWN = 10
-"""Rows and dimensions that are shown."""
+"""The most rows and dimensions in a table."""
 FEWEST_EPISODES = 3
-"""Below these there is no episode to spare for the distance from the log."""
+"""The fewest episodes for a measure of the distance from the log."""
 
 Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Compared:
+class ActionPairs:
     """Rows of whole episodes, with logged and chosen actions in native units."""
 
     rows: NDArray[np.int64]
@@ -45,8 +45,8 @@ class Compared:
 
 
 def compare_actions(saved: SavedPolicy, data: EvaluationData, *, seed: int = 0) -> dict[str, Any]:
-    """Logged actions beside those of a policy for the same observations, as plain values."""
-    found, space = _compared(saved, data, seed), saved.spaces.action
+    """Compare logged actions with those of a policy for the same observations, as plain values."""
+    found, space = _pair_actions(saved, data, seed), saved.spaces.action
     columns = find_columns(saved)
     features = [f"observation {place}" for place in range(saved.spaces.obs_dim)]
     names = [f"action {place}" for place in range(space.size)] if isinstance(space, BoxActions) else ["action"]
@@ -61,7 +61,7 @@ def compare_actions(saved: SavedPolicy, data: EvaluationData, *, seed: int = 0) 
         plain["mean_difference"] = float(distances.mean())
         distance = distances.max(axis=1)
     else:
-        plain["choices"] = _choices(found, space, columns.choices if columns is not None else None)
+        plain["choices"] = _discrete_actions(found, space, columns.choices if columns is not None else None)
         distance = (found.logged != found.chosen).any(axis=1).astype(np.float64)
         plain["mean_difference"] = float(distance.mean())
     plain["most_different"] = _most_different(found, distance, features, names)
@@ -69,7 +69,7 @@ def compare_actions(saved: SavedPolicy, data: EvaluationData, *, seed: int = 0) 
     return plain
 
 
-def _compared(saved: SavedPolicy, data: EvaluationData, seed: int) -> Compared:
+def _pair_actions(saved: SavedPolicy, data: EvaluationData, seed: int) -> ActionPairs:
     log, space = data.log, saved.spaces.action
     order = np.random.default_rng(seed).permutation(len(log.bounds))
     lengths = (log.bounds[:, 1] - log.bounds[:, 0])[order]
@@ -82,20 +82,26 @@ def _compared(saved: SavedPolicy, data: EvaluationData, seed: int) -> Compared:
     logged = space.decode(log.dataset.actions[index].cpu()).double().numpy().reshape(len(rows), -1)
     acted = torch.from_numpy(np.asarray(saved.predict(obs)))
     native = space.confine(acted).double().numpy().reshape(len(rows), -1)
-    return Compared(rows, log.episodes.numpy()[rows], obs, logged, native)
+    return ActionPairs(rows, log.episodes.numpy()[rows], obs, logged, native)
 
 
-def _dimension(found: Compared, space: BoxActions, place: int, name: str) -> dict[str, Any]:
+def _shares(values: Any, edges: Numbers) -> list[float]:
+    """The share of values in each bin; values beyond the edges count in the outer bins."""
+    counts, _ = np.histogram(np.clip(values, edges[0], edges[-1]), bins=edges)
+    shares: list[float] = (counts / max(len(values), 1)).tolist()
+    return shares
+
+
+def _dimension(found: ActionPairs, space: BoxActions, place: int, name: str) -> dict[str, Any]:
     """One dimension of the action: histograms, share at its bounds, mean change from one step to the next."""
     low, high = space.low[place], space.high[place]
     edges, near = np.linspace(low, high, BINS + 1), AT_BOUND * (high - low)
     plain: dict[str, Any] = {"name": name, "low": low, "high": high, "edges": edges.tolist()}
     for kind, actions in (("logged", found.logged[:, place]), ("chosen", found.chosen[:, place])):
-        counts, _ = np.histogram(np.clip(actions, low, high), bins=edges)
         at_bound = (actions <= low + near) | (actions >= high - near)
         steps = np.abs(np.diff(actions))[found.continues]
         plain[kind] = {
-            "shares": (counts / max(len(actions), 1)).tolist(),
+            "shares": _shares(actions, edges),
             "mean": float(actions.mean()),
             "std": float(actions.std()),
             "at_bound": float(at_bound.mean()),
@@ -104,36 +110,30 @@ def _dimension(found: Compared, space: BoxActions, place: int, name: str) -> dic
     return plain
 
 
-def _choices(found: Compared, space: DiscreteActions, labels: Any) -> dict[str, Any]:
-    """How often each choice was logged and would be chosen, the most frequent first."""
+def _discrete_actions(found: ActionPairs, space: DiscreteActions, labels: Any) -> dict[str, Any]:
+    """The shares of discrete actions in the log and of the policy, the most frequent first."""
     numbers = np.arange(space.start, space.start + space.count)
     logged, chosen = ((actions == numbers).mean(axis=0) for actions in (found.logged, found.chosen))
     order = np.argsort(-(logged + chosen), kind="stable")[:MOST_SHOWN]
     names = [str(labels[place]) if labels else str(numbers[place]) for place in order]
-    return {
-        "names": names,
-        "logged": logged[order].tolist(),
-        "chosen": chosen[order].tolist(),
-        "in_all": space.count,
-    }
+    shares = {"logged": logged[order].tolist(), "chosen": chosen[order].tolist()}
+    return {"names": names, **shares, "in_all": space.count}
 
 
-def _most_different(found: Compared, distance: Numbers, features: list[str], names: list[str]) -> dict[str, Any]:
-    """The rows where the policy differs most from the log, one per episode, with what was observed.
+def _most_different(found: ActionPairs, distance: Numbers, features: list[str], names: list[str]) -> dict[str, Any]:
+    """The rows where the policy differs most from the log, one per episode, with their observations.
 
     Episodes and steps are counted from 0, in the order in which the log was read.
     """
     order = np.argsort(-distance, kind="stable")
     _, first = np.unique(found.episodes[order], return_index=True)
     chosen = [row for row in order[np.sort(first)][:MOST_SHOWN] if distance[row] > 0]
-    begins = {episode: int(np.argmax(found.episodes == episode)) for episode in set(found.episodes[chosen].tolist())}
+    parts: dict[str, Any] = {"observation": found.obs, "logged": found.logged, "chosen": found.chosen}
     rows = [
         {
             "episode": int(found.episodes[row]),
-            "step": int(row - begins[int(found.episodes[row])]),
-            "observation": found.obs[row][:MOST_SHOWN].tolist(),
-            "logged": found.logged[row][:MOST_SHOWN].tolist(),
-            "chosen": found.chosen[row][:MOST_SHOWN].tolist(),
+            "step": int(row - np.argmax(found.episodes == found.episodes[row])),
+            **{name: values[row][:MOST_SHOWN].tolist() for name, values in parts.items()},
         }
         for row in chosen
     ]
@@ -142,7 +142,7 @@ def _most_different(found: Compared, distance: Numbers, features: list[str], nam
 
 @torch.no_grad()
 def _novelty(saved: SavedPolicy, data: EvaluationData, seed: int) -> dict[str, Any] | None:
-    """Distance from the log, of logged and of chosen actions, on episodes that the measure was not made from."""
+    """The novelty of logged and of chosen actions, on episodes that were not used to fit the measure."""
     log, space = data.log, saved.spaces.action
     if len(log.bounds) < FEWEST_EPISODES:
         return None
@@ -155,6 +155,5 @@ def _novelty(saved: SavedPolicy, data: EvaluationData, seed: int) -> dict[str, A
     edges = np.linspace(0, min(most, 5.0), BINS + 1)
     plain: dict[str, Any] = {"rows": len(rows), "episodes": len(held_out), "edges": edges.tolist()}
     for kind, found in scores.items():
-        counts, _ = np.histogram(np.clip(found.numpy(), 0, edges[-1]), bins=edges)
-        plain[kind] = {"shares": (counts / len(rows)).tolist(), "beyond": float((found > 1).float().mean())}
+        plain[kind] = {"shares": _shares(found.numpy(), edges), "beyond": float((found > 1).float().mean())}
     return plain

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.core.errors import ConfigError
-from rl_training.core.statistics import Numbers
 from rl_training.reports.compare import EVALUATIONS, ScoreTable, improvement, make_profile, score_rows, score_tables
 from rl_training.reports.page.actions import compare_actions
 from rl_training.reports.page.gather import RETURN, Material, Plain, pick, source_file
@@ -130,12 +129,11 @@ def real_episodes(material: Material) -> Plain | None:
     if material.selection is None or not pulls:
         return None
     names = {each["name"]: material.name_of(each) for each in material.selection["candidates"]}
-    policies = []
-    for each in material.selection["candidates"]:
-        returns = [pull["episode_return"] for pull in pulls if pull["policy"] == each["name"]]
-        if returns:
-            known = pick(each, "believed", "believed_std")
-            policies.append({"name": names[each["name"]], "returns": returns, **known})
+    policies = [
+        {"name": names[each["name"]], "returns": returns, **pick(each, "believed", "believed_std")}
+        for each in material.selection["candidates"]
+        if (returns := [pull["episode_return"] for pull in pulls if pull["policy"] == each["name"]])
+    ]
     shown = ("number", "episode_return", "believed", "best_believed", "doubt")
     return {
         "budget": material.selection["budget"],
@@ -169,9 +167,8 @@ def handover(material: Material) -> Plain | None:
 def limits(material: Material) -> Plain:
     """What was not examined, and how to reproduce the report."""
     machine = describe_machine()
-    commands = list(
-        dict.fromkeys(text for each in material.records if (text := _command(each.metadata.get("command"))))
-    )
+    found = [_command(each.metadata.get("command")) for each in material.records]
+    commands = [*dict.fromkeys(command for command in found if command)]
     if material.estimates is not None and material.policies:
         commands.append(_judging_command(material, material.estimates))
     return {
@@ -252,28 +249,22 @@ def _seeds(records: Sequence[RunRecord]) -> list[Plain]:
 def _compared(table: ScoreTable) -> Plain:
     best = table.best()
     thresholds = np.unique(np.concatenate([scores for name in best for scores in table.groups[name]]))
+    profiles: list[Plain] = []
+    for name in best:
+        # The share of runs above each threshold, with its bootstrap band if there are enough runs.
+        curves = zip(("shares", "low", "high"), make_profile(table.groups[name], thresholds), strict=True)
+        plain = {kind: None if curve is None else curve.tolist() for kind, curve in curves}
+        profiles.append({"name": name, "scores": [each for scores in table.groups[name] for each in scores], **plain})
     return {
         "task": table.task,
         "metric": table.metric,
         "groups_in_all": len(table.groups),
         "thresholds": thresholds.tolist(),
-        "profiles": [_profile(name, table.groups[name], thresholds) for name in best],
+        "profiles": profiles,
         "improvements": [
             improvement(pair, table.metric, table.tasks, *(table.groups[name] for name in pair)).to_plain()
             for pair in combinations(best, 2)
         ],
-    }
-
-
-def _profile(name: str, tasks: list[list[float]], thresholds: Numbers) -> Plain:
-    """The share of runs above each threshold, with its bootstrap band if there are enough runs."""
-    shares, low, high = make_profile(tasks, thresholds)
-    return {
-        "name": name,
-        "scores": [score for scores in tasks for score in scores],
-        "shares": shares.tolist(),
-        "low": None if low is None else low.tolist(),
-        "high": None if high is None else high.tolist(),
     }
 
 

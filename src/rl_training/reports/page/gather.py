@@ -1,4 +1,4 @@
-"""What a report is made from: runs with names to show, their estimates, and the log that they were judged on."""
+"""Material of a report: runs with display names, their estimates, and the evaluation data."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from rl_training.storage import read_json, run_of
 Plain = dict[str, Any]
 
 SAME_FIT = ("source", "gamma", "kappa", "episodes", "rows", "logged_value", "behavior_value")
-"""What estimates must have in common to be compared."""
+"""Fields that are equal in comparable estimates."""
 RETURN = "return_mean"
 SELECTION = "selection.json"
-"""Where the command `select` keeps its result, in the folder of the runs."""
+"""The result of the command `select`, in the folder of the runs."""
 NAMED = re.compile(r"(?P<algo>.+?)__(?P<subject>.+)__seed(?P<seed>\d+)__\d{8}-\d{6}(-\d+)?")
-"""The name of a run that was not given one."""
+"""The default name of a run."""
 
 
 @dataclass(frozen=True)
-class Choice:
+class Subject:
     """The policy that a report is about."""
 
     run: Path | None = None
@@ -46,35 +46,35 @@ class Choice:
     """Its name among the estimates."""
     why: str = ""
     file: Path | None = None
-    """Its file, where it was named by it."""
+    """Its file, if the user named it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Material:
-    """Everything that sections are made from."""
+    """Input of all sections."""
 
     records: list[RunRecord]
     names: dict[Path, str]
-    """What a reader calls each run."""
+    """Display names of the runs."""
     estimates: Plain | None
-    """Estimates made together, as `estimate.json` has them, with all policies that the report is about."""
+    """Estimates made together, as in `estimate.json`, of all policies in the report."""
     policies: dict[str, Path]
-    """The run of each policy that was estimated, roughly or well, by the policy's own name."""
+    """The run of each policy with a full or rough estimate, by the policy's own name."""
     selection: Plain | None
     claim: Plain | None
-    """What is said of the choice by episodes that did not choose it, or after a correction."""
+    """The claim about the chosen policy: on episodes not used for selection, or after a correction."""
     bundle: Path | None
-    choice: Choice
+    choice: Subject
     saved: SavedPolicy | None
     data: EvaluationData | None
     why_no_data: str
     notes: list[str] = field(default_factory=list)
 
     def name_of(self, policy: Mapping[str, Any]) -> str:
-        """What a reader calls a policy that was estimated; of several checkpoints of a run, with its timestep."""
+        """The display name of an estimated policy, with its timestep if the run has several of them."""
         record = next((each for each in self.records if each.path == self.policies.get(policy["name"])), None)
         if record is None:
-            # A policy of another run, which was judged by its file; others have names of their own.
+            # A policy of another run, estimated by its file; others have names of their own.
             file = Path(str(policy["name"]))
             return f"{run_of(file).name} {which_checkpoint(str(file), None)}" if file.suffix == ".pt" else str(file)
         name, is_one_of_several = self.names[record.path], list(self.policies.values()).count(record.path) > 1
@@ -82,7 +82,7 @@ class Material:
 
     @property
     def chosen_name(self) -> str | None:
-        """What a reader calls the policy that the report is about."""
+        """The display name of the policy that the report is about."""
         if self.choice.run is None:
             return None
         policies = () if self.estimates is None else self.estimates["policies"]
@@ -100,7 +100,7 @@ def gather(
     dataset: Any = None,
     chosen: str | Path | None = None,
 ) -> Material:
-    """Read everything that a report can show of these runs."""
+    """Read the material of a report on these runs."""
     given = [runs] if isinstance(runs, (str, Path)) else list(runs)
     records = read_runs(given)
     notes = [line for sweep in named_sweeps(given, records) for line in undone_text(sweep)]
@@ -109,9 +109,9 @@ def gather(
         found: Plain | None = _read(estimates, check_estimates)
     else:
         found = picked["estimates"] if picked else _stored_estimates(records, notes)
-    policies = {} if found is None else runs_of(found["policies"], records)
-    # Candidates that were left out after a rough fit are policies too.
-    policies |= {} if picked is None else runs_of(picked["candidates"], records)
+    # Candidates that a rough estimate left out are policies too.
+    estimated = [*(found["policies"] if found else []), *(picked["candidates"] if picked else [])]
+    policies = runs_of(estimated, records)
     choice = _choose(records, found, policies, picked, chosen)
     saved = _policy(_checkpoint(found, choice) or records[0].path, notes)
     data, why_no_data = _log(saved, source_file(found) if dataset is None else dataset, is_given=dataset is not None)
@@ -148,7 +148,7 @@ def _read(given: Mapping[str, Any] | str | Path, check: Callable[[Mapping[str, A
 
 
 def _stored_estimates(records: Sequence[RunRecord], notes: list[str]) -> Plain | None:
-    """What the runs' own files say, of those that were estimated together; of several such groups, the largest."""
+    """The estimates in the runs' own files; of several groups that were estimated together, the largest."""
     groups: dict[tuple[Any, ...], list[Plain]] = {}
     for record in records:
         stored = read_json(record.path / ESTIMATES_FILE)
@@ -159,13 +159,10 @@ def _stored_estimates(records: Sequence[RunRecord], notes: list[str]) -> Plain |
         return None
     largest = max(groups.values(), key=len)
     policies = [each for stored in largest for each in stored["policies"]]
-    left_out = sum(map(len, groups.values())) - len(largest)
-    if left_out:
-        notes.append(
-            f"{left_out} of the runs were estimated separately, and cannot be compared with the others: "
-            "estimate all of them in one command"
-        )
-    # The runs of a report may be some of those that were estimated: who is the best is asked again.
+    if left_out := sum(map(len, groups.values())) - len(largest):
+        why = "were estimated separately, and cannot be compared with the others"
+        notes.append(f"{left_out} of the runs {why}: estimate all of them in one command")
+    # The report may have only some of the estimated runs, so that the best of these are determined again.
     known = [each for each in policies if not each["reasons"]]
     values = {each["name"]: np.array([each["raw_value"], *each["members"]]) for each in known}
     best = among_the_best(values, {each["name"]: each["fit_error"] for each in known})
@@ -174,7 +171,7 @@ def _stored_estimates(records: Sequence[RunRecord], notes: list[str]) -> Plain |
 
 
 def _stored_selection(records: Sequence[RunRecord]) -> Plain | None:
-    """The selection in the folder of the runs, if its choice is one of these runs."""
+    """The selection in the folder of the runs, if it chose one of these."""
     folders = dict.fromkeys(folder for record in records for folder in (record.path, record.path.parent))
     for folder in folders:
         stored = read_json(folder / SELECTION)
@@ -185,14 +182,12 @@ def _stored_selection(records: Sequence[RunRecord]) -> Plain | None:
     return None
 
 
-def _claim(given: Plain | None, selection: Plain | None, choice: Choice) -> Plain | None:
-    """What may be said of the choice without the luck that made it the choice, where someone looked."""
+def _claim(given: Plain | None, selection: Plain | None, choice: Subject) -> Plain | None:
+    """The claim about the chosen policy, corrected for selection; None without a claim about it."""
     if given is not None:
-        own = next((each for each in given["policies"] if each["name"] == choice.policy), None)
-        if own is None:
-            return None
         basis = "held-out episodes" if given["is_held_out"] else given["relation"]
-        return {**own, "basis": basis, "episodes": given["episodes"], "logged_value": given["logged_value"]}
+        about = {"basis": basis, **pick(given, "episodes", "logged_value")}
+        return next(({**each, **about} for each in given["policies"] if each["name"] == choice.policy), None)
     found = None if selection is None else selection.get("claim")
     if not found or found["name"] != choice.policy:
         return None
@@ -219,32 +214,32 @@ def _choose(
     policies: Mapping[str, Path],
     selection: Plain | None,
     named: str | Path | None,
-) -> Choice:
+) -> Subject:
     """The policy that the report is about, and why it is this one."""
     if named is not None:
         record = _named_run(records, named)
         file = Path(named) if Path(named).is_file() else None
-        return Choice(record.path, _policy_of(estimates, policies, record, file or named), "it was named", file)
-    picked = {} if selection is None else selection
+        return Subject(record.path, _policy_of(estimates, policies, record, file or named), "it was named", file)
+    picked = selection or {}
     if (name := picked.get("chosen")) in policies:
         how = "with real episodes" if picked.get("pulls") else "by the log"
-        return Choice(policies[str(name)], name, f"it was chosen {how}")
+        return Subject(policies[str(name)], name, f"it was chosen {how}")
     for name in () if estimates is None else estimates["best"]:
         if name in policies:
-            return Choice(policies[name], name, "it has the highest estimate")
+            return Subject(policies[name], name, "it has the highest estimate")
     if len(records) == 1:
         run = records[0].path
-        return Choice(run, _policy_of(estimates, policies, records[0], run), "it is the only one")
+        return Subject(run, _policy_of(estimates, policies, records[0], run), "it is the only one")
     scores = {record.path: curve[-1][1] for record in records if (curve := record.curve(RETURN))}
     if scores and estimates is None:
-        return Choice(max(scores, key=lambda run: scores[run]), None, "it has the highest return in its environment")
-    return Choice()
+        return Subject(max(scores, key=lambda run: scores[run]), None, "it has the highest return in its environment")
+    return Subject()
 
 
 def _policy_of(
     estimates: Plain | None, policies: Mapping[str, Path], record: RunRecord, named: str | Path
 ) -> str | None:
-    """The name under which a run's policy was estimated; of several, the one that is named.
+    """The name under which a run's policy was estimated; of several, the named one.
 
     Where a file is named, it is the policy in this file or none: other checkpoints of the run are other policies.
     """
@@ -256,7 +251,7 @@ def _policy_of(
     return next((each["name"] for each in [*exact, *own]), None)
 
 
-def _checkpoint(estimates: Plain | None, choice: Choice) -> Path | None:
+def _checkpoint(estimates: Plain | None, choice: Subject) -> Path | None:
     """The file of the chosen policy, if it is still where it was estimated, else its run."""
     for each in () if estimates is None else estimates["policies"]:
         if each["name"] == choice.policy and each.get("path") and Path(each["path"]).is_file():
@@ -265,7 +260,7 @@ def _checkpoint(estimates: Plain | None, choice: Choice) -> Path | None:
 
 
 def _named_run(records: Sequence[RunRecord], name: str | Path) -> RunRecord:
-    """The run that is meant by a path, a checkpoint or the name of a folder."""
+    """The run with this path, checkpoint or folder name."""
     places = {each.resolve() for each in (Path(name), *Path(name).parents)}
     for record in records:
         if record.path.name == str(name) or record.path.resolve() in places:
@@ -283,13 +278,13 @@ def _policy(run: Path, notes: list[str]) -> SavedPolicy | None:
 
 
 def source_file(estimates: Plain | None) -> str | None:
-    """The file that policies were judged by, where it was not the runs' own data."""
+    """The file with the evaluation data, if it was not the runs' own data."""
     source = "" if estimates is None else str(estimates["source"])
     return source if Path(source).suffix and Path(source).exists() else None
 
 
 def _log(saved: SavedPolicy | None, dataset: Any, *, is_given: bool) -> tuple[EvaluationData | None, str]:
-    """The log of a policy's run, all of its episodes, or another one; where there is none, the reason."""
+    """All episodes of the log of a policy's run, or another log; without one, the reason."""
     if saved is None:
         return None, "no policy could be loaded"
     try:
@@ -301,7 +296,7 @@ def _log(saved: SavedPolicy | None, dataset: Any, *, is_given: bool) -> tuple[Ev
 
 
 def display_names(records: Sequence[RunRecord]) -> dict[Path, str]:
-    """A name for every run that no other has: algorithm and seed, then options that tell runs apart, or its own."""
+    """Unique names of runs: algorithm and seed, if needed with options that differ, else the folder or the path."""
     names = {record.path: _short_name(record) for record in records}
     folders, places = [lambda same: [each.path.name for each in same], lambda same: [str(each.path) for each in same]]
     for longer in (_with_options, folders, places):
@@ -327,13 +322,13 @@ def _with_options(records: Sequence[RunRecord]) -> list[str]:
 
 
 def which_checkpoint(path: str, record: RunRecord | None) -> str:
-    """Which checkpoint of a run a file is, in words."""
+    """The checkpoint of a run that a file is, as text."""
     step = step_of(path, record)
     return f"({Path(path).stem})" if step is None else f"at step {step:,}"
 
 
 def step_of(path: str | Path | None, record: RunRecord | None) -> int | None:
-    """The timestep of a checkpoint or policy file of a run; None where neither its name nor another file says it."""
+    """The timestep of a checkpoint or policy file of a run; None if neither its name nor another file gives it."""
     if path is None:
         return None
     file = Path(path)
@@ -349,8 +344,6 @@ def step_of(path: str | Path | None, record: RunRecord | None) -> int | None:
 
 
 def is_same_policy(first: str | Path, second: str | Path, record: RunRecord) -> bool:
-    """Whether two files of a run hold one policy: they are one file, or of one timestep."""
-    if Path(first).resolve() == Path(second).resolve():
-        return True
+    """Whether two files of a run hold one policy: one file, or one timestep."""
     step = step_of(first, record)
-    return step is not None and step == step_of(second, record)
+    return Path(first).resolve() == Path(second).resolve() or (step is not None and step == step_of(second, record))

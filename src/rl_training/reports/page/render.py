@@ -89,9 +89,8 @@ def bundle_facts(found: Plain) -> dict[str, str]:
     elif "count" in action:
         shown["action"] = f"one of {action['count']} discrete actions"
     if times := found["control_interval"]:
-        shown["time between actions"] = step_time(
-            *(times[name] for name in ("median", "quantile_0.05", "quantile_0.95"))
-        )
+        quantiles = (times[name] for name in ("median", "quantile_0.05", "quantile_0.95"))
+        shown["time between actions"] = step_time(*quantiles)
     shown["novelty score"] = "yes" if novelty.get("available") else "no"
     latencies = found["latency_us"] if isinstance(found["latency_us"], Mapping) else {}
     numbers = {name: number(value) for name, value in latencies.items() if isinstance(value, float)}
@@ -111,12 +110,12 @@ def fit_lines(found: Plain) -> list[Plain]:
 
 def sample_size_lines(found: Plain) -> list[Plain]:
     """The effective sample size of each policy by the step of an episode."""
-    sizes = [each.get("weights", {}).get("effective_sample_sizes") or [] for each in found["policies"]]
-    return [
-        line(each["name"], place, enumerate(sizes[place], start=1))
-        for place, each in enumerate(found["policies"])
-        if len(sizes[place]) > 1
-    ]
+    lines = []
+    for place, each in enumerate(found["policies"]):
+        sizes = each.get("weights", {}).get("effective_sample_sizes") or []
+        if len(sizes) > 1:
+            lines.append(line(each["name"], place, enumerate(sizes, start=1)))
+    return lines
 
 
 def colours_of(curves: Sequence[Plain]) -> dict[str, int]:
@@ -139,16 +138,12 @@ def value_lines(curves: Sequence[Plain], source: str) -> list[Plain]:
 def return_lines(curves: Sequence[Plain]) -> list[Plain]:
     """Returns in the environment, for the runs that are drawn."""
     colours = colours_of(curves)
-    return [
-        line(
-            curve["name"],
-            colours[curve["name"]],
-            [(each["step"], each["value"]) for each in curve["returns"]],
-            bars=[None] * len(curve["returns"]),
-        )
-        for curve in curves
-        if curve["name"] in colours and len(curve["returns"]) > 1
-    ]
+    lines = []
+    for curve in curves:
+        points = [(each["step"], each["value"]) for each in curve["returns"]]
+        if curve["name"] in colours and len(points) > 1:
+            lines.append(line(curve["name"], colours[curve["name"]], points, bars=[None] * len(points)))
+    return lines
 
 
 def groups(lines: Sequence[Plain]) -> list[Plain]:
@@ -185,12 +180,9 @@ def profile_lines(found: Plain) -> list[Plain]:
     lines: list[Plain] = []
     for place, each in enumerate(found["profiles"]):
         ends = {"y": each["shares"], "low": each["low"], "high": each["high"]}
+        known = {name: shares for name, shares in ends.items() if shares is not None}
         # Below the lowest score all runs are above; from a score on, those that are above it.
-        levels = {
-            name: [level for level in (1.0, *shares) for _ in range(2)]
-            for name, shares in ends.items()
-            if shares is not None
-        }
+        levels = {name: [level for level in (1.0, *shares) for _ in range(2)] for name, shares in known.items()}
         lines.append({"name": each["name"], "colour": place, "runs": len(each["scores"]), "x": x, **levels})
     return lines
 
@@ -216,15 +208,14 @@ def improvement_rows(found: Plain) -> list[Plain]:
     ]
 
 
-FILTERS = {
-    **{each.__name__: each for each in (number, percent, interval, width, reasons, remarks, groups, letters)},
-    **{each.__name__: each for each in (log_facts, bundle_facts, score_table)},
+FUNCTIONS = (number, percent, interval, width, reasons, remarks, groups, letters, log_facts, bundle_facts, score_table)
+FILTERS: dict[str, Any] = {each.__name__: each for each in FUNCTIONS} | {
     "line_style": charts.style,
     "thousands": "{:,}".format,
 }
-HELPERS = {
-    **{each.__name__: each for each in (fit_lines, sample_size_lines, value_lines, return_lines)},
-    **{each.__name__: each for each in (profile_lines, improvement_rows, zip)},
+LINES = (fit_lines, sample_size_lines, value_lines, return_lines, profile_lines, improvement_rows)
+HELPERS: dict[str, Any] = {each.__name__: each for each in LINES} | {
+    "zip": zip,
     "charts": charts,
     "DASH": DASH,
     "BETTER": BETTER,
