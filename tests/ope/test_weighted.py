@@ -357,7 +357,7 @@ def test_thompson_sampling_from_the_uniform_log_is_refused_with_the_reason(share
         estimate({"bts": str(folder / "men_bts.csv.gz")}, str(folder / "men_random.csv.gz"), columns=COLUMNS)
 
     assert "men_bts.csv.gz is a log, not a policy" in str(caught.value)
-    assert "not of those that were not" in str(caught.value)
+    assert "of the logged actions only" in str(caught.value)
 
 
 def test_a_uniform_log_judges_the_uniform_policy_by_its_own_mean(shared_data: Path) -> None:

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 from command_line import Answer, Command, call_main
-from small_runs import differences, online_config
+from small_runs import differences, online_config, rows_of, small, state_of
 
-from rl_training.config import TrainConfig, load_config
 from rl_training.core.errors import CheckpointError
 from rl_training.reports.runs import read_runs
 from rl_training.runtime import predict, resume, train
@@ -20,24 +19,6 @@ from rl_training.storage.checkpoint import load_checkpoint, load_tree, save_chec
 from rl_training.storage.run_directory import read_metrics
 
 MakeRun = Callable[..., Path]
-
-
-def small(output: Path, *overrides: str) -> TrainConfig:
-    """A run of a moment on random data."""
-    options = [
-        "total_timesteps=40",
-        "eval_episodes=1",
-        "env_kwargs.max_episode_steps=20",
-        "log_interval=10",
-        "checkpoint_interval=10",
-        f"output_dir={output}",
-        "algo_kwargs.batch_size=16",
-        "algo_kwargs.eval_interval=20",
-        "algo_kwargs.hidden_sizes=[8, 8]",
-        "algo_kwargs.dataset_size=400",
-    ]
-    algo = next((each.removeprefix("algo=") for each in overrides if each.startswith("algo=")), "td3_bc")
-    return load_config(f"{algo}/pendulum", overrides=[*options, *overrides])
 
 
 @pytest.fixture(scope="module")
@@ -78,15 +59,6 @@ def flip(path: Path) -> None:
 
 def empty(path: Path) -> None:
     path.write_bytes(b"")
-
-
-def state_of(run: Path) -> dict[str, object]:
-    tree = load_checkpoint(run / "checkpoints" / "latest.pt")
-    return {"algorithm": tree["algorithm"], "random": tree["random"], "state": tree["trainer"]["state"]}
-
-
-def rows_of(run: Path) -> list[dict[str, object]]:
-    return [{name: value for name, value in row.items() if "per_second" not in name} for row in read_metrics(run)]
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, cut, flip, empty])

@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 from command_line import Answer, Command, call_main
 from conftest import transitions
-from small_runs import differences
-from test_damaged_runs import rows_of, small, state_of
+from small_runs import differences, rows_of, small, state_of
 
 from rl_training.core.errors import StorageError
 from rl_training.data import TransitionDataset

@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_runs import differences
-from test_damaged_runs import rows_of, small, state_of
+from small_runs import differences, rows_of, small, state_of
 
 from rl_training.config import TrainConfig, load_config
 from rl_training.runtime import resume, train

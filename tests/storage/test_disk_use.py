@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 from command_line import Command, call_main
-from small_runs import online_config
-from test_damaged_runs import small
+from small_runs import online_config, small
 
 from rl_training.core.text import size_text
 from rl_training.runtime import Callback, TrainerState, resume, train

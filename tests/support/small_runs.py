@@ -1,4 +1,4 @@
-"""Runs that act and take a moment."""
+"""Runs of a moment, and what they come to."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from conftest import packaged
 
 from rl_training.config import TrainConfig, load_config
 from rl_training.runtime import TrainerState
+from rl_training.storage.checkpoint import load_checkpoint
+from rl_training.storage.run_directory import read_metrics
 
 SMALL = (
     "total_timesteps=40",
@@ -67,3 +69,32 @@ def differences(ours: Any, theirs: Any, where: str = "") -> list[str]:
             for place in differences(*pair, f"{where}[{number}]")
         ]
     return [] if ours == theirs and type(ours) is type(theirs) else [where]
+
+
+def small(output: Path, *overrides: str) -> TrainConfig:
+    """A run of a moment on random data."""
+    options = [
+        "total_timesteps=40",
+        "eval_episodes=1",
+        "env_kwargs.max_episode_steps=20",
+        "log_interval=10",
+        "checkpoint_interval=10",
+        f"output_dir={output}",
+        "algo_kwargs.batch_size=16",
+        "algo_kwargs.eval_interval=20",
+        "algo_kwargs.hidden_sizes=[8, 8]",
+        "algo_kwargs.dataset_size=400",
+    ]
+    algo = next((each.removeprefix("algo=") for each in overrides if each.startswith("algo=")), "td3_bc")
+    return load_config(f"{algo}/pendulum", overrides=[*options, *overrides])
+
+
+def state_of(run: Path) -> dict[str, object]:
+    """What decides how a run continues, in its last checkpoint."""
+    tree = load_checkpoint(run / "checkpoints" / "latest.pt")
+    return {"algorithm": tree["algorithm"], "random": tree["random"], "state": tree["trainer"]["state"]}
+
+
+def rows_of(run: Path) -> list[dict[str, object]]:
+    """The metrics of a run without those of the clock."""
+    return [{name: value for name, value in row.items() if "per_second" not in name} for row in read_metrics(run)]
