@@ -12,7 +12,7 @@ from rl_training.core.options import bind
 from rl_training.core.spaces import ActionSpace
 from rl_training.data.audit.checks import CHEAP, CHECKS, check_data
 from rl_training.data.audit.values import not_finite
-from rl_training.data.audit.view import Finding, Verdict, View, worst
+from rl_training.data.audit.view import AuditFinding, Verdict, View, worst
 from rl_training.data.dataset_loaders import DataOptions, load_transition_dataset
 from rl_training.data.fields import NotFiniteError
 from rl_training.data.files.mapped import compare_mapped
@@ -22,19 +22,19 @@ from rl_training.envs import try_out
 
 @dataclass(frozen=True)
 class Audit:
-    """What the audit says about one dataset."""
+    """The findings of the audit of one dataset."""
 
     source: str
     rows: int | None
     """None where the data could not be read."""
     episodes: int | None
-    findings: tuple[Finding, ...]
+    findings: tuple[AuditFinding, ...]
     first_row: int = 0
     """The number of the first row: 1 in a table."""
 
     @property
     def verdict(self) -> Verdict:
-        """That of the worst finding."""
+        """The verdict of the worst finding."""
         return worst(self.findings)
 
     def to_plain(self) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class TrainingAudit:
 
     def __init__(self, space: ActionSpace | None) -> None:
         self.space = space
-        self.findings: list[Finding] = []
+        self.findings: list[AuditFinding] = []
 
     def inspect(self, part: TransitionDataset) -> None:
         """Check one part."""
@@ -92,7 +92,7 @@ class TrainingAudit:
         self.findings += check_data(View(part, space), CHEAP)
 
     def summary(self, *, accepted: bool) -> dict[str, Any]:
-        """What the run remembers; data that fails is refused unless the user accepts it."""
+        """The findings that the run remembers; data that fails is refused unless the user accepts it."""
         failed = [finding for finding in self.findings if finding.verdict == "fail"]
         if failed and not accepted:
             texts = [

@@ -1,4 +1,4 @@
-"""Which columns of a table are what: the option group, and how its patterns become names."""
+"""The roles of a table's columns: the option group, its patterns, and arithmetic over columns."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _ASKS_DONE = (
 
 @options
 class ColumnsConfig:
-    """What the columns of a table mean. Names may be patterns such as `x_*` where several columns are taken."""
+    """The roles of a table's columns. Names may be patterns such as `x_*` where several columns are taken."""
 
     obs: tuple[str, ...] = Field(description="observation, in this order; patterns expand in natural order")
     actions: tuple[str, ...] = Field(description="action; one column of text or of integers holds discrete actions")

@@ -47,7 +47,7 @@ _WIDER = {
     "timestamp[ns]": "string",
     "time32[s]": "string",
 }
-"""What a CSV column is tried as, if a cell further down shows that it is not what the first block suggested."""
+"""The next type to try for a CSV column, if a cell further down does not fit the type of the first block."""
 
 
 def find_files(path: str | Path, kind: TableKind) -> list[Path]:
