@@ -387,6 +387,5 @@ def use_shared(folders: Mapping[str, str]) -> Iterator[None]:
 
 def find_shared(spec: DatasetSpec) -> Path | None:
     """The folder that takes the place of a file, if there is one."""
-    key = shared_key(spec) if _SHARED else None
-    folder = None if key is None else _SHARED.get(key)
-    return None if folder is None or not Path(folder).is_dir() else Path(folder)
+    folder = _SHARED.get(shared_key(spec) or "") if _SHARED else None
+    return Path(folder) if folder is not None and Path(folder).is_dir() else None

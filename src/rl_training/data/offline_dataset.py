@@ -96,7 +96,7 @@ class TransitionDataset:
         plain = {name: as_numpy(each) if isinstance(each, Tensor) else each for name, each in arrays.items()}
         logged, facts = read_transitions(plain, copy=copy)
         tensors = {name: torch.from_numpy(array) for name, array in logged.items()}
-        beside = {name: tensors.pop(name, None) for name in BESIDE}
+        beside: dict[str, Any] = {name: tensors.pop(name, None) for name in BESIDE}
         return cls(tensors, **beside, **facts, seed=seed)
 
     @classmethod

@@ -84,8 +84,9 @@ def check(name: str, *, why: str = "", advice: str = "", needs: str | None = Non
         def run(view: View) -> AuditFinding:
             is_met, reason = (bool, "") if needs is None else NEEDS[needs]
             answer = look(view) if needs is None or is_met(view.dataset) else unchecked(reason)
-            texts = {"why": answer.why or why, "advice": answer.advice or advice} if answer.is_alarm else {}
-            return replace(answer, check=name, **texts)
+            if not answer.is_alarm:
+                return replace(answer, check=name)
+            return replace(answer, check=name, why=answer.why or why, advice=answer.advice or advice)
 
         return run
 
