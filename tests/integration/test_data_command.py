@@ -199,7 +199,7 @@ def test_a_mistake_gets_one_line_and_nothing_is_written(name: str, command: Comm
 def test_a_destination_that_cannot_be_written_is_refused_before_anything_is_collected(
     out: str, words: str, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rl_training.runtime.train.collect_dataset", None)
+    monkeypatch.setattr("rl_training.policies.saved.collect_dataset", None)
     _refused(command(*RANDOM, "--steps", "5", "--out", out), words)
 
 
