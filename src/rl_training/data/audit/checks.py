@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rl_training.data.audit import borders, coverage, order, rewards, values
-from rl_training.data.audit.view import Check, Finding, View
+from rl_training.data.audit.view import AuditFinding, Check, View
 from rl_training.data.offline_dataset import TransitionDataset
 
 CHEAP: tuple[Check, ...] = (
@@ -32,7 +32,7 @@ REMARKS: tuple[Check, ...] = (order.order, order.time_limits, rewards.constant_r
 """The checks whose answers become notes of a dataset."""
 
 
-def check_data(view: View, checks: Sequence[Check] = CHECKS) -> list[Finding]:
+def check_data(view: View, checks: Sequence[Check] = CHECKS) -> list[AuditFinding]:
     """The findings of checks on data. Where numbers are not finite, no other check makes sense."""
     first = values.finite(view)
     if first.verdict == "fail":
