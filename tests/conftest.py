@@ -74,6 +74,14 @@ def threads(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture
+def float64() -> Iterator[None]:
+    """Networks are made in float64, those of other packages too."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture
 def tiny_config(tmp_path: Path) -> Callable[..., TrainConfig]:
     """A run of seconds: tiny networks, Pendulum or the bundled goal task; arguments are `--set` overrides.
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from peers import ACTION_DIM, OBS_DIM, build, normal
+from peers import ACTION_DIM, OBS_DIM, batches, build, normal, shake
 
 from rl_training.algorithms.base.losses import behavior_objective, soft_clipped_max
 from rl_training.models import BehaviorVAE, PerturbationActor
@@ -123,3 +123,43 @@ def test_one_candidate_without_perturbation_is_a_decoded_latent() -> None:
     with torch.no_grad():
         expected = model.vae.decode(obs, model.candidates[0].expand(ROWS, -1))
     torch.testing.assert_close(algorithm.act(obs), expected)
+
+
+def test_the_actor_raises_the_first_critic_at_a_perturbed_sample() -> None:
+    algorithm = _build(phi=0.3)
+    batch, vae = batches(1, ROWS)[0], algorithm.model.vae
+    torch.manual_seed(2)
+    latents = torch.randn(ROWS, 2 * ACTION_DIM, dtype=torch.float64).clamp(-0.5, 0.5)
+    samples = vae.decode(batch["obs"], latents)
+    actions = algorithm.model.actor(batch["obs"], samples)
+    expected = -algorithm.model.critic(batch["obs"], actions)[0].mean()
+    torch.manual_seed(2)
+    metrics = algorithm.actor_loss(batch)
+    torch.testing.assert_close(metrics["actor_loss"], expected)
+    torch.testing.assert_close(metrics["perturbation_abs_mean"], (actions - samples).abs().mean())
+
+
+def test_the_target_is_the_best_perturbed_sample_of_each_row_by_the_lagged_networks() -> None:
+    algorithm = _build(num_target_samples=4, gamma=0.5, phi=0.3, min_q_weight=0.6)
+    batch = batches(1, ROWS)[0]
+    batch["dones"][::3] = 1.0
+    shake(algorithm.model.actor, algorithm.model.critic, by=1.0)
+    torch.manual_seed(2)
+    latents = torch.randn(4, ROWS, 2 * ACTION_DIM, dtype=torch.float64).clamp(-0.5, 0.5)
+    targets, best = [], []
+    with torch.no_grad():
+        for row in range(ROWS):
+            obs, values = batch["next_obs"][row : row + 1], []
+            for sample in range(4):
+                action = algorithm.model.vae.decode(obs, latents[sample, row : row + 1])
+                first, second = algorithm.target.critic(obs, algorithm.target.actor(obs, action))[:, 0].tolist()
+                values.append(0.6 * min(first, second) + 0.4 * max(first, second))
+            best.append(max(values))
+            targets.append(float(batch["rewards"][row] + 0.5 * (1 - batch["dones"][row]) * best[-1]))
+    torch.manual_seed(2)
+    metrics = algorithm.critic_loss(batch)
+    assert float(metrics["target_q_mean"]) == pytest.approx(sum(targets) / ROWS)
+    assert float(metrics["next_q_max"]) == pytest.approx(max(best))
+    q = algorithm.model.critic(batch["obs"], batch["actions"]).detach()
+    expected = (q - torch.tensor(targets, dtype=torch.float64)).square().mean(1).sum()
+    torch.testing.assert_close(metrics["critic_loss"].detach(), expected)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import naive_choices as naive
@@ -16,13 +15,6 @@ from rl_training.algorithms.discrete_crr import actor_objective
 from rl_training.core.errors import ConfigError
 
 POLICY = torch.tensor([[0.25, 0.75]]).double().log()
-
-
-@pytest.fixture
-def float64() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def _weight(q_values: list[list[float]], action: int, **options: Any) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import naive_choices as naive
@@ -15,13 +14,6 @@ from torch import Tensor
 
 from rl_training.algorithms.iql import actor_objective, value_objective
 from rl_training.core.errors import ConfigError
-
-
-@pytest.fixture
-def float64() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 @pytest.mark.parametrize(

@@ -177,3 +177,18 @@ class _Naive:
 def _perceptron(outputs: int) -> nn.Sequential:
     layers = (nn.Linear(OBS_DIM, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, outputs))
     return nn.Sequential(*layers).double()
+
+
+def test_at_rate_one_advantages_of_one_size_weigh_e_or_one_over_e() -> None:
+    # c = mean A^2 = 49, so A / sqrt(c) = +-1, whatever c was before.
+    algorithm = _build(scale_start=3.0, scale_rate=1.0)
+    last = algorithm.model.value.mlp.layers[-1]
+    nn.init.zeros_(last.weight)
+    nn.init.constant_(last.bias, 2.0)
+    batch = _batches(1)[0]
+    signs = torch.where(torch.arange(32) % 4 == 0, 1.0, -1.0).double()
+    metrics = algorithm.update(batch | {"lambda_returns": 2 + 7 * signs}).metrics
+    assert float(metrics["advantage_scale"]) == pytest.approx(49.0)
+    assert float(metrics["weight_max"]) == pytest.approx(math.e)
+    # A quarter of the rows is better than promised.
+    assert float(metrics["weight_mean"]) == pytest.approx(0.25 * math.e + 0.75 / math.e)

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 from conftest import transitions
-from peers import ACTION_DIM, batches, build
+from peers import ACTION_DIM, batches, build, shake
 from torch import Tensor
 
-from rl_training.algorithms.base.losses import bellman
+from rl_training.algorithms.base.losses import bellman, smooth
 from rl_training.algorithms.rebrac import ReBRACHyper, actor_objective, penalized_values
 from rl_training.config import TrainConfig
 from rl_training.core.batches import Batch
@@ -211,3 +211,22 @@ def _offline(make: MakeConfig, log: dict[str, Any], folder: Path) -> TrainConfig
     np.savez(path, **log)
     data = ("algo_kwargs.dataset_kind=npz", f"algo_kwargs.dataset_path={path}", "algo_kwargs.dataset_size=null")
     return make("rebrac", "env_id=null", *data)
+
+
+def test_the_critics_learn_the_penalised_value_of_the_lagged_networks() -> None:
+    algorithm = _build(gamma=0.5, critic_bc_weight=0.7, policy_noise=0.3, noise_clip=0.4)
+    (batch,) = _batches(1, ROWS)
+    batch["dones"][::3] = 1.0
+    shake(algorithm.model)
+    torch.manual_seed(3)
+    with torch.no_grad():
+        actions = smooth(algorithm.target.actor(batch["next_obs"]), 0.3, 0.4)
+        smaller = torch.minimum(*algorithm.target.critic(batch["next_obs"], actions))
+        penalty = torch.stack([gap @ gap for gap in actions - batch["next_actions"]])
+        targets = batch["rewards"] + 0.5 * (1 - batch["dones"]) * (smaller - 0.7 * penalty)
+        expected = (algorithm.model.critic(batch["obs"], batch["actions"]) - targets).square().mean(1).sum()
+    torch.manual_seed(3)
+    metrics = algorithm.critic_loss(batch)
+    torch.testing.assert_close(metrics["target_q_mean"], targets.mean())
+    torch.testing.assert_close(metrics["critic_loss"].detach(), expected)
+    torch.testing.assert_close(metrics["critic_penalty"], penalty.mean())

@@ -62,6 +62,7 @@ def test_a_sample_far_out_has_a_finite_log_density_in_float32(monkeypatch: Patch
 def test_evaluation_takes_the_tanh_of_the_mean_and_exploration_a_sample(monkeypatch: Patch) -> None:
     algorithm, obs = build("sac"), batches(1)[0]["obs"]
     mean, log_std = algorithm.model.actor(obs)
+    torch.testing.assert_close(algorithm.losses(batches(1)[0])["log_std_mean"], log_std.mean().detach())
     torch.testing.assert_close(algorithm.act(obs), mean.tanh().detach())
     _drawing(monkeypatch, 1.0)
     drawn = algorithm.act(obs, deterministic=False)

@@ -25,6 +25,7 @@ from rl_training.config import TrainConfig, load_config
 from rl_training.core.errors import ConfigError
 from rl_training.core.seeds import parse_seeds
 from rl_training.core.user_code import IMPORTED
+from rl_training.diagnostics import doctor
 from rl_training.experiment import list_algorithms
 from rl_training.experiment.registry import describe_options
 from rl_training.runtime import loop, predict, resume, run_options, train
@@ -632,14 +633,17 @@ def test_threads_that_wait_give_way_unless_the_user_has_decided(
     assert spins(OMP_WAIT_POLICY="active") is None
 
 
-def test_help_answers_without_importing_torch(tmp_path: Path) -> None:
+def test_help_and_looking_things_up_do_not_wait_for_torch(tmp_path: Path) -> None:
     script = (
         "import sys, rl_training.cli\n"
-        "for arguments in (['--help'], ['train', '--help'], ['config', 'explain', '--help']):\n"
+        "def call(*arguments):\n"
         "    sys.argv = ['rl-training', *arguments]\n"
         "    try: rl_training.cli.main()\n"
-        "    except SystemExit as error: assert error.code == 0\n"
-        "print(sorted({'torch', 'numpy', 'gymnasium'} & set(sys.modules)))\n"
+        "    except SystemExit as stop: assert not stop.code, stop.code\n"
+        "for words in ('--help', 'train --help', 'config explain --help'): call(*words.split())\n"
+        "assert not {'torch', 'numpy', 'gymnasium'} & set(sys.modules)\n"
+        "for words in ('list', 'config explain td3_bc', '--version'): call(*words.split())\n"
+        "assert 'torch' not in sys.modules\n"
     )
 
     done = _python("-c", script, cwd=tmp_path)
@@ -647,7 +651,6 @@ def test_help_answers_without_importing_torch(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "Train policies on logged data" in done.stdout
     assert "[CONFIG|KEY=VALUE]..." in done.stdout
-    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_the_package_can_be_run_as_a_module(tmp_path: Path) -> None:
@@ -687,21 +690,6 @@ def test_a_start_checks_its_options_once(train_tiny: Command, monkeypatch: pytes
 
     assert train_tiny("bc", "--quiet").code == 0
     assert bound == ["bc"]
-
-
-@pytest.mark.parametrize("arguments", [["list"], ["config", "explain", "td3_bc"], ["--version"]])
-def test_looking_things_up_does_not_wait_for_torch(arguments: list[str]) -> None:
-    script = (
-        "import sys, rl_training.cli\n"
-        f"sys.argv = {['rl-training', *arguments]!r}\n"
-        "try: rl_training.cli.main()\n"
-        "except SystemExit as stop: assert not stop.code, stop.code\n"
-        "assert 'torch' not in sys.modules\n"
-    )
-
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-
-    assert done.returncode == 0, done.stderr
 
 
 def test_the_index_says_what_the_registry_says() -> None:
@@ -746,3 +734,27 @@ def test_validation_names_files_that_are_missing_and_takes_overrides(command: Co
     problem = f"algo_kwargs: dataset_path '{tmp_path}/log.npz' does not exist"
     assert (wrong.code, json.loads(wrong.out)) == (2, {"td3_bc": [problem], "bc": [problem]})
     assert (right.code, right.out) == (0, "td3_bc: ok\n")
+
+
+def test_the_command_reports_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    for name in ("SHARE_SECONDS", "UPDATE_SECONDS"):
+        monkeypatch.setattr(doctor, name, 0.01)
+    command: Command = partial(call_main, monkeypatch, capsys)
+
+    code, text, _ = command("doctor")
+    assert code == 0
+    for words in ("affinity mask", "AVX2", "updates/s, td3_bc", "no C++ compiler found"):
+        assert words in text
+
+    code, text, _ = command("doctor", "--json")
+    found = json.loads(text)
+    assert code == 0
+    assert found["cores"]["available"] >= found["threads"] >= 1
+    assert set(found["updates_per_second"]) >= {"td3_bc", "iql", "sac"}
+    assert found["compiler"]["obstacle"] == "no C++ compiler found (looked for no-such-compiler)"
+    assert any(found["compiler"]["obstacle"] in each["what"] for each in found["advice"])
+    assert list(tmp_path.iterdir()) == []

@@ -124,10 +124,6 @@ def test_a_wrong_value_is_named_with_what_was_expected_and_what_was_got(
     assert _problems(lambda: bind(values, group)) == (problem,)
 
 
-def test_a_boolean_option_takes_booleans() -> None:
-    assert bind({"spare": True}, _Wheels)[0].spare is True
-
-
 def test_options_are_frozen_and_keyword_only() -> None:
     engine = _Engine()
     with pytest.raises(AttributeError):
@@ -292,43 +288,6 @@ def test_problems_inside_nested_options_carry_the_whole_path(override: str, prob
     problems = _problems(lambda: read_options("bc/pendulum", overrides=[f"algo_kwargs.{override}"]))
 
     assert problems == (f"algo_kwargs: {problem}",)
-
-
-def test_outer_and_inner_problems_of_a_file_are_raised_together_under_its_name(tmp_path: Path) -> None:
-    path = _write(tmp_path, "algo: td3_bc\nsed: 1\nalgo_kwargs: {bc_aplha: 1, policy_delay: 0}\n")
-
-    with pytest.raises(ConfigError) as caught:
-        read_options(path)
-
-    assert str(caught.value) == (
-        f"{path}: 3 problems\n"
-        "  unknown option 'sed'; did you mean 'seed'?\n"
-        "  algo_kwargs: unknown option 'bc_aplha'; did you mean 'bc_alpha'?\n"
-        "  algo_kwargs: policy_delay must be >= 1, got 0"
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("- a\n", "expected a mapping of options, got list"),
-        ("", "expected a mapping of options, got NoneType"),
-        ("algo: [1\nseed: 2\n", "not valid YAML: line 2, column 5: "),
-    ],
-)
-def test_a_file_that_is_not_a_mapping_is_refused_by_name(tmp_path: Path, text: str, problem: str) -> None:
-    path = _write(tmp_path, text)
-
-    (found,) = _problems(lambda: load_config(path))
-
-    assert found.startswith(f"{path}: {problem}")
-
-
-def test_a_file_that_is_not_text_is_refused_by_name(tmp_path: Path) -> None:
-    path = tmp_path / "data.npz"
-    path.write_bytes(bytes(range(256)))
-
-    assert _problems(lambda: load_config(path)) == (f"{path} is not a text file in UTF-8",)
 
 
 def test_describe_gives_a_row_per_option_with_type_bound_default_and_meaning() -> None:

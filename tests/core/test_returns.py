@@ -69,14 +69,8 @@ def estimate(dataset: TransitionDataset, values: Values, gamma: float, td_lambda
         ([1.0, 1.0], "cut", {0: 0.0, 1: 0.0, 1.5: 0.5}, (0.9, 0.5), [1.6525, 1.45]),
         # R_1 = 1; R_0 = 1 + 0.9 * (0.5 * 2 + 0.5 * 1) = 2.35. The value behind a termination does not count.
         ([1.0, 1.0], "terminated", {0: 7.0, 1: 2.0, 1.5: 100.0}, (0.9, 0.5), [2.35, 1.0]),
-        # One step ahead, r_t + 0.5 * V(s_{t+1}): 1 + 0.5 * 4, 2 + 0.5 * 6, and at the end 3 + 0.5 * 8 or 3 alone.
-        ([1.0, 2.0, 3.0], "cut", {0: 2.0, 1: 4.0, 2: 6.0, 2.5: 8.0}, (0.5, 0.0), [3.0, 5.0, 7.0]),
-        ([1.0, 2.0, 3.0], "terminated", {0: 2.0, 1: 4.0, 2: 6.0, 2.5: 8.0}, (0.5, 0.0), [3.0, 5.0, 3.0]),
         # The discounted sum, whatever the values: 3; 2 + 0.5 * 3; 1 + 0.5 * 3.5.
         ([1.0, 2.0, 3.0], "terminated", {0: 9.0, 1: 9.0, 2: 9.0, 2.5: 8.0}, (0.5, 1.0), [2.75, 3.5, 3.0]),
-        # The same, and 0.5^k * 8 more, k steps before the end: 0.5 * 8 = 4, 2, 1.
-        ([1.0, 2.0, 3.0], "cut", {0: 9.0, 1: 9.0, 2: 9.0, 2.5: 8.0}, (0.5, 1.0), [3.75, 5.5, 7.0]),
-        ([1.0, 2.0, 3.0], "terminated", {0: 0.0, 1: 0.0, 2: 0.0, 2.5: 0.0}, (1.0, 1.0), [6.0, 5.0, 3.0]),
     ],
 )
 def test_returns_of_one_episode_by_hand(
@@ -92,7 +86,7 @@ def test_returns_of_one_episode_by_hand(
 ENDS = {2: "cut", 3: "terminated", 7: "terminated", 8: "cut", 11: "cut"}
 
 
-@pytest.mark.parametrize(("gamma", "td_lambda"), [(0.9, 0.5), (0.99, 0.95), (1.0, 0.7)])
+@pytest.mark.parametrize(("gamma", "td_lambda"), [(0.9, 0.5), (1.0, 0.7), (0.5, 0.0), (0.5, 1.0)])
 def test_returns_satisfy_their_recursion_in_every_row(gamma: float, td_lambda: float) -> None:
     rewards = np.random.default_rng(1).normal(size=12)
     dataset = chain(rewards, ENDS)

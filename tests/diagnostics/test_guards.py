@@ -11,16 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import transitions
+from conftest import DATA_FOLDER, transitions
 
 from rl_training.algorithms import ALGORITHMS, register
 from rl_training.algorithms.sac_n import SACN
-from rl_training.config import TrainConfig
+from rl_training.config import TrainConfig, load_config
+from rl_training.core.batches import Rollout
 from rl_training.core.errors import TrainingError
 from rl_training.data import TransitionDataset
 from rl_training.diagnostics.guards import RewardRange, _saturation
+from rl_training.experiment import list_algorithms
 from rl_training.models import Model
 from rl_training.runtime import train
+from rl_training.runtime.run_options import bind_options
 from rl_training.storage.checkpoint import load_checkpoint
 from rl_training.storage.run_directory import read_metrics
 
@@ -202,3 +205,37 @@ def test_a_number_that_is_missing_in_the_data_is_not_called_divergence(mode: str
         TrainingError, match=r"critic_loss is not a number .*: the data has nan in rewards, row 7; training has not"
     ):
         train(config, dataset=dataset.with_fields(rewards=rewards))
+
+
+HOPPER = DATA_FOLDER / "d4rl" / "mujoco" / "hopper_medium-v2.hdf5"
+UPDATES = 200
+
+
+def _shortened(config: str, output: Path) -> list[str]:
+    """Overrides that end a run after some hundred updates; networks, batches and rates are as shipped."""
+    record = load_config(config)
+    options = bind_options(record)
+    short = [f"output_dir={output}", "eval_episodes=1", "log_interval=100", "algo_kwargs.eval_interval=null"]
+    short += ["algo_kwargs.compile=never"]
+    if options.data.dataset_path is not None:
+        short += [f"algo_kwargs.dataset_path={HOPPER}"]
+    if options.mode == "offline_to_online":
+        short += [f"algo_kwargs.offline_pretrain_updates={UPDATES // 2}"]
+    if options.mode == "offline":
+        return [*short, f"total_timesteps={UPDATES}"]
+    if isinstance(options.algorithm.reads, Rollout):
+        return [*short, "total_timesteps=8192"]
+    return [*short, "algo_kwargs.learning_starts=100", f"total_timesteps={UPDATES // 2 + 100}"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", [config for spec in list_algorithms() for config in spec.configs])
+def test_no_guard_fires_on_a_packaged_config(config: str, tmp_path: Path) -> None:
+    if load_config(config).algo_kwargs.get("dataset_path") is not None and not HOPPER.is_file():
+        pytest.skip(f"needs {HOPPER}")
+
+    result = train(load_config(config, overrides=_shortened(config, tmp_path)))
+
+    kinds = [row["kind"] for row in read_metrics(result.run_dir)]
+    assert kinds.count("train") >= 2
+    assert "guard" not in kinds

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -142,3 +146,74 @@ def test_a_pipeline_trains_there_too(cluster: Any, tmp_path: Path) -> None:
     found = run_pipeline(config, tmp_path / "out", ray=cluster.address)
     assert {name: each["status"] for name, each in found.runs.items()} == {"bc_seed0": "done", "td3_bc_seed0": "done"}
     assert found.export.is_dir()
+
+
+CLUSTER_LONG = [
+    *TINY,
+    "total_timesteps=1500",
+    "checkpoint_interval=100",
+    "log_interval=100",
+    "algo_kwargs.eval_interval=500",
+]
+CLUSTER_SWEEP = {
+    "options": {**parse_overrides(CLUSTER_LONG), "env_id": "Pendulum-v1"},
+    "grid": {"algo": ["td3_bc", "iql"], "algo_kwargs.batch_size": [16, 24]},
+    "seeds": "0-2",
+}
+CLUSTER_SWEEP["options"]["algo_kwargs"]["dataset_kind"] = "random"  # type: ignore[index]
+VICTIM = "victim"
+
+
+@pytest.fixture
+def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Three nodes, started as a user starts them."""
+    monkeypatch.setenv("RAY_DISABLE_USAGE_STATS", "1")
+    ray = str(Path(sys.executable).with_name("ray"))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    where = f"127.0.0.1:{port}"
+    head = [ray, "start", "--head", f"--port={port}", "--num-cpus=1", "--include-dashboard=false"]
+    subprocess.run(head, check=True, capture_output=True)
+    try:
+        for name in ("helper", VICTIM):
+            node = [ray, "start", f"--address={where}", "--num-cpus=1", f"--node-name={name}"]
+            subprocess.run(node, check=True, capture_output=True)
+        yield where
+    finally:
+        subprocess.run([ray, "stop", "--force"], check=True, capture_output=True)
+
+
+class Killer(ProgressListener):
+    """Kills the main process of one node when half of the runs have begun."""
+
+    def __init__(self) -> None:
+        self.begun: set[str] = set()
+        self.killed: list[int] = []
+
+    def on_run(self, progress: SeedProgress) -> None:
+        self.begun.add(str(progress.name))
+        if len(self.begun) >= 5 and not self.killed:
+            self.killed = list(_main_processes(VICTIM))
+            for process in self.killed:
+                os.kill(process, signal.SIGKILL)
+
+
+def _main_processes(node: str) -> Iterator[int]:
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (path / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if words[0].endswith(b"/raylet") and f"--node-name={node}".encode() in words:
+            yield int(path.name)
+
+
+@pytest.mark.extras
+def test_a_node_that_is_killed_costs_time_alone(address: str, tmp_path: Path) -> None:
+    alone = run_sweep(CLUSTER_SWEEP, tmp_path / "alone", workers=2)
+    killer = Killer()
+    found = run_sweep(CLUSTER_SWEEP, tmp_path / "cluster", ray=address, watcher=killer)
+    assert len(killer.killed) == 1
+    assert len(found) == 12
+    assert_same(found, alone)

@@ -27,14 +27,13 @@ from rl_training import estimate
 from rl_training.data import load_transition_dataset
 from rl_training.runtime import load_policy, train
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def task(shared_data: Path) -> Sepsis:
     return Sepsis(SEPSIS_DATA)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CARTPOLE)
 def test_cartpole_from_a_replay_buffer(name: str, shared_data: Path, tmp_path: Path) -> None:
     case = CARTPOLE[name]
@@ -42,6 +41,7 @@ def test_cartpole_from_a_replay_buffer(name: str, shared_data: Path, tmp_path: P
     assert statistics.mean(returns) >= case.bar, returns
 
 
+@pytest.mark.slow
 def test_values_without_ends_rise_towards_their_limit(shared_data: Path, tmp_path: Path) -> None:
     # The negative control: where no row says that the pole fell, every state is worth 1 / (1 - gamma) = 100.
     data = load_transition_dataset(CARTPOLE_DATA)
@@ -57,6 +57,7 @@ def test_values_without_ends_rise_towards_their_limit(shared_data: Path, tmp_pat
     assert left.mean() == pytest.approx(right.mean(), rel=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SEPSIS)
 def test_survival_of_sepsis(name: str, task: Sepsis, tmp_path: Path) -> None:
     case = SEPSIS[name]
@@ -69,6 +70,7 @@ def test_survival_of_sepsis(name: str, task: Sepsis, tmp_path: Path) -> None:
         assert mean >= case.bar
 
 
+@pytest.mark.slow
 def test_more_episodes_let_bcq_come_nearer_to_the_best(task: Sepsis, tmp_path: Path) -> None:
     # At a constant step size the values tremble, and the policy with them: it was worth 0.815.
     case = SEPSIS["discrete_bcq"]
@@ -76,6 +78,7 @@ def test_more_episodes_let_bcq_come_nearer_to_the_best(task: Sepsis, tmp_path: P
     assert survival(task, case, sepsis_log(task, 0, episodes=50_000), 0, tmp_path).truth >= 0.83
 
 
+@pytest.mark.slow
 def test_fqe_knows_the_clinicians_and_refuses_chance(task: Sepsis) -> None:
     gamma, policies = 0.99, {"clinicians": task.clinicians, "chance": np.full_like(task.clinicians, 1 / ACTIONS)}
     functions = {name: task.function(policy) for name, policy in policies.items()}
@@ -95,6 +98,7 @@ def _best(task: Sepsis, allowed: Floats, gamma: float = 1.0) -> Floats:
     return policy
 
 
+@pytest.mark.slow
 def test_exact_values_of_sepsis_are_the_published_ones(task: Sepsis) -> None:
     clinicians = task.clinicians
     everything = np.ones_like(clinicians, dtype=bool)

@@ -39,9 +39,9 @@ def _grid(count: int) -> Tensor:
     return torch.linspace(-1, 1, 2 * count + 1)[1::2, None]
 
 
-def _bandit() -> Batch:
+def _bandit(count: int = 128) -> Batch:
     """One state, one step: r = -(a - 0.3)^2."""
-    actions = _grid(128)
+    actions = _grid(count)
     ones = torch.ones_like(actions)
     rewards = -(actions[:, 0] - 0.3).square()
     return {"obs": ones, "actions": actions, "rewards": rewards, "next_obs": ones, "dones": ones[:, 0]}
@@ -163,3 +163,106 @@ def test_critics_learn_a_few_terminal_transitions_by_heart(name: str) -> None:
     batch["dones"] = torch.ones(64)
     algorithm = _learn(name, batch, updates=500, learning_rate=3e-3)
     assert float(algorithm.losses(batch)["critic_loss"]) < 1e-3
+
+
+FEW: dict[str, Any] = {"num_critics": 4, "policy_delay": 2}
+DROQ: dict[str, Any] = {
+    **FEW,
+    "num_critics": 2,
+    "num_target_critics": 2,
+    "critic_dropout": 0.01,
+    "critic_layer_norm": True,
+}
+KINDS = [
+    pytest.param("redq", FEW, id="redq"),
+    pytest.param("redq", DROQ, id="droq"),
+    pytest.param("rlpd", FEW, id="rlpd"),
+]
+SPARSE: dict[str, Any] = {**FEW, "num_target_critics": 1, "backup_entropy": False}
+
+
+SMALL: dict[str, Any] = {"hidden_sizes": (32, 32), "learning_rate": 5e-3, "tau": 0.1}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "hyper"), KINDS)
+def test_the_policy_takes_the_best_action_of_a_bandit(name: str, hyper: dict[str, Any]) -> None:
+    # r = -(a - 0.3)^2, and the task ends. At a temperature of 0.01 the best tanh-Gaussian, found on a grid of means and
+    # deviations, has the middle 0.301.
+    algorithm = _learn(name, _bandit(64), updates=400, alpha=0.01, **SMALL, **hyper)
+    assert abs(float(algorithm.act(torch.ones(1, 1))) - 0.3) < 0.05
+
+
+def _short_chain() -> Batch:
+    """State 0 pays 1 and leads to state 1, which pays 2 and ends the task, whatever the action."""
+    states = torch.eye(2)
+    actions = _grid(16)
+    return {
+        "obs": states.repeat_interleave(16, dim=0),
+        "actions": actions.repeat(2, 1),
+        "rewards": torch.tensor([1.0, 2.0]).repeat_interleave(16),
+        "next_obs": states[[1, 1]].repeat_interleave(16, dim=0),
+        "dones": torch.tensor([0.0, 1.0]).repeat_interleave(16),
+    }
+
+
+def _mean_values(algorithm: Algorithm) -> list[float]:
+    """What the critics say on average of either state, over actions within the data."""
+    actions = _grid(8)
+    with torch.no_grad():
+        return [float(algorithm.model.critic(state.expand(8, 2), actions).mean()) for state in torch.eye(2)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "hyper"), [*KINDS, pytest.param("rlpd", SPARSE, id="rlpd_sparse")])
+def test_a_reward_one_step_away_is_discounted_once(name: str, hyper: dict[str, Any]) -> None:
+    # 1 + 0.9 * 2 = 2.8, and 2.
+    algorithm = _learn(name, _short_chain(), updates=300, alpha=0.0, **SMALL, **hyper)
+    assert _mean_values(algorithm) == pytest.approx([2.8, 2.0], rel=0.03)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("backup_entropy", "expected"), [(True, 3.4153), (False, 2.8)])
+def test_entropy_is_part_of_a_value_one_step_away_only_with_backup_entropy(
+    backup_entropy: bool, expected: float
+) -> None:
+    # Where all actions are worth the same, the policy becomes the tanh-Gaussian of most entropy: 0.6836 at a deviation
+    # of 0.87 by quadrature, little less than the log(2) of a uniform one. 1 + 0.9 * (2 + 1 * 0.6836) = 3.4153.
+    algorithm = _learn("rlpd", _short_chain(), updates=300, alpha=1.0, backup_entropy=backup_entropy, **SMALL, **FEW)
+    assert _mean_values(algorithm) == pytest.approx([expected, 2.0], rel=0.03)
+
+
+HYPER: dict[str, dict[str, Any]] = {
+    "tqc": {"hidden_sizes": (64, 64), "num_quantiles": 5, "dropped_quantiles": 1, "tau": 0.2},
+    # With so few updates, running statistics have to follow faster, and the actor must not miss any.
+    "crossq": {"hidden_sizes": (32, 32), "critic_hidden_sizes": None, "norm_momentum": 0.1, "policy_delay": 1},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HYPER)
+def test_the_policy_of_a_bandit_is_its_best_action(name: str) -> None:
+    # The policy's deviation is about sqrt(alpha / 2) = 0.16: it sees the slope of its critics over so wide a range,
+    # and not at one point, where that of linear pieces may be far off.
+    algorithm = _learn(name, _bandit(64), updates=400, learning_rate=5e-3, alpha=0.05, **HYPER[name])
+    assert float(algorithm.act(torch.ones(1, 1))) == pytest.approx(0.3, abs=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HYPER)
+def test_a_later_reward_is_discounted_once_per_step(name: str) -> None:
+    # The first state leads to the second without reward; there the reward is 1 and the task ends. A third pays -1 and
+    # ends at once.
+    states, actions = torch.eye(3), _grid(16)
+    data = {
+        "obs": states.repeat(16, 1),
+        "actions": actions.repeat_interleave(3, 0),
+        "rewards": torch.tensor([0.0, 1.0, -1.0]).repeat(16),
+        "next_obs": states[[1, 1, 2]].repeat(16, 1),
+        "dones": torch.tensor([0.0, 1.0, 1.0]).repeat(16),
+    }
+    algorithm = _learn(name, data, updates=200, learning_rate=5e-3, alpha=0.0, **HYPER[name])
+    for action in (-0.5, 0.0, 0.5):
+        with torch.no_grad():
+            values = algorithm.model.critic(states, torch.full((3, 1), action)).mean(0)
+        assert values.tolist() == pytest.approx([GAMMA, 1.0, -1.0], abs=0.05)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from peers import (
     build,
     copy_layers,
     critic_layers,
+    heads_apart,
     peer_batch,
     peer_layers,
 )
@@ -35,14 +35,8 @@ SAMPLES = 4
 BATCH_SIZE = 32
 Layers = list[tuple[Tensor, Tensor]]
 Patch = pytest.MonkeyPatch
-
-
-@pytest.fixture(autouse=True)
-def _float64() -> Iterator[None]:
-    """d3rlpy builds its networks in the default type, so that has to be float64 too."""
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+# d3rlpy builds its networks in the default type, so that has to be float64 too.
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def _strengthen(model: Any) -> None:
@@ -132,7 +126,7 @@ def test_six_updates_of_cql_and_cal_ql_equal_d3rlpys(calibrated: bool, target: s
     if calibrated:
         assert 0.05 < float(metrics["calibration_bound_rate_pi"]) < 0.95
     modules = peer._modules
-    assert_layers_equal(_heads_apart(ours.model.actor), peer_layers(modules.policy), RTOL)
+    assert_layers_equal(heads_apart(ours.model.actor), peer_layers(modules.policy), RTOL)
     for member in range(2):
         assert_layers_equal(critic_layers(ours.model.critic, member), peer_layers(modules.q_funcs[member]), RTOL)
         assert_layers_equal(critic_layers(ours.target.critic, member), peer_layers(modules.targ_q_funcs[member]), RTOL)
@@ -193,7 +187,7 @@ def _peer_cql(config: str, ours: Any, **options: Any) -> Any:
     algo: Any = getattr(d3rlpy.algos, config)(**settings | options).create()
     algo.create_impl((OBS_DIM,), ACTION_DIM)
     modules = algo.impl._modules
-    copy_layers(peer_layers(modules.policy), _heads_apart(ours.model.actor))
+    copy_layers(peer_layers(modules.policy), heads_apart(ours.model.actor))
     for member in range(2):
         for ensemble in (modules.q_funcs, modules.targ_q_funcs):
             copy_layers(peer_layers(ensemble[member]), critic_layers(ours.model.critic, member))
@@ -207,12 +201,6 @@ def _peer_batch(batch: Batch) -> Any:
     made = peer_batch({name: value for name, value in batch.items() if name != "returns_to_go"})
     object.__setattr__(made, "returns_to_go", batch["returns_to_go"][:, None])
     return made
-
-
-def _heads_apart(actor: nn.Module) -> Layers:
-    """Our actor's layers, its last one split into mean and log-deviation."""
-    *hidden, (weight, bias) = actor_layers(actor)
-    return [*hidden, *zip(weight.chunk(2), bias.chunk(2), strict=True)]
 
 
 class PlainSAC:

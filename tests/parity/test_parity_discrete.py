@@ -20,7 +20,6 @@ size of a batch, casts observations and levels to float32, and has the outputs i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -47,14 +46,8 @@ SHARED: dict[str, Any] = {"learning_rate": 1e-2, "gamma": 0.95}
 
 Layers = list[tuple[Tensor, Tensor]]
 Patch = pytest.MonkeyPatch
-
-
-@pytest.fixture(autouse=True)
-def _float64() -> Iterator[None]:
-    """Peers make their networks in the default type."""
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+# Peers make their networks in the default type.
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 @pytest.fixture

@@ -42,14 +42,8 @@ TARGET_SAMPLES, MMD_SAMPLES, ACTION_SAMPLES = 6, 4, 7
 
 Layers = list[tuple[Tensor, Tensor]]
 Shape = tuple[int, ...]
-
-
-@pytest.fixture(autouse=True)
-def _float64() -> Iterator[None]:
-    """d3rlpy makes its networks and its noise in the default type, so that has to be float64 too."""
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+# d3rlpy makes its networks and its noise in the default type, so that has to be float64 too.
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 @contextmanager

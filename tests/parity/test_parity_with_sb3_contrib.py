@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 import torch
-from peers import ACTION_DIM, assert_layers_equal, batches, build, copy_layers, critic_layers, peer_layers
-from sb3_peers import feed_noise, in_float64, make_peer, tanh_gaussian_layers, train_peer, use_their_log_prob
+from peers import ACTION_DIM, assert_layers_equal, batches, build, copy_layers, critic_layers, heads_apart, peer_layers
+from sb3_peers import feed_noise, in_float64, make_peer, train_peer, use_their_log_prob
 from torch import Tensor
 
 from rl_training.models.batch_renorm import BatchRenorm
@@ -74,12 +74,12 @@ def test_ten_updates_of_tqc_equal_theirs(monkeypatch: Patch, alpha: float | str,
     levels = (torch.arange(quantiles) + 0.5) / quantiles
     exact = partial(sb3_contrib.common.utils.quantile_huber_loss, cum_prob=levels[:, None])
     monkeypatch.setattr("sb3_contrib.tqc.tqc.quantile_huber_loss", exact)
-    copy_layers(peer_layers(theirs.actor), tanh_gaussian_layers(ours.model.actor))
+    copy_layers(peer_layers(theirs.actor), heads_apart(ours.model.actor))
     for critics in (theirs.critic, theirs.critic_target):
         for member, network in enumerate(critics.q_networks):
             copy_layers(peer_layers(network), critic_layers(ours.model.critic, member))
     _update_both(monkeypatch, ours, theirs, at_s_first=True)
-    assert_layers_equal(tanh_gaussian_layers(ours.model.actor), peer_layers(theirs.actor), RTOL)
+    assert_layers_equal(heads_apart(ours.model.actor), peer_layers(theirs.actor), RTOL)
     for critics, peers in ((ours.model.critic, theirs.critic), (ours.target.critic, theirs.critic_target)):
         for member, network in enumerate(peers.q_networks):
             assert_layers_equal(critic_layers(critics, member), peer_layers(network), RTOL)

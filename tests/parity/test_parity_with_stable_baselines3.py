@@ -15,6 +15,7 @@ from peers import (
     build,
     copy_layers,
     critic_layers,
+    heads_apart,
     peer_layers,
 )
 from sb3_peers import (
@@ -22,7 +23,6 @@ from sb3_peers import (
     in_float64,
     make_peer,
     stable_baselines3,
-    tanh_gaussian_layers,
     train_peer,
     use_their_log_prob,
 )
@@ -94,7 +94,7 @@ def test_ten_updates_of_sac_equal_theirs(
         # the critics have moved. The actor moves last on either side, and all use the temperature as it was before.
         feed_noise(monkeypatch, ours=[after, now], theirs=[now, after])
         _assert_losses_equal(ours.update(batch).metrics, train_peer(theirs, batch), **losses)
-    assert_layers_equal(tanh_gaussian_layers(ours.model.actor), peer_layers(theirs.actor), RTOL)
+    assert_layers_equal(heads_apart(ours.model.actor), peer_layers(theirs.actor), RTOL)
     _assert_critics_equal(ours, theirs)
     log_temperature = theirs.log_ent_coef.detach()[0] if alpha == "auto" else theirs.ent_coef_tensor.log()
     torch.testing.assert_close(ours.model.temperature.log_value.detach(), log_temperature, rtol=RTOL, atol=1e-14)
@@ -126,7 +126,7 @@ def _copy_deterministic(ours: Any, theirs: Any) -> None:
 
 
 def _copy_soft(ours: Any, theirs: Any) -> None:
-    copy_layers(peer_layers(theirs.actor), tanh_gaussian_layers(ours.model.actor))
+    copy_layers(peer_layers(theirs.actor), heads_apart(ours.model.actor))
     _copy_critics(ours, theirs)
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import runpy
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from exported import (
 )
 from torch import nn
 
+from rl_training.config import TrainConfig
 from rl_training.core.errors import ConfigError, MissingExtraError
 from rl_training.policies.export import bundle as export
 from rl_training.policies.export import description as export_sidecar
@@ -33,6 +36,7 @@ from rl_training.policies.export import graph as export_graph
 from rl_training.policies.export import log as export_log
 from rl_training.policies.export.bundle import ExportError, write_bundle
 from rl_training.policies.export.graph import PolicyGraph, write_onnx
+from rl_training.runtime import load_policy, train
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -321,3 +325,24 @@ def test_time_is_measured_in_both_runtimes(bundle: Path) -> None:
     graph = PolicyGraph(make_saved("td3_bc").policy, None)
     found = export_graph.latencies(graph, bundle / "policy.onnx", observations(1))
     assert all(1 < found[name] < 1e5 for name in ("onnxruntime", "torch"))
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "export.md"
+
+
+@pytest.mark.extras
+def test_the_example_in_javascript_gives_the_action_of_the_package(
+    tiny_config: Callable[..., TrainConfig], tmp_path: Path
+) -> None:
+    assert shutil.which("npm"), "npm is needed: install Node from https://nodejs.org"
+    saved = load_policy(train(tiny_config("td3_bc", "algo_kwargs.dataset_size=2000")).checkpoint_path)
+    saved.export(tmp_path / "bundle")
+    block = re.search(r"```js\n// (act\.mjs)\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert block is not None
+    (tmp_path / block[1]).write_text(block[2], encoding="utf-8")
+    install = ["npm", "install", "--no-audit", "--no-fund", "--onnxruntime-node-install-cuda=skip", "onnxruntime-node"]
+    subprocess.run(install, cwd=tmp_path, check=True, capture_output=True)
+    done = subprocess.run(["node", block[1]], cwd=tmp_path, check=True, capture_output=True, text=True)
+    answer = json.loads(done.stdout)
+    np.testing.assert_allclose(answer["action"], saved.predict([0.5, 0.8, -1.0]), atol=4e-5)
+    assert answer["novelty"] > 0

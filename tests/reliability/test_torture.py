@@ -1,8 +1,9 @@
-"""The harness that kills runs at everything they do to their files: a part of it, see `make torture`."""
+"""Runs that are killed at what they do to files, or whose disk fails: parts of `make torture` and `make faults`."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 HARNESS = Path(__file__).parents[1] / "endurance" / "torture.py"
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it forks, and reads /proc")
+forks = pytest.mark.skipif(sys.platform != "linux", reason="it forks, and reads /proc")
 
 
 def torture(*options: str, out: Path) -> subprocess.CompletedProcess[str]:
@@ -19,6 +20,7 @@ def torture(*options: str, out: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@forks
 def test_runs_killed_at_operations_on_their_files_end_as_if_they_had_not_been(tmp_path: Path) -> None:
     out = tmp_path / "results.jsonl"
 
@@ -33,3 +35,16 @@ def test_runs_killed_at_operations_on_their_files_end_as_if_they_had_not_been(tm
     again = torture("--cases", "bc", "--kills", "18", "--random", "0", "--double", "2", out=out)
     assert again.stdout.splitlines()[0] == answer.stdout.splitlines()[0]
     assert len(out.read_text().splitlines()) == len(rows) == 40
+
+
+FAULTS = Path(__file__).parents[1] / "endurance" / "faults.py"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it forks, and uses LD_PRELOAD")
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler (cc)")
+def test_a_run_whose_disk_fails_goes_on_or_ends_with_a_sentence() -> None:
+    command = [sys.executable, str(FAULTS), "--cases", "bc,sac", "--every", "67"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert "'one sentence'" in answer.stdout
+    assert "wrong" not in answer.stdout

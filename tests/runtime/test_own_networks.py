@@ -46,6 +46,7 @@ def test_a_run_resumes_bit_for_bit_and_its_policy_predicts(name: str, tiny_confi
     assert len(evaluate(resumed.run_dir, episodes=1).returns) == 1
 
 
+@pytest.mark.slow
 def test_a_compiled_run_with_own_networks_trains(tiny_config: MakeConfig) -> None:
     eager = train(tiny_config("td3_bc", *OWN, "algo_kwargs.compile=never"))
     compiled = train(tiny_config("td3_bc", *OWN, "algo_kwargs.compile=always"))

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import uuid
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,11 @@ from small_runs import differences
 from uploads import FIRST, SECOND, fetched, files_of, pointer_of, push, write_files
 
 from rl_training.config import TrainConfig
-from rl_training.core.errors import UserError
+from rl_training.core.errors import ConfigError, MissingExtraError, UserError
 from rl_training.runtime import Callback, TrainerState, fetch_run, resume, train
 from rl_training.storage.checkpoint import load_checkpoint
 from rl_training.storage.run_directory import UPLOADS, RunDirectory
-from rl_training.storage.upload import Pusher, Remote, Uploader
+from rl_training.storage.upload import Pusher, Remote, Uploader, check_upload
 
 fsspec = pytest.importorskip("fsspec")
 MemoryFiles = fsspec.get_filesystem_class("memory")
@@ -345,3 +346,47 @@ def test_another_url_does_not_reopen_a_run_that_has_stopped_itself(
     assert (tree["trainer"]["state"]["update_count"], tree["trainer"]["branches"]) == (10, [])
     assert tree["config"]["upload_url"] == url
     assert pointer_of(f"{url}/{run.name}").step == 10
+
+
+pytest.importorskip("fsspec")
+
+
+@pytest.mark.parametrize("url", ["bucket/folder", "s3:bucket", "s3://", "file:///"])
+def test_an_upload_url_must_be_a_url(url: str) -> None:
+    with pytest.raises(ConfigError, match="upload_url must be a URL such as s3://bucket/folder"):
+        TrainConfig(algo="bc", upload_url=url)
+
+
+def test_a_url_with_a_password_is_refused_without_repeating_it() -> None:
+    with pytest.raises(ConfigError, match="must not hold a password") as caught:
+        TrainConfig(algo="bc", upload_url="sftp://me:secret@host/folder")
+
+    assert "secret" not in str(caught.value)
+
+
+def test_a_missing_library_is_named_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {"class": "lost_library.LostFiles", "err": "Install lost_library"}
+    monkeypatch.setitem(sys.modules["fsspec.registry"].known_implementations, "lost", known)
+
+    with pytest.raises(MissingExtraError, match=r"lost://a needs the package 'lost_library'.*\[upload\]' lost_library"):
+        Remote("lost://a")
+
+
+def test_without_fsspec_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+
+    with pytest.raises(
+        MissingExtraError, match=r"needs the package 'fsspec'; install it with: .*rl-training\[upload\]"
+    ):
+        check_upload(TrainConfig(algo="bc", upload_url="s3://bucket/folder"))
+
+
+def test_the_place_is_tried_out_and_left_as_it_was(tmp_path: Path) -> None:
+    url = f"memory://{uuid.uuid4().hex}"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for place in (f"{url}/folder", (tmp_path / "shared").as_uri()):
+            check_upload(TrainConfig(algo="bc", upload_url=place))
+
+    assert not Remote(f"{url}/folder").files.find(Remote(f"{url}/folder").root)
+    assert not list((tmp_path / "shared").iterdir())

@@ -66,6 +66,12 @@ def actor_layers(actor: nn.Module) -> list[tuple[Tensor, Tensor]]:
     return [(layer.weight, layer.bias) for layer in actor.modules() if isinstance(layer, nn.Linear)]
 
 
+def heads_apart(actor: nn.Module) -> list[tuple[Tensor, Tensor]]:
+    """Our actor's layers, its last one split into mean and log-deviation."""
+    *hidden, (weight, bias) = actor_layers(actor)
+    return [*hidden, *zip(weight.chunk(2), bias.chunk(2), strict=True)]
+
+
 def critic_layers(critic: Any, member: int) -> list[tuple[Tensor, Tensor]]:
     """Weight, as nn.Linear has it, and bias of one member of our critic."""
     return [(layer.weight[member].T, layer.bias[member]) for layer in critic.mlp.layers]

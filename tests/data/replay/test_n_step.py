@@ -43,10 +43,6 @@ def log(rewards: ArrayLike, ends: str) -> TransitionDataset:
         ((0, 0, 0), (1, 1, 0), (2.98, 0.9801, 1)),
         # The row on which it ends counts, those behind it do not, whether they are of the episode or not.
         ((0, 1, 0), (1, 1, 1), (2.98, 0.9801, 1)),
-        ((0, 1, 0), (1, 1, 0), (2.98, 0.9801, 1)),
-        ((0, 0, 1), (1, 1, 1), (5.9203, 0.970299, 2)),
-        ((1, 1, 1), (1, 1, 1), (1.0, 0.99, 0)),
-        ((0, 0, 0), (1, 0, 0), (1.0, 0.99, 0)),
     ],
 )
 def test_a_window_ends_with_its_episode(
@@ -63,21 +59,6 @@ def test_a_discount_may_be_zero_or_one(gamma: float, expected: tuple[float, floa
     rewards = torch.tensor([[1.0, 2.0, 3.0]])
     sums, discounts, _ = sum_rewards(rewards, torch.zeros(1, 3), torch.ones(1, 3, dtype=torch.bool), gamma)
     assert (sums.item(), discounts.item()) == expected
-
-
-def test_a_buffer_sums_over_its_windows() -> None:
-    buffer = ring(10, gamma=0.99)
-    add_episode(buffer, 1, 4, "T")
-    found = drawn(buffer)
-    assert (found[1]["rewards"], found[1]["discounts"]) == pytest.approx((5.9203, 0.970299), rel=1e-6)
-    # What is the row's own is of the first step, what comes next is of the last.
-    assert {name: found[1][name] for name in ("obs", "actions", "next_obs", "dones")} == {
-        "obs": 1,
-        "actions": 1 / 8,
-        "next_obs": 3.5,
-        "dones": 0,
-    }
-    assert {row: values["dones"] for row, values in found.items()} == {1: 0, 2: 1, 3: 1, 4: 1}
 
 
 def test_rewards_are_transformed_before_they_are_summed() -> None:

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from experience import SIZES, add, add_episode, assert_equal_batches, column, drawn, held, numbers, revive
-from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rl_training.core.errors import ConfigError, DatasetError
@@ -153,21 +152,6 @@ def episodes_of(dataset: TransitionDataset) -> list[tuple[list[float], str]]:
     ]
 
 
-def test_a_buffer_becomes_a_dataset_of_its_episodes_environment_by_environment() -> None:
-    buffer = ring(20, num_envs=2)
-    for step, ends in enumerate(["--", "T-", "--", "-C", "-B", "C-", "--"]):
-        add(buffer, [step, 10 + step], ends)
-    # The episodes of row 6 and of rows 15 and 16 go on, but not in the data: they count as cut.
-    assert episodes_of(buffer.to_dataset()) == [
-        ([0, 1], "T"),
-        ([2, 3, 4, 5], "C"),
-        ([6], "C"),
-        ([10, 11, 12, 13], "C"),
-        ([14], "T"),
-        ([15, 16], "C"),
-    ]
-
-
 def test_a_saved_dataset_of_a_buffer_is_read_back(tmp_path: Path) -> None:
     buffer = ring(20, num_envs=2, transform=torch.neg)
     for step, ends in enumerate(["--", "T-", "-C", "--"]):
@@ -214,30 +198,6 @@ def test_rows_from_a_number_on_are_those_that_came_since() -> None:
         add(buffer, [row])
     assert numbers(buffer.rows_from(known)["obs"]) == [3, 4, 5]
     assert len(buffer.rows_from(buffer.added)["obs"]) == 0
-
-
-def sparse(rewards: Tensor) -> Tensor:
-    return 10 * rewards - 5
-
-
-def test_an_episode_that_never_succeeds_is_worth_what_failing_for_ever_is_worth() -> None:
-    buffer = episodic(needs=("returns_to_go",), gamma=0.99, transform=sparse, failure_reward=-5.0)
-    add_episode(buffer, 0, 4, "C", rewards=[0])
-    # -5 / (1 - 0.99).
-    assert column(buffer, "returns_to_go") == dict.fromkeys(range(4), -500.0)
-
-
-def test_a_success_on_the_last_step_is_worth_what_it_is() -> None:
-    buffer = episodic(needs=("returns_to_go",), gamma=0.99, transform=sparse, failure_reward=-5.0)
-    add(buffer, [0], rewards=[0])
-    add(buffer, [1], rewards=[0])
-    add(buffer, [2], "T", rewards=[1])
-    # 10 - 5 = 5; -5 + 0.99 * 5 = -0.05; -5 + 0.99 * -0.05 = -5.0495.
-    assert column(buffer, "returns_to_go") == {
-        0: pytest.approx(-5.0495),
-        1: pytest.approx(-0.05, rel=1e-5),
-        2: 5.0,
-    }
 
 
 @pytest.mark.parametrize("failure_reward", [None, -2.0])
