@@ -55,7 +55,11 @@ class _Fixed(torch.nn.Module):
 
 def test_the_loss_is_quadratic_within_delta_and_linear_beyond() -> None:
     q = torch.tensor([[1.0, 9.0], [9.0, 4.0]])
-    numbers: dict[str, Any] = {"q_values": q, "actions": torch.tensor([0, 1]), "target_q_values": torch.tensor([0.5, 1.0])}
+    numbers: dict[str, Any] = {
+        "q_values": q,
+        "actions": torch.tensor([0, 1]),
+        "target_q_values": torch.tensor([0.5, 1.0]),
+    }
     # Errors of 0.5 and 3: 0.125 and 2.5 with delta 1, 0.25 and 9 squared.
     assert float(dqn_loss(**numbers)["critic_loss"]) == pytest.approx((0.125 + 2.5) / 2)
     metrics = dqn_loss(**numbers, huber_delta=None)

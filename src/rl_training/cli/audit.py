@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rl_training.cli.display.columns import takes_columns
 from rl_training.cli.display.console import print_json, print_table
-from rl_training.cli.display.options import ImportOption, JsonOption
+from rl_training.cli.display.options import ImportOption, JsonOption, takes_columns
 from rl_training.core.errors import ConfigError
 from rl_training.core.files import write_text
 from rl_training.core.text import fill_template

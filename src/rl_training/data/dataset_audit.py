@@ -10,7 +10,7 @@ from typing import Any
 from rl_training.core.errors import DatasetError
 from rl_training.core.options import bind
 from rl_training.core.spaces import ActionSpace
-from rl_training.data.audit.checks import CHEAP, CHECKS, check_data
+from rl_training.data.audit import CHEAP, CHECKS, check_data
 from rl_training.data.audit.values import not_finite
 from rl_training.data.audit.view import AuditFinding, Verdict, View, listed, worst
 from rl_training.data.dataset_loaders import DataOptions, load_transition_dataset

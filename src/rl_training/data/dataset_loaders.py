@@ -17,7 +17,7 @@ from rl_training.core.errors import LARGEST_SEED, ConfigError, DatasetError
 from rl_training.core.files import refuse_what_is_no_file
 from rl_training.core.options import MODES, bind, option, options
 from rl_training.core.rewards import RewardPreset, RewardTransformConfig
-from rl_training.data.audit.checks import audit
+from rl_training.data.audit import audit
 from rl_training.data.collect import collect_dataset
 from rl_training.data.fields import REWARDS_HINT, naming
 from rl_training.data.files.formats import read_pt

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from rl_training.core.spaces import BoxActions
 from rl_training.data import TransitionDataset
-from rl_training.data.audit import borders
-from rl_training.data.audit.checks import check_data
+from rl_training.data.audit import borders, check_data
 from rl_training.data.audit.view import AuditFinding, View
 
 LAW = settings(deadline=None, max_examples=30, derandomize=True)
