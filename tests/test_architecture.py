@@ -43,8 +43,41 @@ SUB_DISTRICTS = {
 WITHOUT_SURFACE = {SOURCE / "core", SOURCE / "cli" / "display"}
 """Folders whose files are imported by name: `core` is a library, and the displays belong to the commands alone."""
 
-BUDGETS: dict[str, int] = {}
-"""Code lines that a district may have. A tenant raises the budget in the commit that moves it in."""
+BUDGETS = {
+    "acting": 620,
+    "algorithms": 1850,
+    "algorithms/base": 770,
+    "api": 180,
+    "assets/export": 170,
+    "cli": 2070,
+    "cli/display": 360,
+    "compilation": 180,
+    "compilation/kernels": 440,
+    "core": 1590,
+    "data": 1990,
+    "data/audit": 1100,
+    "data/files": 630,
+    "data/replay": 720,
+    "data/tables": 1300,
+    "diagnostics": 670,
+    "envs": 1150,
+    "experiment": 1440,
+    "models": 1380,
+    "ope": 1380,
+    "pipeline": 1120,
+    "policies": 360,
+    "policies/export": 620,
+    "reports": 1240,
+    "reports/page": 1550,
+    "root": 290,
+    "runtime": 2650,
+    "selection": 1050,
+    "storage": 1640,
+}
+"""Code lines that a folder may have, about a tenth above what it has. A new capability raises its budget on purpose.
+
+The loops of compiled graphs are frozen: they get no room.
+"""
 
 MOST_FILES = 15
 MOST_LINES = 500
@@ -91,8 +124,21 @@ FORBIDDEN_CALLS = {"item", "cpu", "numpy", "tolist", "backward", "print"}
 BANNED_WORDS = re.compile(
     r"\b(whoever|nobody|somebody|someone|anybody|its like|go on|goes on|going on|went on|choices)\b", re.IGNORECASE
 )
-WORDS_LEFT: dict[str, int] = {}
-"""Uses of these words that are left, by file. The numbers may only shrink."""
+WORDS_LEFT = {
+    "cli/display/options.py": 3,
+    "data/infer_spaces.py": 1,
+    "data/offline_mixers.py": 1,
+    "data/tables/arrow.py": 1,
+    "data/tables/columns.py": 2,
+    "data/tables/to_fields.py": 2,
+    "models/novelty.py": 1,
+    "policies/export/description.py": 1,
+    "policies/novelty_check.py": 2,
+    "reports/page/actions.py": 1,
+    "runtime/run_data.py": 2,
+    "selection/evaluation_data.py": 1,
+}
+"""Uses of these words that are left, by file: `choices` is a key of tables. The numbers may only shrink."""
 
 FENCED = re.compile(r"^ *```python\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
 
@@ -296,6 +342,13 @@ def test_documentation_imports_fronts_only() -> None:
         if module.startswith("rl_training.") and not (_is_front(module) or module in promised or ".core." in module)
     }
     assert not files
+
+
+def test_the_page_on_architecture_names_files_that_exist() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = re.findall(r"`((?:[a-z_]+/)+(?:[a-z_]+\.py)?)`", page)
+    assert len(named) > 60
+    assert not [name for name in named if not (SOURCE / name).exists() and not (ROOT / name).exists()]
 
 
 def _texts(path: Path) -> Iterator[str]:

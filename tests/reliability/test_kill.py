@@ -111,9 +111,9 @@ def test_a_run_killed_several_times_ends_as_if_it_had_never_stopped(
 
 KILLED_WHILE_GOING_BACK = """
 import os, signal, sys
-from rl_training.runtime import recovery, train
+from rl_training.runtime import saving, train
 
-recovery.drop_policies = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+saving.drop_policies = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
 train(sys.argv[1])
 """
 

@@ -241,7 +241,7 @@ def test_a_threshold_ends_the_run(mode: Any, values: list[float], stops: int) ->
     assert seen == stops
 
 
-def test_a_time_budget_interrupts_a_run_that_a_resumed_one_goes_on_with(
+def test_a_time_budget_interrupts_a_run_that_can_be_resumed(
     tiny_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]

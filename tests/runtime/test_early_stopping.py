@@ -71,7 +71,7 @@ def test_a_run_ends_when_the_threshold_is_reached(
 
 
 @pytest.mark.parametrize("mode", ["max", "min"])
-def test_waiting_goes_on_where_a_saved_state_left_it(mode: Any) -> None:
+def test_waiting_continues_from_a_saved_state(mode: Any) -> None:
     config = EarlyStoppingConfig(patience=3, mode=mode)
     before, after = EarlyStoppingCallback(config), EarlyStoppingCallback(config)
     _stopped_at(before, [1, 1, 1])

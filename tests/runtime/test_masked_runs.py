@@ -214,7 +214,7 @@ def test_a_table_with_masks_is_answered_by_names(tmp_path: Path, command: Comman
     unclear = ["--valid-action-columns", "no_b", "--out", tmp_path / "other"]
     refused = command("train", "discrete_cql", "--data", path, *flags, *unclear, "total_timesteps=5")
     assert refused.code == 2
-    assert "valid_actions are 1 columns, and there are 2 choices (go, wait)" in refused.err
+    assert "valid_actions are 1 columns, and there are 2 actions (go, wait)" in refused.err
 
 
 def test_several_actions_at_once_are_one_action_from_data_to_export(command: Command, tmp_path: Path) -> None:

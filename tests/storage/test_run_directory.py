@@ -69,7 +69,7 @@ def test_a_window_does_not_hold_on_to_tensors_that_change_later() -> None:
     assert window.drain() == {"loss": 1.0}
 
 
-def test_a_window_goes_on_where_a_saved_state_left_it() -> None:
+def test_a_window_continues_from_a_saved_state() -> None:
     window, again = MetricWindow(), MetricWindow()
     window.add(_metrics(critic_loss=1.0))
     window.add(_metrics(critic_loss=3.0, actor_loss=4.0))

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from rl_training.core.spaces import BoxActions
 from rl_training.data import TransitionDataset
-from rl_training.data.audit.checks import CHECKS, check_data
-from rl_training.data.audit.view import Finding, View
+from rl_training.data.audit import CHECKS, check_data
+from rl_training.data.audit.view import AuditFinding, View
 
 EPISODES, LENGTH = 30, 40
 ROWS = EPISODES * LENGTH
@@ -42,7 +42,7 @@ def good_log(seed: int = 0, *, episodes: int = EPISODES, length: int = LENGTH) -
     return arrays
 
 
-def findings(arrays: Arrays, **about: Any) -> dict[str, Finding]:
+def findings(arrays: Arrays, **about: Any) -> dict[str, AuditFinding]:
     """What the audit says about arrays, by check."""
     view = View(TransitionDataset.from_dict(arrays), about.pop("bounds", BOUNDS), **about)
     return {finding.check: finding for finding in check_data(view, CHECKS)}

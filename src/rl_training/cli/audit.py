@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rl_training.cli.display.columns import takes_columns
 from rl_training.cli.display.console import print_json, print_table
-from rl_training.cli.display.options import ImportOption, JsonOption
+from rl_training.cli.display.options import ImportOption, JsonOption, takes_columns
 from rl_training.core.errors import ConfigError
 from rl_training.core.files import write_text
 from rl_training.core.text import fill_template
 
 if TYPE_CHECKING:
     from rl_training.data import Audit
-    from rl_training.data.audit import Finding
+    from rl_training.data.audit import AuditFinding
 
 MEANING = (
     "fail: the data is wrong, whatever it is about. warn: it looks wrong, or limits what can be learned; for some data "
@@ -64,7 +63,7 @@ def _print(report: Audit) -> None:
         print(meaning(report))
 
 
-def _details(finding: Finding) -> dict[str, str]:
+def _details(finding: AuditFinding) -> dict[str, str]:
     """The parts of a finding, by heading."""
     lines = {"what": finding.message, "why": finding.why, "what to do": finding.advice}
     if finding.rows:

@@ -9,9 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from rl_training.cli.audit import audit
-from rl_training.cli.display.columns import takes_columns
 from rl_training.cli.display.console import print_json, print_table, working
-from rl_training.cli.display.options import BestOption, ImportOption, JsonOption
+from rl_training.cli.display.options import BestOption, ImportOption, JsonOption, takes_columns
 from rl_training.core.errors import LARGEST_SEED, ConfigError
 from rl_training.core.text import number_text
 

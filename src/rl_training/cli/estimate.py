@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from rl_training.cli.display.columns import takes_columns
 from rl_training.cli.display.console import print_json, print_table, working
-from rl_training.cli.display.options import BestOption, ImportOption, JsonOption, QuietOption
+from rl_training.cli.display.options import BestOption, ImportOption, JsonOption, QuietOption, takes_columns
 from rl_training.core.errors import LARGEST_SEED, ConfigError
 from rl_training.core.files import write_text
 from rl_training.core.text import clock_text, number_text

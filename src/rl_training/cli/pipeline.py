@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rl_training.cli.display.columns import takes_columns
 from rl_training.cli.display.console import print_json, print_table
 from rl_training.cli.display.options import (
     ImportOption,
@@ -17,6 +16,7 @@ from rl_training.cli.display.options import (
     RayOption,
     SetOption,
     WorkersOption,
+    takes_columns,
     worker_count,
 )
 from rl_training.cli.estimate import interval_text, weights_text

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from rl_training.cli.config import names_beginning
-from rl_training.cli.display.columns import takes_columns
 from rl_training.cli.display.console import next_command, print_json, summary
 from rl_training.cli.display.options import (
     ImportOption,
@@ -21,6 +20,7 @@ from rl_training.cli.display.options import (
     QuietOption,
     RunArgument,
     SetOption,
+    takes_columns,
     worker_count,
 )
 from rl_training.core.errors import ConfigError, UserError

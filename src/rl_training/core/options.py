@@ -172,10 +172,14 @@ def options_with(fact: str, *groups: type[Any]) -> dict[str, Any]:
     return {name: facts[fact] for name, facts in stated.items() if fact in facts}
 
 
+def field_defaults(group: type[Any]) -> dict[str, Any]:
+    """The options of a group with their defaults."""
+    return {field.name: getattr(field.default, "default", field.default) for field in fields(group)}
+
+
 def given_options(group: Any) -> list[str]:
     """The options of a group that do not have their default."""
-    defaults = {field.name: getattr(field.default, "default", field.default) for field in fields(group)}
-    return [name for name, default in defaults.items() if getattr(group, name) != default]
+    return [name for name, default in field_defaults(type(group)).items() if getattr(group, name) != default]
 
 
 def refuse_unused(group: Any, *names: str, unless: str, holds: bool) -> None:

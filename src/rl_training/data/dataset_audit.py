@@ -10,9 +10,9 @@ from typing import Any
 from rl_training.core.errors import DatasetError
 from rl_training.core.options import bind
 from rl_training.core.spaces import ActionSpace
-from rl_training.data.audit.checks import CHEAP, CHECKS, check_data
+from rl_training.data.audit import CHEAP, CHECKS, check_data
 from rl_training.data.audit.values import not_finite
-from rl_training.data.audit.view import Finding, Verdict, View, worst
+from rl_training.data.audit.view import AuditFinding, Verdict, View, listed, worst
 from rl_training.data.dataset_loaders import DataOptions, load_transition_dataset
 from rl_training.data.fields import NotFiniteError
 from rl_training.data.files.mapped import compare_mapped
@@ -22,19 +22,19 @@ from rl_training.envs import try_out
 
 @dataclass(frozen=True)
 class Audit:
-    """What the audit says about one dataset."""
+    """The findings of the audit of one dataset."""
 
     source: str
     rows: int | None
     """None where the data could not be read."""
     episodes: int | None
-    findings: tuple[Finding, ...]
+    findings: tuple[AuditFinding, ...]
     first_row: int = 0
     """The number of the first row: 1 in a table."""
 
     @property
     def verdict(self) -> Verdict:
-        """That of the worst finding."""
+        """The verdict of the worst finding."""
         return worst(self.findings)
 
     def to_plain(self) -> dict[str, Any]:
@@ -61,14 +61,12 @@ def audit_data(
         compare_mapped(Path(source))
     try:
         dataset = load_transition_dataset(options)
-    except NotFiniteError as error:
-        return Audit(str(source), None, None, (not_finite(str(error), error.rows, error.count),))
     except DatasetError as error:
         # Values that are not finite are found while the rest is read, and the reader adds the name of the file.
-        if isinstance(error.__context__, NotFiniteError):
-            inner = error.__context__
-            return Audit(str(source), None, None, (not_finite(str(inner), inner.rows, inner.count),))
-        raise
+        inner = error if isinstance(error, NotFiniteError) else error.__context__
+        if not isinstance(inner, NotFiniteError):
+            raise
+        return Audit(str(source), None, None, (not_finite(str(inner), inner.rows, inner.count),))
     return _audit(str(source), dataset, space, env_id)
 
 
@@ -84,7 +82,7 @@ class TrainingAudit:
 
     def __init__(self, space: ActionSpace | None) -> None:
         self.space = space
-        self.findings: list[Finding] = []
+        self.findings: list[AuditFinding] = []
 
     def inspect(self, part: TransitionDataset) -> None:
         """Check one part."""
@@ -92,13 +90,10 @@ class TrainingAudit:
         self.findings += check_data(View(part, space), CHEAP)
 
     def summary(self, *, accepted: bool) -> dict[str, Any]:
-        """What the run remembers; data that fails is refused unless the user accepts it."""
+        """The findings that the run remembers; data that fails is refused unless the user accepts it."""
         failed = [finding for finding in self.findings if finding.verdict == "fail"]
         if failed and not accepted:
-            texts = [
-                f"{each.check}: {each.message} (rows {', '.join(map(str, each.rows))}); {each.advice}"
-                for each in failed
-            ]
+            texts = [f"{each.check}: {each.message} (rows {listed(each.rows)}); {each.advice}" for each in failed]
             ways = "see `rl-training data audit`; accept_audit: true (--accept-audit) trains on it all the same"
             raise DatasetError("\n  ".join(["the audit refuses the data", *texts, ways]))
         unusual = [finding.to_plain() for finding in self.findings if finding.is_alarm]

@@ -17,7 +17,7 @@ from rl_training.core.errors import LARGEST_SEED, ConfigError, DatasetError
 from rl_training.core.files import refuse_what_is_no_file
 from rl_training.core.options import MODES, bind, option, options
 from rl_training.core.rewards import RewardPreset, RewardTransformConfig
-from rl_training.data.audit.checks import audit
+from rl_training.data.audit import audit
 from rl_training.data.collect import collect_dataset
 from rl_training.data.fields import REWARDS_HINT, naming
 from rl_training.data.files.formats import read_pt
@@ -50,7 +50,7 @@ _NEEDS = {
 
 @options
 class DatasetSpec:
-    """Where one dataset comes from."""
+    """The source of one dataset."""
 
     dataset_kind: Kind | None = option(None, "form of the data; inferred from a path's ending")
     dataset_path: PathText | None = option(None, "file, or folder (mapped); of tables, also a folder or a pattern")
@@ -99,7 +99,7 @@ class MixSpec(DatasetSpec):
 
 @options
 class DataOptions(DatasetSpec):
-    """Which data to train on, and how it is prepared."""
+    """The data to train on, and its preparation."""
 
     modes: ClassVar = ("offline", "offline_to_online")
     dataset_mix: tuple[MixSpec, ...] = option((), "datasets to mix, each with a ratio")
@@ -360,11 +360,11 @@ def split_validation(
 
 
 _SHARED: dict[str, str] = {}
-"""Folders that hold what a file holds, by what `shared_key` calls the file."""
+"""Folders with the contents of a file, by the `shared_key` of the file."""
 
 
 def shared_key(spec: DatasetSpec) -> str | None:
-    """What a dataset in a file is called as long as the file does not change; None where there is no single file."""
+    """A key for the dataset in a file as long as the file does not change; None where there is no single file."""
     kind, path = spec.kind(), Path(str(spec.dataset_path))
     if kind not in ("npz", "pt", "hdf5", "csv", "parquet") or not path.is_file():
         return None
@@ -387,6 +387,5 @@ def use_shared(folders: Mapping[str, str]) -> Iterator[None]:
 
 def find_shared(spec: DatasetSpec) -> Path | None:
     """The folder that takes the place of a file, if there is one."""
-    key = shared_key(spec) if _SHARED else None
-    folder = None if key is None else _SHARED.get(key)
-    return None if folder is None or not Path(folder).is_dir() else Path(folder)
+    folder = _SHARED.get(shared_key(spec) or "") if _SHARED else None
+    return Path(folder) if folder is not None and Path(folder).is_dir() else None

@@ -438,9 +438,9 @@ class Origin:
 
     @classmethod
     def of(cls, arrays: Mapping[str, Any]) -> Origin:
-        """That of rows made of named arrays, which `read_fields` can read."""
+        """The origin of rows made of named arrays, which `read_fields` can read."""
         return cls(end_conflict(arrays), tuple(name for name in arrays if name not in KNOWN))
 
 
 UNKNOWN = Origin()
-"""That of rows that are not all of a log, or in another order."""
+"""The origin of rows that are not all of a log, or in another order."""

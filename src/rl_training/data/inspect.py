@@ -94,7 +94,7 @@ class StepTimes:
 
 
 def step_times(dataset: TransitionDataset) -> StepTimes | None:
-    """How long steps take by the timestamps of a log; None where it has none, or no two rows of one episode."""
+    """The durations of steps by the timestamps of a log; None where it has none, or no two rows of one episode."""
     if "timestamps" not in dataset.fields or not dataset.has_episodes:
         return None
     times, bounds = dataset.fields["timestamps"], dataset.episode_bounds().tolist()

@@ -21,7 +21,7 @@ UNTRAINED = ("behavior_log_probs",)
 
 @dataclass(frozen=True)
 class Stored:
-    """Where columns are mapped from, and the digests that they had when they were written."""
+    """The folder that columns are mapped from, and their digests when they were written."""
 
     folder: Path
     columns: Mapping[str, Tensor]

@@ -72,7 +72,7 @@ class TransitionDataset:
     """Of a table: which of its columns became what."""
     seed: int = 0
     stored: Stored | None = None
-    """Where the fields are mapped from; what is derived from all rows is then kept in files too, not in memory."""
+    """The files that the fields are mapped from; columns derived from all rows are then kept in files too."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fields", MappingProxyType(dict(self.fields)))
@@ -96,7 +96,7 @@ class TransitionDataset:
         plain = {name: as_numpy(each) if isinstance(each, Tensor) else each for name, each in arrays.items()}
         logged, facts = read_transitions(plain, copy=copy)
         tensors = {name: torch.from_numpy(array) for name, array in logged.items()}
-        beside = {name: tensors.pop(name, None) for name in BESIDE}
+        beside: dict[str, Any] = {name: tensors.pop(name, None) for name in BESIDE}
         return cls(tensors, **beside, **facts, seed=seed)
 
     @classmethod
@@ -152,7 +152,7 @@ class TransitionDataset:
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors are."""
+        """The device of the tensors."""
         return self.truncations.device
 
     @property

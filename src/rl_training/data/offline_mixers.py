@@ -72,7 +72,7 @@ def concatenate_datasets(datasets: Sequence[TransitionDataset]) -> TransitionDat
 
 
 def _shared_columns(datasets: Sequence[TransitionDataset]) -> ColumnsConfig | None:
-    """How the columns of tables became fields; tables in which they mean different things cannot be mixed."""
+    """The shared roles of the tables' columns; tables in which they mean different things cannot be mixed."""
     found = [(number, part.columns) for number, part in enumerate(datasets) if part.columns is not None]
     for number, columns in found[1:]:
         for name in ("obs", "actions", "choices", "one_hot"):

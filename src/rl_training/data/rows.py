@@ -63,7 +63,7 @@ class Rows:
 
     @property
     def device(self) -> torch.device:
-        """Where the columns are."""
+        """The device of the columns."""
         return next(iter(self.columns.values())).device
 
     @property
@@ -79,7 +79,7 @@ class Rows:
         return torch.arange(self.first if first is None else first, self.stop, device=self.device)
 
     def places(self, rows: Tensor) -> Tensor:
-        """Where rows stand in the columns."""
+        """The places of rows in the columns."""
         return rows if self.stop <= self.capacity else rows % self.capacity
 
     def get(self, name: str, rows: Tensor) -> Tensor:

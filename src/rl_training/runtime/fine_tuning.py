@@ -11,7 +11,7 @@ from typing import Any
 from rl_training.algorithms import ALGORITHMS, Algorithm
 from rl_training.config import TrainConfig, parse_overrides
 from rl_training.core.errors import ConfigError
-from rl_training.core.options import options_with
+from rl_training.core.options import field_defaults, options_with
 from rl_training.core.rewards import RewardTransformConfig
 from rl_training.core.spaces import SpaceSpec
 from rl_training.data import DataOptions
@@ -64,9 +64,9 @@ def begin_with_checkpoint(
         must = "rewards and observations before and after must be transformed alike"
         raise ConfigError(f"{named} was trained with {name} {before}, the run has {after}: {must}")
     # Checkpoints that do not name a hyper-parameter of the networks have its default.
-    usual = type(options.hyper)()
+    usual = field_defaults(type(options.hyper))
     for name in options_with("agree", type(options.hyper)):
-        before, after = other.algo_kwargs.get(name, getattr(usual, name)), getattr(options.hyper, name)
+        before, after = other.algo_kwargs.get(name, usual[name]), getattr(options.hyper, name)
         if before != after:
             must = "the networks before and after must be the same"
             raise ConfigError(f"{named} was trained with {name} {before!r}, the run has {after!r}: {must}")

@@ -13,7 +13,7 @@ from rl_training.algorithms.base import Hyper, Mode
 from rl_training.config import TrainConfig, parse_overrides, read_config
 from rl_training.core.batches import Rollout
 from rl_training.core.errors import ConfigError, nearest
-from rl_training.core.options import MODES, bind, given_options, options_with
+from rl_training.core.options import MODES, bind, field_defaults, given_options, options_with
 from rl_training.core.spaces import SpaceSpec
 from rl_training.data import DataOptions
 from rl_training.diagnostics import GuardOptions
@@ -163,8 +163,7 @@ def _refuse_foreign(config: TrainConfig, options: RunOptions) -> None:
     """Refuse options that have no effect in the run's mode, unless they have their default values."""
     algorithm, mode = options.algorithm, options.mode
     foreign = {name for name, modes in option_modes(*option_groups(algorithm)).items() if mode not in modes}
-    known = [field for group in option_groups(algorithm) for field in fields(group)]
-    usual = {field.name: getattr(field.default, "default", field.default) for field in known}
+    usual = {name: each for group in option_groups(algorithm) for name, each in field_defaults(group).items()}
     usual |= _defaults(algorithm, config.algo_kwargs)
     problems = [
         f"algo_kwargs: {name} does not go with mode: {mode}{_other_mode(name, algorithm, mode)}"

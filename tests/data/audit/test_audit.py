@@ -13,8 +13,7 @@ import torch
 from audited import BOUNDS, EPISODES, LENGTH, ROWS, Arrays, findings, good_log
 
 from rl_training.data import TransitionDataset
-from rl_training.data.audit import order
-from rl_training.data.audit.checks import CHEAP, CHECKS, audit, check_data
+from rl_training.data.audit import CHEAP, CHECKS, audit, check_data, order
 from rl_training.data.audit.view import View, worst
 from rl_training.data.dataset_audit import audit_data
 

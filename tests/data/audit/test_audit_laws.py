@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from rl_training.core.spaces import BoxActions
 from rl_training.data import TransitionDataset
-from rl_training.data.audit import borders
-from rl_training.data.audit.checks import check_data
-from rl_training.data.audit.view import Finding, View
+from rl_training.data.audit import borders, check_data
+from rl_training.data.audit.view import AuditFinding, View
 
 LAW = settings(deadline=None, max_examples=30, derandomize=True)
 SEEDS = st.integers(0, 2**31 - 1)
@@ -46,7 +45,7 @@ def log(seed: int) -> Arrays:
     }
 
 
-def findings(arrays: Arrays) -> dict[str, Finding]:
+def findings(arrays: Arrays) -> dict[str, AuditFinding]:
     dataset = TransitionDataset.from_dict(arrays)
     width = dataset.action_dim
     view = View(dataset, BoxActions((-1.0,) * width, (1.0,) * width))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.core.text import plural
-from rl_training.data.audit.view import SAMPLE, SEED, Finding, Floats, Indices, View, check, found, passed, unchecked
+from rl_training.data.audit.view import AuditFinding, Floats, Indices, View, check, found, passed, unchecked
 
 Flags = NDArray[np.bool_]
 
@@ -44,7 +44,7 @@ MOST_STARTS = 200
     why="a transition from the end of one episode to the start of the next never happened, and values flow through it",
     advice="look at these rows; set 'timeouts' on them if an episode ends there",
 )
-def jumps(view: View) -> Finding:
+def jumps(view: View) -> AuditFinding:
     """Steps far from what the rows before them lead to, as between the end of one run and the start of the next."""
     if view.is_tabular or view.rows - view.dones.sum() < LEAST_ROWS or not view.dataset.has_episodes:
         return unchecked("there are too few different rows in order to know a usual step")
@@ -58,10 +58,10 @@ def jumps(view: View) -> Finding:
     return found(f"{where}: {which} between episodes, without an end flag", borders)
 
 
-def unmarked_borders(view: View) -> Finding:
+def unmarked_borders(view: View) -> AuditFinding:
     """Jumps in a log in which no episode ends: there they would be transitions that never happened."""
     if len(view.ends) == 0 or view.ends.sum() > 1:
-        return Finding("jumps", "not checked", "episodes are marked")
+        return AuditFinding("jumps", "not checked", "episodes are marked")
     return jumps(view)
 
 
@@ -137,7 +137,7 @@ class _Step:
     @classmethod
     def fit(cls, view: View, rows: Indices) -> _Step:
         """The usual step of rows, by the rows that it explains well: those at borders are not among these."""
-        some = np.sort(np.random.default_rng(SEED).permutation(rows)[:SAMPLE])
+        some = view.drawn(rows)
         columns = np.flatnonzero(view.low < view.high)
         columns = columns[:: -(-len(columns) // MOST_COLUMNS) or 1]
         plain = _inputs(view, some, columns)

@@ -6,7 +6,7 @@ import numpy as np
 
 from rl_training.core.spaces import DiscreteActions
 from rl_training.core.text import plural
-from rl_training.data.audit.view import SEED, Finding, Floats, View, check, found, listed, passed, unchecked
+from rl_training.data.audit.view import SEED, AuditFinding, Floats, View, check, found, listed, passed, unchecked
 
 FEW_EPISODES = 10
 ROWS_PER_COLUMN = 100
@@ -31,7 +31,7 @@ RARE = 0.001
     why="the process, a sensor or the behaviour has changed; a policy for the mixture may suit neither",
     advice="expected in replay data of a learning agent; else find out what changed, and train on what holds today",
 )
-def drift(view: View) -> Finding:
+def drift(view: View) -> AuditFinding:
     """Differences between the first and the last third of the episodes."""
     third = len(view.lengths) // 3 if view.dataset.has_episodes else 0
     if third < 4:
@@ -60,7 +60,7 @@ def drift(view: View) -> Finding:
     why="where no episode is better than another, only what happens inside them can tell good actions from bad ones",
     advice="check the rewards; add episodes that went better or worse",
 )
-def returns(view: View) -> Finding:
+def returns(view: View) -> AuditFinding:
     """Returns of episodes, their spread, and how many are near the best."""
     if not view.dataset.has_rewards:
         return passed("there are no rewards")
@@ -80,8 +80,8 @@ def returns(view: View) -> Finding:
     why="one action per state: values of other actions are extrapolated",
     advice="stay near the log (bc, or a large penalty), or collect data with some variation in the actions",
 )
-def determinism(view: View) -> Finding:
-    """How far actions differ in nearly the same situation."""
+def determinism(view: View) -> AuditFinding:
+    """Differences between actions in nearly the same situation."""
     ratio = action_spread(view)
     if ratio is None:
         return unchecked("there are too few different actions to tell")
@@ -124,8 +124,8 @@ def _differences(view: View, first: Floats, second: Floats) -> float:
     why="what such an action leads to is unknown, and its values are guesses",
     advice="leave these actions out, or collect data in which they are taken",
 )
-def coverage(view: View) -> Finding:
-    """How much of what could be done was done."""
+def coverage(view: View) -> AuditFinding:
+    """The share of possible actions, or of directions, that the data covers."""
     if not view.dataset.is_discrete:
         parts = [array[:, :MOST_COLUMNS][view.sample] for array in (view.obs, view.actions)]
         both = np.concatenate(parts, axis=1).astype(np.float64)
@@ -153,8 +153,8 @@ def coverage(view: View) -> Finding:
     advice="collect more episodes; do not trust differences between policies that this data suggests",
     needs="episodes",
 )
-def trajectories(view: View) -> Finding:
-    """How many independent trajectories there are, if long ones count by their share of rows."""
+def trajectories(view: View) -> AuditFinding:
+    """The number of independent trajectories, if long ones count by their share of rows."""
     effective = float(view.lengths.sum() ** 2 / (view.lengths.astype(np.float64) ** 2).sum())
     shortest, longest = int(view.lengths.min()), int(view.lengths.max())
     text = f"{plural(len(view.lengths), 'episode')} of {shortest:,}"
@@ -172,7 +172,7 @@ def trajectories(view: View) -> Finding:
     why="networks of the usual size learn so few rows by heart and know nothing between them",
     advice="collect more, leave columns out, use small networks, and watch the held-out losses",
 )
-def enough(view: View) -> Finding:
+def enough(view: View) -> AuditFinding:
     """Whether there are enough rows for the number of columns."""
     columns = view.obs.shape[1] + view.actions.shape[1]
     needed = ROWS_PER_COLUMN * columns

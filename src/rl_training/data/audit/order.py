@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rl_training.core.text import plural
-from rl_training.data.audit.view import SAMPLE, Finding, Indices, View, check, found, hash_rows, passed, unchecked
+from rl_training.data.audit.view import AuditFinding, Indices, View, check, found, hash_rows, passed, unchecked
 from rl_training.data.mapped_columns import chunks
 
 TOLERANCE = 1e-3
@@ -22,7 +22,7 @@ LEAST_EPISODES = 4
     why="returns, held-out episodes, next actions and most checks of this audit need rows in order",
     advice="sort the rows by episode and time before they are saved",
 )
-def order(view: View) -> Finding:
+def order(view: View) -> AuditFinding:
     """Whether the rows are in the order of their episodes."""
     if view.dataset.is_ordered and not view.dataset.seems_shuffled:
         return passed("the rows of an episode stand together, in order")
@@ -34,7 +34,7 @@ def order(view: View) -> Finding:
     why="every target of every value function is computed from next_obs; a shifted one teaches false consequences",
     advice="leave next_obs out (the next row of the episode is taken then), or set 'timeouts' where an episode was cut",
 )
-def next_observations(view: View) -> Finding:
+def next_observations(view: View) -> AuditFinding:
     """Whether the next observation is the observation of the next row, inside episodes."""
     rows = view.inside
     if not view.dataset.has_episodes or not len(rows):
@@ -67,7 +67,7 @@ def _shift(view: View, wrong: Indices) -> str:
         return ""
     hashes = hash_rows([view.obs])
     sorted_rows = np.argsort(hashes, kind="stable")
-    some = wrong[:: max(1, len(wrong) // SAMPLE)]
+    some = view.thinned(wrong)
     wanted = hash_rows([view.next_obs[some]])
     places = np.searchsorted(hashes, wanted, sorter=sorted_rows).clip(max=view.rows - 1)
     there = sorted_rows[places]
@@ -97,7 +97,7 @@ def _rows_away(distance: int) -> str:
     advice="sort the rows by episode and time; look for clocks that were set, and for episodes that were joined",
     needs="timestamps",
 )
-def timestamps(view: View) -> Finding:
+def timestamps(view: View) -> AuditFinding:
     """Time that runs back or stands still, inside episodes."""
     times = view.column("timestamps").astype(np.float64)
     rows = view.inside[np.diff(times)[view.inside] <= 0] + 1
@@ -112,7 +112,7 @@ def timestamps(view: View) -> Finding:
     advice="resample the log to even steps, end episodes at gaps, or make the duration an observation",
     needs="timestamps",
 )
-def intervals(view: View) -> Finding:
+def intervals(view: View) -> AuditFinding:
     """Steps of unequal duration."""
     if not len(view.inside):
         return unchecked("the data has no timestamps")
@@ -126,7 +126,7 @@ def intervals(view: View) -> Finding:
 
 
 @check("end flags")
-def end_flags(view: View) -> Finding:
+def end_flags(view: View) -> AuditFinding:
     """End flags that contradict each other, as they were logged."""
     conflict = view.dataset.origin.end_conflict
     if conflict is None:
@@ -148,7 +148,7 @@ def end_flags(view: View) -> Finding:
     advice="set 'timeouts' on the last row of each run, or 'terminals' where the task ended",
     needs="episodes",
 )
-def open_episodes(view: View) -> Finding:
+def open_episodes(view: View) -> AuditFinding:
     """A log in which no episode ends."""
     episodes, terminated = len(view.lengths), int(view.dones.sum())
     counts = f"{plural(episodes, 'episode')}, {terminated:,} terminated, {episodes - terminated:,} cut"
@@ -168,7 +168,7 @@ def open_episodes(view: View) -> Finding:
     advice="name such ends 'timeouts' or 'truncations', unless the task is really over then",
     needs="episodes",
 )
-def time_limits(view: View) -> Finding:
+def time_limits(view: View) -> AuditFinding:
     """Terminations that come at the largest length, as a time limit makes them."""
     last = view.episodes[:, 1] - 1
     terminated = view.dones[last]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rl_training.core.text import plural
-from rl_training.data.audit.view import Finding, Floats, Indices, View, check, found, passed, unchecked
+from rl_training.data.audit.view import AuditFinding, Floats, Indices, View, check, found, passed, unchecked
 
 BEYOND = 10.0
 """How many times the usual range an outlier lies outside it."""
@@ -20,7 +20,7 @@ LEAK = 0.999
     advice="check the column; behaviour cloning (bc) needs no rewards",
     needs="rewards",
 )
-def constant_reward(view: View) -> Finding:
+def constant_reward(view: View) -> AuditFinding:
     """Rewards that never change."""
     rewards = view.rewards
     if rewards.min() < rewards.max():
@@ -33,7 +33,7 @@ def constant_reward(view: View) -> Finding:
     why="squared errors of values are dominated by such rows",
     advice="check whether they are sensor faults; if they are meant, clip rewards (reward_clip_min, reward_clip_max)",
 )
-def reward_outliers(view: View) -> Finding:
+def reward_outliers(view: View) -> AuditFinding:
     """Rewards far outside the range of nearly all others."""
     ordered = np.sort(view.rewards.astype(np.float64))
     some = max(1, len(ordered) // 1000)
@@ -56,7 +56,7 @@ def reward_outliers(view: View) -> Finding:
     why="the policy sees its reward before it acts, which it will not when it is used",
     advice="leave the column out, unless the reward really is a measurement made before the action",
 )
-def reward_leak(view: View) -> Finding:
+def reward_leak(view: View) -> AuditFinding:
     """An observation column that contains the reward before the action is chosen."""
     obs, rewards = view.obs[view.sample].astype(np.float64), view.rewards[view.sample].astype(np.float64)
     if rewards.std() == 0 or len(rewards) < 20:
@@ -101,7 +101,7 @@ SMALLEST_REST = 1e-10
 
 
 @check("reward timing", why="an action would be rewarded for what another one did")
-def late_rewards(view: View) -> Finding:
+def late_rewards(view: View) -> AuditFinding:
     """Rewards that the row before or after explains better than their own."""
     rows = _middle(view)
     if len(rows) < LEAST_ROWS or view.rewards[rows].std() == 0:

@@ -6,7 +6,7 @@ import numpy as np
 
 from rl_training.core.spaces import BoxActions, DiscreteActions
 from rl_training.core.text import plural
-from rl_training.data.audit.view import FIRST, Finding, View, check, found, hash_rows, passed, unchecked
+from rl_training.data.audit.view import FIRST, AuditFinding, View, check, found, hash_rows, passed, unchecked
 from rl_training.data.fields import MASKS
 
 MOST_COLUMNS = 1000
@@ -20,7 +20,7 @@ NARROW = 0.02
 """Share of the bounds that actions fill when they are probably in another unit."""
 
 
-def finite(view: View) -> Finding:
+def finite(view: View) -> AuditFinding:
     """NaN and infinity."""
     bad = np.zeros(view.rows, dtype=bool)
     names = []
@@ -32,7 +32,7 @@ def finite(view: View) -> Finding:
             bad |= wrong
     rows = np.flatnonzero(bad)
     if not len(rows):
-        return Finding("finite", "pass", "every number is finite")
+        return AuditFinding("finite", "pass", "every number is finite")
     return not_finite(f"{plural(len(rows), 'row')} of {', '.join(names)} hold NaN or infinity", rows.tolist())
 
 
@@ -42,7 +42,7 @@ def finite(view: View) -> Finding:
     advice="mend the data, or set invalid_actions: drop to leave such rows out",
     needs="valid_actions",
 )
-def possible_actions(view: View) -> Finding:
+def possible_actions(view: View) -> AuditFinding:
     """Logged actions that their own mask excludes."""
     masks = view.column("valid_actions")
     numbers = view.column("actions") - (view.bounds.start if isinstance(view.bounds, DiscreteActions) else 0)
@@ -64,7 +64,7 @@ def possible_actions(view: View) -> Finding:
     advice="mend the columns, or leave next_valid_actions out: they are taken from the next row then",
     needs="next_valid_actions",
 )
-def masks_in_order(view: View) -> Finding:
+def masks_in_order(view: View) -> AuditFinding:
     """Next masks that are not those of the next row."""
     now, after = map(view.column, MASKS)
     rows = np.flatnonzero((after[:-1] != now[1:]).any(axis=1) & ~view.ends[:-1])
@@ -80,7 +80,7 @@ def masks_in_order(view: View) -> Finding:
     advice="mend the probabilities; importance sampling is refused until then",
     needs="behavior_log_probs",
 )
-def logged_probabilities(view: View) -> Finding:
+def logged_probabilities(view: View) -> AuditFinding:
     """Logged actions that had no probability."""
     rows = np.flatnonzero(np.isneginf(view.column("behavior_log_probs")))
     if not len(rows):
@@ -88,11 +88,12 @@ def logged_probabilities(view: View) -> Finding:
     return found(f"{plural(len(rows), 'row')} hold an action that was taken with probability 0", rows)
 
 
-def not_finite(message: str, rows: list[int], count: int | None = None) -> Finding:
+def not_finite(message: str, rows: list[int], count: int | None = None) -> AuditFinding:
     """The finding that some values are no numbers."""
     why = "one such value makes every loss NaN, and training cannot continue"
     advice = "find out what the sensor or the query returned there, and drop those episodes or fill the gaps"
-    return Finding("finite", "fail", message, why, advice, len(rows) if count is None else count, tuple(rows[:FIRST]))
+    concerned = len(rows) if count is None else count
+    return AuditFinding("finite", "fail", message, why, advice, concerned, tuple(rows[:FIRST]))
 
 
 @check(
@@ -100,7 +101,7 @@ def not_finite(message: str, rows: list[int], count: int | None = None) -> Findi
     why="a column that is constant says nothing, and anything can happen when it changes once the policy is in use",
     advice="check that the sensor was connected; leave the columns out if they are meant to be constant",
 )
-def constant_columns(view: View) -> Finding:
+def constant_columns(view: View) -> AuditFinding:
     """Observation columns that never change."""
     constant = np.flatnonzero(view.low == view.high)
     if not len(constant):
@@ -113,7 +114,7 @@ def constant_columns(view: View) -> Finding:
     why="the same quantity twice weighs twice, and policies that rely on the difference of both act on noise",
     advice="leave one of each pair out",
 )
-def duplicate_columns(view: View) -> Finding:
+def duplicate_columns(view: View) -> AuditFinding:
     """Observation columns that say what another column says."""
     obs = view.obs[:, :MOST_COLUMNS][view.sample].astype(np.float64)
     varying = np.flatnonzero(obs.std(axis=0) > 0)
@@ -135,7 +136,7 @@ def duplicate_columns(view: View) -> Finding:
     why="actions are scaled by their bounds, so the policy would learn something it can never do",
     advice="state the true bounds (action_low, action_high), convert the unit, or set clip_actions: true",
 )
-def action_bounds(view: View) -> Finding:
+def action_bounds(view: View) -> AuditFinding:
     """Actions that cannot be."""
     if view.bounds is None and view.dataset.is_discrete and (view.actions < 0).any():
         rows = np.flatnonzero((view.actions < 0).any(axis=1))
@@ -166,7 +167,7 @@ def action_bounds(view: View) -> Finding:
     advice="check whether commands were clipped before they were logged; prefer algorithms that stay near the log",
     needs="continuous actions",
 )
-def stuck_actions(view: View) -> Finding:
+def stuck_actions(view: View) -> AuditFinding:
     """Actions that are at a bound most of the time."""
     if isinstance(view.bounds, BoxActions):
         low, high = np.asarray(view.bounds.low), np.asarray(view.bounds.high)
@@ -188,7 +189,7 @@ def stuck_actions(view: View) -> Finding:
     advice="if actions are discrete, store them as integers and use an algorithm for discrete actions",
     needs="continuous actions",
 )
-def quantised_actions(view: View) -> Finding:
+def quantised_actions(view: View) -> AuditFinding:
     """Continuous actions that take a few values only."""
     some = view.actions[view.sample]
     counts = np.array([len(np.unique(column)) for column in some.T])
@@ -204,7 +205,7 @@ def quantised_actions(view: View) -> Finding:
     advice="convert the column to the unit of its bounds, or state the bounds it really has",
     needs="continuous actions",
 )
-def action_scale(view: View) -> Finding:
+def action_scale(view: View) -> AuditFinding:
     """Actions in a unit that does not fit their bounds, or each other."""
     low, high = view.actions.min(axis=0), view.actions.max(axis=0)
     width = (high - low).astype(np.float64)
@@ -232,7 +233,7 @@ def action_scale(view: View) -> Finding:
     why="copies weigh more than other rows, and held-out rows are not new if training has seen their copies",
     advice="check whether files or shards were joined twice, and drop the copies",
 )
-def duplicate_rows(view: View) -> Finding:
+def duplicate_rows(view: View) -> AuditFinding:
     """Transitions that are there more than once."""
     if view.is_tabular:
         return unchecked("observations repeat, as in a table of states: equal rows are expected")
@@ -252,7 +253,7 @@ def duplicate_rows(view: View) -> Finding:
     advice="drop the copies; a simulator that was seeded alike each time, or a file that was read twice, makes them",
     needs="episodes",
 )
-def duplicate_episodes(view: View) -> Finding:
+def duplicate_episodes(view: View) -> AuditFinding:
     """Episodes that are there more than once."""
     hashes = hash_rows([view.obs, view.actions, view.rewards])
     seen: dict[bytes, int] = {}

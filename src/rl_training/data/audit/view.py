@@ -1,4 +1,4 @@
-"""What a check is, what it says, and the data as checks see it."""
+"""Audit checks and their findings, and the data as checks see it."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ SEED = 0
 Floats = NDArray[np.floating[Any]]
 Indices = NDArray[np.int64]
 Rows = NDArray[Any] | Sequence[int]
-Check = Callable[["View"], "Finding"]
+Check = Callable[["View"], "AuditFinding"]
 
 
 @dataclass(frozen=True)
-class Finding:
+class AuditFinding:
     """The answer of one check."""
 
     check: str
@@ -40,7 +40,7 @@ class Finding:
     why: str = ""
     """Why it matters."""
     advice: str = ""
-    """What to do."""
+    """The way out."""
     count: int = 0
     """Rows that are concerned."""
     rows: tuple[int, ...] = ()
@@ -56,21 +56,21 @@ class Finding:
         return {**asdict(self), "rows": list(self.rows)}
 
 
-def passed(message: str) -> Finding:
+def passed(message: str) -> AuditFinding:
     """The answer of a check that found nothing wrong."""
-    return Finding("", "pass", message)
+    return AuditFinding("", "pass", message)
 
 
-def unchecked(reason: str) -> Finding:
+def unchecked(reason: str) -> AuditFinding:
     """The answer of a check that does not apply to the data, or cannot tell."""
-    return Finding("", "not checked", reason)
+    return AuditFinding("", "not checked", reason)
 
 
 def found(
     message: str, rows: Rows = (), *, verdict: Verdict = "warn", why: str = "", advice: str = "", count: int = 0
-) -> Finding:
+) -> AuditFinding:
     """The answer of a check that found something in these rows, or in `count` rows of which these are the first."""
-    return Finding("", verdict, message, why, advice, count or len(rows), tuple(int(row) for row in rows[:FIRST]))
+    return AuditFinding("", verdict, message, why, advice, count or len(rows), tuple(int(row) for row in rows[:FIRST]))
 
 
 def check(name: str, *, why: str = "", advice: str = "", needs: str | None = None) -> Callable[[Check], Check]:
@@ -81,25 +81,25 @@ def check(name: str, *, why: str = "", advice: str = "", needs: str | None = Non
 
     def named(look: Check) -> Check:
         @wraps(look)
-        def run(view: View) -> Finding:
+        def run(view: View) -> AuditFinding:
             is_met, reason = (bool, "") if needs is None else NEEDS[needs]
             answer = look(view) if needs is None or is_met(view.dataset) else unchecked(reason)
-            if answer.is_alarm:
-                answer = replace(answer, why=answer.why or why, advice=answer.advice or advice)
-            return replace(answer, check=name)
+            if not answer.is_alarm:
+                return replace(answer, check=name)
+            return replace(answer, check=name, why=answer.why or why, advice=answer.advice or advice)
 
         return run
 
     return named
 
 
-def worst(findings: Sequence[Finding]) -> Verdict:
+def worst(findings: Sequence[AuditFinding]) -> Verdict:
     """The verdict on the data as a whole."""
     return max((each.verdict for each in findings if each.is_alarm), key=SEVERITY.__getitem__, default="pass")
 
 
 def count_verdicts(verdicts: Sequence[str]) -> str:
-    """How many checks came to which verdict, as a sentence has it."""
+    """The number of checks with each verdict, as a sentence has it."""
     return ", ".join(f"{verdicts.count(each)} {word}" for each, word in PARTICIPLES.items())
 
 
@@ -115,7 +115,7 @@ class View:
 
     dataset: TransitionDataset
     bounds: BoxActions | DiscreteActions | None = None
-    """What actions can be, where that is known."""
+    """The action space, where it is known."""
 
     def column(self, name: str) -> NDArray[Any]:
         """A field as an array."""
@@ -123,7 +123,7 @@ class View:
 
     @property
     def rows(self) -> int:
-        """How many there are."""
+        """The number of rows."""
         return len(self.dataset)
 
     @cached_property
@@ -138,13 +138,13 @@ class View:
 
     @cached_property
     def obs_names(self) -> list[str]:
-        """What observation columns are called: as in the table, else by their number."""
+        """The names of observation columns: as in the table, else their numbers."""
         known = self.dataset.columns
         return list(map(str, range(self.dataset.obs_dim))) if known is None else feature_names(known.obs, known)
 
     @cached_property
     def action_names(self) -> list[str]:
-        """What action columns are called."""
+        """The names of action columns."""
         known = self.dataset.columns
         return list(map(str, range(self.dataset.action_dim))) if known is None else list(known.actions)
 
@@ -163,7 +163,7 @@ class View:
 
     @cached_property
     def dones(self) -> NDArray[np.bool_]:
-        """Where the task terminated."""
+        """True on rows at which the task terminated."""
         return np.asarray(self.column("dones") != 0)
 
     @cached_property
@@ -199,6 +199,14 @@ class View:
             return np.arange(self.rows)
         return np.sort(np.random.default_rng(SEED).choice(self.rows, SAMPLE, replace=False))
 
+    def drawn(self, rows: Indices) -> Indices:
+        """Some of these rows at random, in order; always the same ones."""
+        return np.sort(np.random.default_rng(SEED).permutation(rows)[:SAMPLE])
+
+    def thinned(self, rows: Indices) -> Indices:
+        """These rows, or evenly spaced ones where they are many."""
+        return rows[:: max(1, len(rows) // SAMPLE)]
+
     @cached_property
     def spread(self) -> Floats:
         """Standard deviation of each observation column; 1 for constant ones."""
@@ -217,7 +225,7 @@ class View:
 
     @cached_property
     def dropped_before(self) -> Indices | None:
-        """How many rows of the file were dropped before each row; None where that is not known, or none was."""
+        """The number of rows dropped before each row of the file; None where it is not known, or none was."""
         tails = self.dataset.tail_rewards
         is_cut = np.zeros(0, bool) if tails is None else ~np.isnan(tails.numpy(force=True))
         known = tails is not None and is_cut.sum() == self.dataset.num_dropped

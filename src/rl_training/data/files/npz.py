@@ -27,7 +27,7 @@ BROKEN = (
     *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, tokenize.TokenError, EOFError, OSError),
     *(ValueError, TypeError, LookupError, NotImplementedError, RuntimeError, SyntaxError, OverflowError),
 )
-"""What a damaged archive may raise."""
+"""Errors that a damaged archive may raise."""
 
 CONVERT_HINT = "data convert makes a folder .rlt of an .npz or HDF5 file, which is not read into memory"
 
@@ -146,5 +146,5 @@ def write_npz_arrays(arrays: Mapping[str, NDArray[Any]], path: Path) -> None:
 
 
 def array_bytes(arrays: Mapping[str, NDArray[Any]]) -> int:
-    """What arrays take on disk if they cannot be compressed."""
+    """The bytes that arrays take on disk if they cannot be compressed."""
     return sum(array.nbytes for array in arrays.values())

@@ -1,4 +1,4 @@
-"""Where batches come from."""
+"""Sources of batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How rows are drawn: blocks, uniform rows, windows, n-step sums, relabelled goals."""
+"""Samplers: blocks, uniform rows, windows, n-step sums, relabelled goals."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Source:
 
     @property
     def num_drawable(self) -> int:
-        """How many rows batches are drawn from."""
+        """The number of rows that batches are drawn from."""
         if self.inner is None:
             raise NotImplementedError
         return self.inner.num_drawable
@@ -80,14 +80,14 @@ class BlockSampler(Source):
         self.fields = fields
         self.generator = torch.Generator().manual_seed(seed)
         self.batch_size, self.offset = 0, BLOCK
-        """How much of the block is used, in batches of this size."""
+        """The batches of this size that were used of the block."""
         self.block_start = self.generator.get_state()
         """The generator before the block was drawn."""
         self.block: list[Batch] = []
 
     @property
     def num_drawable(self) -> int:
-        """How many rows batches are drawn from."""
+        """The number of rows that batches are drawn from."""
         return len(next(iter(self.fields.values())))
 
     def sample(self, batch_size: int) -> Batch:
@@ -156,7 +156,7 @@ class UniformSource(Source):
 
     @property
     def num_drawable(self) -> int:
-        """How many rows batches are drawn from."""
+        """The number of rows that batches are drawn from."""
         first, stop = self.drawable()
         return max(stop - first, 0)
 
@@ -252,7 +252,7 @@ class WindowSource(Source):
         return windows | {"mask": mask.float()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the rows' stream is."""
+        """The position in the stream of rows."""
         return self.base.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -330,7 +330,7 @@ class Hindsight:
     strategy: Strategy = "future"
 
     def choose(self, rows: Rows, numbers: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Which rows are relabelled (B,), and the goals that these get."""
+        """The rows to relabel (B,), and their new goals."""
         chosen, place = (torch.rand(len(numbers), generator=generator).to(rows.device) for _ in range(2))
         is_chosen = chosen < self.her_ratio
         starts, stops = rows.bounds(numbers)

@@ -221,7 +221,7 @@ class AnnotatedSource(Source):
         self.compute, self.interval = compute, interval
         self.logged, self.buffer, self.standardizes, self.drawn = logged, buffer, tuple(standardizes), drawn
         self.computed: int | None = None
-        """How many batches had been drawn when annotations were last computed."""
+        """The number of batches drawn before annotations were last computed."""
         self.scales: dict[str, Tensor] = {}
         """Mean and standard deviation of the fields that are standardised."""
         self._compute()
@@ -315,7 +315,7 @@ class RolloutSource(Source):
         self.order, self.used, self.shuffled = torch.randperm(count, generator=self.generator), 0, None
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the round is, and its rows: they are few, and no later checkpoint has them."""
+        """The position in the round, and its rows: they are few, and no later checkpoint has them."""
         return {**super().state_dict(), "rows": self.buffer.rows_from(self.buffer.rows.first)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -1,10 +1,10 @@
-"""Which columns of a table are what: the option group, and how its patterns become names."""
+"""The roles of a table's columns: the option group, its patterns, and arithmetic over columns."""
 
 from __future__ import annotations
 
 import ast
-import math
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -62,7 +62,7 @@ _ASKS_DONE = (
 
 @options
 class ColumnsConfig:
-    """What the columns of a table mean. Names may be patterns such as `x_*` where several columns are taken."""
+    """The roles of a table's columns. Names may be patterns such as `x_*` where several columns are taken."""
 
     obs: tuple[str, ...] = Field(description="observation, in this order; patterns expand in natural order")
     actions: tuple[str, ...] = Field(description="action; one column of text or of integers holds discrete actions")
@@ -201,6 +201,9 @@ Numbers: TypeAlias = "NDArray[np.float64]"
 LONGEST = 1000
 """Characters in an expression; deeper nesting than that allows would exhaust the parser."""
 
+LARGEST = sys.float_info.max
+"""Numbers beyond it, which may be integers of any length, are no finite floating-point numbers."""
+
 SHOWN = 10
 """Columns that a message names."""
 
@@ -271,6 +274,7 @@ class Expression:
     def _check(self, node: ast.expr, names: Sequence[str]) -> None:
         """Refuse whatever is not arithmetic, and columns that do not exist."""
         parts: list[ast.expr] = []
+        number: Any = getattr(node, "value", None)
         if isinstance(node, ast.Name):
             self._check_name(node, names)
         elif isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
@@ -281,7 +285,7 @@ class Expression:
             parts = [node.left, *node.comparators]
         elif isinstance(node, ast.Call):
             parts = self._arguments(node)
-        elif not (isinstance(node, ast.Constant) and type(node.value) in (int, float) and _is_finite(node.value)):
+        elif not (isinstance(node, ast.Constant) and type(number) in (int, float) and abs(number) <= LARGEST):
             raise DatasetError(f"reward: {ast.unparse(node)!r} in {self.text!r} is not allowed; there are {ALLOWED}")
         for part in parts:
             self._check(part, names)
@@ -320,10 +324,3 @@ class Expression:
         if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
             return np.float64(node.value)
         raise AssertionError(ast.dump(node))
-
-
-def _is_finite(value: Any) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:
-        return False

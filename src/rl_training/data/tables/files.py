@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +47,7 @@ _WIDER = {
     "timestamp[ns]": "string",
     "time32[s]": "string",
 }
-"""What a CSV column is tried as, if a cell further down shows that it is not what the first block suggested."""
+"""The next type to try for a CSV column, if a cell further down does not fit the type of the first block."""
 
 
 def find_files(path: str | Path, kind: TableKind) -> list[Path]:
@@ -134,11 +134,11 @@ class TableFiles:
         with explained(self._arrow, path):
             if self.kind == "parquet":
                 # Not by read_table, which would take folders such as `year=2024` for columns.
-                file = self._parquet().ParquetFile(path, page_checksum_verification=True)
+                file = self._module("parquet").ParquetFile(path, page_checksum_verification=True)
                 # What the file says of itself: numbers that repeat take next to no room in it.
                 check_memory(path, file.metadata.num_rows * len(names) * _CELL, hint=CONVERT_HINT)
                 return file.read(columns=names)
-            csv = self._csv()
+            csv = self._module("csv")
             convert = csv.ConvertOptions(include_columns=names, strings_can_be_null=True)
             return csv.read_csv(path, parse_options=self._parsing(path), convert_options=convert)
 
@@ -173,14 +173,14 @@ class TableFiles:
         with explained(self._arrow, path):
             if self.kind == "parquet":
                 # A buffer, since a file may have all its rows in one group, which would be read whole.
-                file = self._parquet().ParquetFile(path, buffer_size=1 << 20, page_checksum_verification=True)
+                file = self._module("parquet").ParquetFile(path, buffer_size=1 << 20, page_checksum_verification=True)
                 yield from file.iter_batches(batch_size=_ROWS, columns=names)
             else:
                 types = {name: self._schemas[path].field(name).type for name in names}
                 yield from self._open_csv(path, names, types)
 
     def _open_csv(self, path: Path, names: Sequence[str] = (), types: dict[str, Any] | None = None) -> Any:
-        csv = self._csv()
+        csv = self._module("csv")
         convert = csv.ConvertOptions(include_columns=list(names), column_types=types or {}, strings_can_be_null=True)
         size = csv.ReadOptions(block_size=_BLOCK)
         return csv.open_csv(path, read_options=size, parse_options=self._parsing(path), convert_options=convert)
@@ -190,17 +190,14 @@ class TableFiles:
         with self._arrow.input_stream(str(path)) as file:
             header = file.read(1 << 16).split(b"\n")[0]
         delimiter = next((sign for sign in (",", ";", "\t") if sign.encode() in header), ",")
-        return self._csv().ParseOptions(delimiter=delimiter, newlines_in_values=True)
+        return self._module("csv").ParseOptions(delimiter=delimiter, newlines_in_values=True)
 
     def _parquet_schema(self, path: Path) -> Any:
         with explained(self._arrow, path):
-            return self._parquet().read_schema(path)
+            return self._module("parquet").read_schema(path)
 
-    def _parquet(self) -> Any:
-        return import_extra("pyarrow.parquet", "arrow", f"reading {self.paths[0]}")
-
-    def _csv(self) -> Any:
-        return import_extra("pyarrow.csv", "arrow", f"reading {self.paths[0]}")
+    def _module(self, name: Literal["csv", "parquet"]) -> Any:
+        return import_extra(f"pyarrow.{name}", "arrow", f"reading {self.paths[0]}")
 
 
 def _arrow_type(arrow: Any, name: str) -> Any:

@@ -20,7 +20,7 @@ TableKind: TypeAlias = Literal["csv", "parquet"]
 CellKind: TypeAlias = Literal["number", "integer", "boolean", "text", "time", "other"]
 ENDINGS: dict[str, TableKind] = {".csv": "csv", ".csv.gz": "csv", ".csv.zst": "csv", ".parquet": "parquet"}
 MAPPING = b"rl_training.columns"
-"""The key under which a table that was written here says what its columns mean."""
+"""The key under which a table written here keeps the meaning of its columns."""
 
 
 def table_kind(path: str | Path) -> TableKind | None:
@@ -34,7 +34,7 @@ def table_kind(path: str | Path) -> TableKind | None:
 
 
 class Places:
-    """Where the rows of a table are, in words."""
+    """The places of a table's rows in its files, as messages name them."""
 
     def __init__(self, *, is_one_file: bool = True) -> None:
         self._is_one_file = is_one_file
@@ -83,11 +83,11 @@ class Table:
         return list(self.arrow.column_names)
 
     def place(self, row: int) -> str:
-        """Where a row of this piece is, in words; `row` counts from 0."""
+        """The place of a row of this piece, for a message; `row` counts from 0."""
         return self.places.text(self.first + row)
 
     def kind(self, name: str) -> CellKind:
-        """What the cells of a column are; a column of categories holds text."""
+        """The kind of a column's cells; a column of categories holds text."""
         types, kind = pyarrow("reading a table").types, self.arrow.column(name).type
         tests: dict[CellKind, tuple[str, ...]] = {
             "boolean": ("is_boolean",),
@@ -180,7 +180,7 @@ def plain_type(kind: Any) -> Any:
 
 
 def stored_mapping(schema: Any) -> dict[str, Any] | None:
-    """What a table says of its own columns, if it was written here."""
+    """The mapping that a table written here carries for its own columns."""
     text = (schema.metadata or {}).get(MAPPING)
     try:
         return None if text is None else dict(json.loads(text))

@@ -117,9 +117,8 @@ def _ordered_masks(masks: tuple[str, ...], columns: ColumnsConfig, *, stated: bo
         wrong = f"no single column of valid_actions ({', '.join(masks[:10])}) ends in the name of the action {action!r}"
         raise DatasetError(f"{wrong}, though some end in those of others ({shown}): spell both alike")
     hint = "list all actions in dataset_columns.choices, and the columns of valid_actions in the same order"
-    raise DatasetError(
-        f"valid_actions are {len(masks)} columns, and there are {len(actions)} actions ({shown}): {hint}"
-    )
+    wrong = f"valid_actions are {len(masks)} columns, and there are {len(actions)} actions ({shown})"
+    raise DatasetError(f"{wrong}: {hint}")
 
 
 def fields_of(table: Table, columns: ColumnsConfig, expression: Expression | None) -> dict[str, Part]:

@@ -1,4 +1,4 @@
-"""Which rows of a table are an episode, in which order, and how it ends."""
+"""Episodes of a table: their rows, the order of these, and how they end."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def neighbours(rows: int) -> Iterator[slice]:
 def _wrong_pairs(
     episodes: Indices, key: NDArray[Any], is_wrong: Callable[[NDArray[Any]], NDArray[np.bool_]]
 ) -> tuple[int, list[int]]:
-    """How many neighbours inside episodes differ by a wrong step, and the first two."""
+    """The number of neighbours inside episodes that differ by a wrong step, and the first two."""
     count, pair = 0, list[int]()
     for part in neighbours(len(key)):
         wrong = np.flatnonzero((np.diff(episodes[part]) == 0) & is_wrong(np.diff(key[part])))
@@ -142,7 +142,7 @@ def flag_columns(columns: ColumnsConfig) -> dict[str, str]:
 def end_flags(
     stage: Stage, columns: ColumnsConfig, places: Places, rows: Indices | None, episodes: Indices
 ) -> dict[str, NDArray[np.bool_]]:
-    """Where episodes terminated and where they were cut; every episode ends with its last row, and only there."""
+    """True where episodes terminated, and where they were cut; every episode ends with its last row, and only there."""
     ends = np.ones(len(episodes), dtype=bool)
     for part in neighbours(len(episodes)):
         ends[part.start : part.stop - 1] = np.diff(episodes[part]) != 0
@@ -179,7 +179,7 @@ class TableRows:
     """The mapping with names, categories and discrete actions instead of patterns, as a policy needs it."""
     notes: tuple[str, ...]
     rows: Indices | None
-    """Where each row stands in the table; None if they are all of its rows, in its order."""
+    """The place of each row in the table; None if they are all of its rows, in its order."""
 
 
 def read_rows(
