@@ -257,7 +257,9 @@ def test_predict_names_the_newest_checkpoint_that_is_whole(tmp_path: Path) -> No
         path.unlink()
         path.write_bytes(b"torn")
 
-    with pytest.raises(CheckpointError, match=rf"latest.pt is not .*; the newest that is whole is {whole}: use that one"):
+    with pytest.raises(
+        CheckpointError, match=rf"latest.pt is not .*; the newest that is whole is {whole}: use that one"
+    ):
         predict(run, [0.0, 0.0, 0.0])
 
     latest.unlink()
