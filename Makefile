@@ -37,7 +37,7 @@ fuzz-guided: $(VENV)/.installed-dev ## The same for readers of our own, guided b
 	-$(BIN)/python -m pip install --quiet atheris
 	for reader in pt npz yaml; do $(BIN)/python tests/fuzz/guided.py $$reader -max_total_time=$(or $(SECONDS),300) -rss_limit_mb=3000 || exit 1; done
 
-torture: $(VENV)/.installed-dev ## Kill runs at everything they do to their files, and compare what becomes of them; goes on where it was stopped
+torture: $(VENV)/.installed-dev ## Kill runs at everything they do to their files, and compare what becomes of them; run it again to continue
 	$(BIN)/python tests/endurance/torture.py --workers 2
 
 faults: $(VENV)/.installed-dev ## Let every operation of a run on its files fail, as a full, broken or read-only disk does
@@ -55,10 +55,10 @@ bench: $(VENV)/.installed-dev ## Update speed of every algorithm, beside d3rlpy'
 bench-jax: $(VENV)/.installed-dev .venv-jax/.installed ## Update speed of TD3+BC beside the same update in JAX
 	$(BIN)/python benchmarks/jax_update.py --jax-python .venv-jax/bin/python
 
-bench-online: $(VENV)/.installed-dev ## How fast online algorithms learn, and what fine-tuning does; goes on where it was stopped
+bench-online: $(VENV)/.installed-dev ## How fast online algorithms learn, and what fine-tuning does; run it again to continue
 	$(BIN)/python benchmarks/online_learning.py
 
-bench-learning: $(VENV)/.installed-dev ## What every algorithm learns on two datasets; goes on where it was stopped
+bench-learning: $(VENV)/.installed-dev ## What every algorithm learns on two datasets; run it again to continue
 	$(BIN)/python benchmarks/learning.py
 
 docs: $(VENV)/.installed-dev ## Write the generated tables into docs/
