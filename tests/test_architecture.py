@@ -40,8 +40,9 @@ SUB_DISTRICTS = {
     *("policies/export", "reports/page", "cli/display"),
 }
 
-WITHOUT_SURFACE = {SOURCE / "core", SOURCE / "cli" / "display"}
-"""Folders whose files are imported by name: `core` is a library, and the displays belong to the commands alone."""
+WITHOUT_SURFACE = {SOURCE / "core", SOURCE / "cli" / "display", SOURCE / "api"}
+"""Folders without a list of names: `core` is a library, whose files are imported, the displays belong to the commands
+alone, and `api` has a class for every algorithm that is registered."""
 
 BUDGETS = {
     "acting": 620,
