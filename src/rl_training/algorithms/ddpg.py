@@ -34,12 +34,17 @@ class DDPG(Algorithm[DDPGHyper, MLPDDPGModel]):
     """Deep deterministic policy gradient."""
 
     steps = (Step("critic"), Step("actor", tracks=("actor", "critic")))
-    actor_loss = losses.value_actor_loss
     defaults = {"exploration_noise": 0.1, "learning_starts": 10_000}
 
     def critic_loss(self, batch: Batch) -> Metrics:
         """The critic against the target critic at the target actor's action."""
         return losses.evaluation_loss(self, batch, self.target.actor(batch["next_obs"]))
+
+    def actor_loss(self, batch: Batch) -> Metrics:
+        """Value of the policy's own action."""
+        actions = self.model.actor(batch["obs"])
+        (q,) = self.model.critic(batch["obs"], actions)
+        return losses.value_actor_objective(policy_q_values=q) | {"action_saturation": losses.saturation(actions)}
 
 
 DDPGAlgorithm = DDPG

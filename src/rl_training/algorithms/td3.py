@@ -32,7 +32,6 @@ class TD3(Algorithm[TD3Hyper, MLPTD3Model]):
     """Twin delayed deterministic policy gradient."""
 
     steps = (Step("critic"), Step("actor", every="policy_delay", tracks=("actor", "critic")))
-    actor_loss = losses.value_actor_loss
     defaults = {"exploration_noise": 0.1, "learning_starts": 25_000}
 
     def critic_loss(self, batch: Batch) -> Metrics:
@@ -40,6 +39,12 @@ class TD3(Algorithm[TD3Hyper, MLPTD3Model]):
         hyper = self.hyper
         next_actions = losses.smooth(self.target.actor(batch["next_obs"]), hyper.policy_noise, hyper.noise_clip)
         return losses.evaluation_loss(self, batch, next_actions)
+
+    def actor_loss(self, batch: Batch) -> Metrics:
+        """Value of the policy's own action, by the first critic."""
+        actions = self.model.actor(batch["obs"])
+        (q,) = self.model.critic(batch["obs"], actions, first=1)
+        return losses.value_actor_objective(policy_q_values=q) | {"action_saturation": losses.saturation(actions)}
 
 
 TD3Algorithm = TD3

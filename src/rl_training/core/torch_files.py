@@ -222,6 +222,8 @@ class Program:
     def pop(self, count: int | None = None) -> list[Any]:
         """Take the last values from the stack: so many, or all since the last mark."""
         start = self._marks.pop() if count is None else len(self._stack) - count
+        if start < 0:
+            raise ForbiddenError("it takes values from an empty stack")
         found = self._stack[start:]
         del self._stack[start:]
         return found

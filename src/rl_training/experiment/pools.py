@@ -133,8 +133,10 @@ class LocalPool:
             for worker in workers:
                 worker.process.join()
         except KeyboardInterrupt:
+            # All are killed before any is waited for: one may hang in the kernel.
             for worker in workers:
                 worker.process.kill()
+            for worker in workers:
                 worker.process.join()
             raise
         finally:

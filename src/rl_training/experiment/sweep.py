@@ -230,7 +230,9 @@ def _advance(session: Session, *, updates: int) -> None:
 
 def _steps_left(cell: Cell) -> int:
     run, total = Path(cell.config.output_dir, cell.name), cell.config.total_timesteps
+    if not is_run(run):
+        return total
     if is_finished(run):
         return 0
-    rows = read_metrics(run) if is_run(run) else []
+    rows = read_metrics(run)
     return max(total - int(rows[-1]["global_step"]), 1) if rows else total

@@ -82,10 +82,13 @@ class ProgressCallback(Callback):
 
     def on_each_update(self, state: TrainerState, metrics: Metrics) -> None:
         """Without a terminal, print a line if it is time for one."""
-        self.on_collect_end(state)
+        self._print_if_due(state)
 
     def on_collect_end(self, state: TrainerState) -> None:
         """Without a terminal, print a line if it is time for one."""
+        self._print_if_due(state)
+
+    def _print_if_due(self, state: TrainerState) -> None:
         if self.live is None and time.monotonic() >= self.next_line:
             self.next_line = time.monotonic() + self.every
             pace = f"{self.speed(state):.0f} {self.unit(state)}/s, {self.time_left(state)} left"

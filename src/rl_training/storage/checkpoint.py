@@ -93,7 +93,7 @@ def saved_spaces(tree: Mapping[str, Any]) -> SpaceSpec:
 
 def saved_spans(path: Path) -> list[list[int]]:
     """The files of rows that a checkpoint refers to."""
-    return list(_read(path).get("replay", []))
+    return list(_read(path).get("replay") or ())
 
 
 def load_tree(path: Path) -> dict[str, Any]:

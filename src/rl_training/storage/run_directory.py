@@ -150,7 +150,7 @@ class RunDirectory:
         self.check_place()
         _append(self._metrics_path, encode_row(kind, metrics, self.run_id))
         for sink in self._sinks:
-            sink.attempt(sink.send, numbers(kind, metrics), metrics["global_step"])
+            sink.attempt(_send, sink, kind, metrics)
 
     def rewind_metrics(self, global_step: int, lasting: Sequence[Mapping[str, Any]] = ()) -> None:
         """Drop rows written after a checkpoint, which a resumed run writes again.
@@ -270,6 +270,10 @@ def _delete_draft(draft: Path) -> None:
             elif path.name != CHECKPOINTS:
                 path.unlink()
     shutil.rmtree(draft, ignore_errors=True)
+
+
+def _send(sink: Sink, kind: str, metrics: Mapping[str, Any]) -> None:
+    sink.send(numbers(kind, metrics), metrics["global_step"])
 
 
 def _append(path: Path, text: bytes) -> None:

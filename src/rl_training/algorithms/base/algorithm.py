@@ -199,6 +199,10 @@ class Algorithm(nn.Module, Generic[H, M]):
         """Kind, size and bounds of actions; of continuous ones between -1 and 1 if no others were given."""
         return self.spaces.action
 
+    @action_space.setter
+    def action_space(self, actions: ActionSpace) -> None:
+        self.spaces = replace(self.spaces, action=actions)
+
     @classmethod
     def build_model(cls, spaces: SpaceSpec, hyper: Hyper) -> Model:
         """Fresh networks; hyper-parameters that the model takes are passed on by name."""

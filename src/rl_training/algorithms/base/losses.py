@@ -125,13 +125,6 @@ def value_actor_objective(*, policy_q_values: Tensor) -> Metrics:
     return {"actor_loss": -policy_q_values.mean()}
 
 
-def value_actor_loss(algorithm: Algorithm, batch: Batch) -> Metrics:
-    """Value of the policy's own action, by the first critic."""
-    actions = algorithm.model.actor(batch["obs"])
-    (q,) = algorithm.model.critic(batch["obs"], actions, first=1)
-    return value_actor_objective(policy_q_values=q) | {"action_saturation": saturation(actions)}
-
-
 def soft_actor_objective(values: Tensor, log_probs: Tensor, log_temperature: Tensor) -> Metrics:
     """Value and entropy of the policy's own actions; the temperature is not trained by it."""
     loss = (log_temperature.detach().exp() * log_probs - values).mean()
