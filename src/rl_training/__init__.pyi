@@ -546,7 +546,7 @@ class _HERHyper(_SACHyper, total=False):
     pass
 
 class HER(ManagedAlgorithm):
-    """HER: SAC that also learns from relabelled goals, those that it reached instead of those it was given."""
+    """HER: SAC that also learns from relabelled goals: goals that were reached, instead of the given ones."""
 
     algo: ClassVar[str]
     def __init__(

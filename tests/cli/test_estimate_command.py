@@ -194,7 +194,7 @@ def test_a_table_of_single_decisions_is_evaluated_by_importance_sampling_beside_
     answer = shop_command("estimate", "runs/clone", "--data", "shop.csv", *FLAGS, *QUICK)
     assert answer.code == 0, answer.err
     assert "a value is the mean reward of one decision" in answer.out
-    assert "Importance sampling, a second estimate beside FQE:" in answer.out
+    assert "Importance sampling: episodes count more if the policy would have acted as the log did." in answer.out
     assert "SNIPS: rewards weighted by their actions" in answer.out
     assert "80 more updates per policy" in answer.out
     assert (

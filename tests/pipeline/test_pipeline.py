@@ -116,7 +116,7 @@ def test_few_episodes_mark_the_claim_as_made_on_selection_data(log: Callable[...
     assert (result.claim["basis"], result.claim_on) == ("corrected", "selection data")
     assert result.claim["correction"] > 0
     assert result.beats_the_data
-    said = "on selection data (the same 39 episodes selected it, with its value lowered for that)"
+    said = "on selection data (the same 39 episodes were used to select it, with its value lowered for that)"
     assert f"is better than the data, {said}." in result.sentence
 
 

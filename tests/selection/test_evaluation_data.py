@@ -65,8 +65,9 @@ def test_a_constant_action_needs_bounds_in_training_and_in_judging() -> None:
     expected = BoxActions((0.0, 0.0), (3.0, 3.0))
     assert in_training(log, **bounds).action == data_given(log, [], **bounds).log.spaces.action == expected
     assert estimate({"it": policy}, log, **bounds, **{**QUICK, "updates": 20}).episodes == 4
-    with pytest.raises(ConfigError, match="must have 2 numbers, got 1 and 1"):
-        estimate({"it": policy}, log, action_low=[0], action_high=[3])
+    for low, high, got in (([0], [3], "1 and 1"), ([0, 0], [3, 3, 3], "2 and 3")):
+        with pytest.raises(ConfigError, match=f"must have 2 numbers, got {got}"):
+            estimate({"it": policy}, log, action_low=low, action_high=high)
 
 
 ONE_HOT = np.eye(2, dtype=np.float32)[np.arange(ROWS) % 2]

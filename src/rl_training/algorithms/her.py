@@ -1,4 +1,4 @@
-"""HER: SAC that also learns from relabelled goals, those that it reached instead of those it was given.
+"""HER: SAC that also learns from relabelled goals: goals that were reached, instead of the given ones.
 
     replay: hindsight      a share of each batch has its goals relabelled with ones that its episode achieved later
 

@@ -113,7 +113,8 @@ def show_progress(*, quiet: bool) -> Iterator[Progress]:
             show("reading the data")
 
         def report(name: str, done: int, total: int) -> None:
-            spent = time.monotonic() - started.setdefault(name, time.monotonic())
+            now = time.monotonic()
+            spent = now - started.setdefault(name, now)
             left = f", {clock_text(spent * (total - done) / done)} left" if spent and done < total else ""
             show(f"{name}: {done} of {total} updates{left}")
 
@@ -196,7 +197,9 @@ def print_weighted(result: Estimates) -> None:
     if not result.weighted:
         print(f"No importance sampling: {result.not_weighted}.\n")
         return
-    print("Importance sampling, a second estimate beside FQE:")
+    print(
+        "Importance sampling: episodes count more if the policy would have acted as the log did. Beside FQE, not instead:"
+    )
     rows = [row for each in result.weighted for row in _rows(each)]
     print_table(["policy", "estimator", "value", "95 % interval", "episodes that count", "weights"], rows)
     shown = [name for name in MEANINGS if any(row[1] == name for row in rows)]

@@ -47,7 +47,10 @@ COLUMNS = {
 """The columns of a table of policies: heading, name of the value, and its format."""
 RUNS_HELP = "Runs, checkpoints, folders of runs, or patterns; then overrides of env_kwargs, as with --set."
 OBS_HELP = "Observations: a .npy or .json file, or a table (.csv, .parquet) like the one trained on."
-NOVELTY_HELP = "Warn of observations unlike the training data, by a novelty score of the run; default: if it has one."
+NOVELTY_HELP = (
+    "Warn of observations unlike the training data, by a novelty score that is computed from it and kept with the run; "
+    "default: if the run has one."
+)
 CHECKPOINTS = ("latest.pt", "best.pt")
 """The checkpoint that is used without and with --best."""
 ARRAYS = (".npy", ".json")

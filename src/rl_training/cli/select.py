@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from rl_training.selection import Checkpoints, Claim, PolicyCandidate, Selection, ShuffleControl
 
 CHECKPOINTS_HELP = "Candidates of each run: the policy of the latest checkpoint, or of every checkpoint."
-EPISODES_HELP = "Most real episodes to spend; they need an environment."
+EPISODES_HELP = "Real episodes to spend at most; they need an environment."
 ENV_HELP = "Environment of the real episodes; default the runs' own."
 SHUFFLE_HELP = "Also rank by shuffled rewards, a control: nothing of the ranking should be left."
 OUT_HELP = "Write the whole result to this .json file, instead of selection.json in the folder of the runs."
@@ -164,7 +164,7 @@ def claim_text(claim: Claim) -> str:
     from rl_training.ope import probability_text, verdict_text
 
     if claim.basis == "held-out episodes":
-        basis = f"By {claim.episodes} episodes that did not select it"
+        basis = f"On {claim.episodes} episodes that were not used to select it"
     else:
         basis = f"On selection data ({claim.episodes} episodes, too few to set some aside)"
     if claim.reasons or claim.value is None or claim.interval is None or claim.probability_better is None:

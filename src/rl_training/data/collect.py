@@ -43,7 +43,8 @@ def collect_dataset(
         # Hindsight on logged data needs what each step achieved, in a task with goals.
         has_goals = _has(instance, "achieved_goal")
         # Observations may begin with a mask of the valid actions.
-        num_actions = instance.get_wrapper_attr("mask_dim") if _has(instance, "mask_dim") else 0
+        has_mask = _has(instance, "prepended_mask_dim")
+        num_actions = instance.get_wrapper_attr("prepended_mask_dim") if has_mask else 0
         ended, length = 0, 0
         while len(rows.get("obs", ())) != size and ended != episodes:
             action = np.array(_random_action(instance, obs, num_actions) if act is None else act(obs))

@@ -123,7 +123,9 @@ class DataOptions(DatasetSpec):
     )
     accept_audit: bool = option(False, "train even on data that the audit refuses; the run remembers it")
     best_fraction: float | None = option(None, "keep this share of episodes, by return", gt=0, le=1)
-    validation_fraction: float | None = option(None, "held-out share; default 0.1 without env_id", ge=0, lt=1)
+    validation_fraction: float | None = option(
+        None, "held-out share of episodes; default 0.1 without env_id", ge=0, lt=1
+    )
 
     def __post_init__(self) -> None:
         if self.dataset_mix and self.dataset_columns is not None:

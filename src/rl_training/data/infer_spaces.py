@@ -70,7 +70,8 @@ def with_spaces_of_data(dataset: TransitionDataset, options: DataOptions) -> tup
     low, high, says = options.action_low, options.action_high, "as the config says"
     if low is None or high is None:
         low, high, says = _logged_bounds([part.numpy(force=True) for part in _actions(dataset)])
-    if not len(low) == len(high) == (size := dataset.action_dim):
+    size = dataset.action_dim
+    if not len(low) == len(high) == size:
         raise ConfigError(f"action_low and action_high must have {size} numbers, got {len(low)} and {len(high)}")
     return dataset, SpaceSpec.vector(dataset.obs_dim, BoxActions(low, high)), says
 

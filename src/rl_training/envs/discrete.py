@@ -27,8 +27,8 @@ class PrependMask(gym.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
         rest: Any = env.observation_space
-        self.mask_dim = action_count(env)
-        low, high = (np.full(self.mask_dim, value, dtype=np.float32) for value in (0, 1))
+        self.prepended_mask_dim = action_count(env)
+        low, high = (np.full(self.prepended_mask_dim, value, dtype=np.float32) for value in (0, 1))
         self.observation_space = Box(np.concatenate([low, rest.low]), np.concatenate([high, rest.high]))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
@@ -43,7 +43,7 @@ class PrependMask(gym.Wrapper[Any, Any, Any, Any]):
 
     def _joined(self, obs: NDArray[np.float32], info: Mapping[str, Any], *, over: bool) -> NDArray[np.float32]:
         # After the end of the task no action follows, whatever the environment says.
-        mask = np.ones(self.mask_dim) if over else read_mask(self.env, info)
+        mask = np.ones(self.prepended_mask_dim) if over else read_mask(self.env, info)
         if mask is None:
             names = ", ".join(map(repr, NAMES))
             raise UserCodeError(f"the environment gave an action mask before, but now info has none of {names}")

@@ -207,7 +207,7 @@ def _obs_parts(env: gym.Env[Any, Any]) -> dict[str, Column]:
     inner = env
     while isinstance(inner, gym.Wrapper):
         if isinstance(inner, PrependMask):
-            return {MASK: Column((inner.mask_dim,)), **_obs_parts(inner.env)}
+            return {MASK: Column((inner.prepended_mask_dim,)), **_obs_parts(inner.env)}
         whole = inner.env.observation_space
         if isinstance(whole, Dict) and isinstance(inner, (FlattenGoal, FlattenObservation)):
             names = inner.parts if isinstance(inner, FlattenGoal) else list(whole.keys())

@@ -144,7 +144,9 @@ class FitOptions:
 
     gamma: float = option(0.99, "discount per step", ge=0, lt=1)
     members: int = option(10, "ensemble members for resampled episodes, beside the one for all episodes", ge=0)
-    kappa: float = option(5.0, "convergence: updates, as a multiple of the horizon of the estimate", gt=0)
+    kappa: float = option(
+        5.0, "convergence, updates * tau * (1 - gamma): about exp(-kappa) of the value is missing", gt=0
+    )
     updates: int | None = option(None, "updates; null: as many as kappa needs", ge=1)
     hidden_sizes: tuple[int, ...] = option((64, 64), "widths of the hidden layers", min_length=1)
     learning_rate: float = option(1e-3, "learning rate", gt=0)

@@ -46,7 +46,7 @@ class WeightVerdict(NamedTuple):
 
 
 class WeightCheck(NamedTuple):
-    """A check that does not proceed."""
+    """Level and reason of a check that warns or refuses."""
 
     level: Level
     reason: str

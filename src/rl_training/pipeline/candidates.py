@@ -155,7 +155,7 @@ def choose_candidates(facts: DatasetFacts, *, gamma: float | None = None) -> lis
 
 
 def _suitable(facts: DatasetFacts) -> dict[str, str]:
-    """The names of the candidates that suit a log, with the reason for each; those of clones are said elsewhere."""
+    """The names of the candidates that suit a log, with the reason for each; `_candidate` has those of clones."""
     found = {CLONE: ""}
     if not facts.can_improve:
         return found

@@ -192,7 +192,7 @@ def _basis(splits: DataSplits, claim: Mapping[str, Any]) -> str:
     if splits.has_claim:
         return f"on {splits.episodes['claim']:,} episodes that neither training nor selection has seen"
     lowered = ", with its value lowered for that" if claim["correction"] else ""
-    return f"on selection data (the same {splits.episodes['selection']} episodes selected it{lowered})"
+    return f"on selection data (the same {splits.episodes['selection']} episodes were used to select it{lowered})"
 
 
 def _not_judged(selection: Mapping[str, Any]) -> str:

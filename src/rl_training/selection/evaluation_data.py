@@ -189,7 +189,7 @@ LOGS = (".npz", ".h5", ".hdf5", ".csv", ".csv.gz", ".csv.zst", ".tsv", ".parquet
 """Endings of files that hold a log."""
 
 NO_POLICY = (
-    "is a log, not a policy: it has the probabilities of the logged actions only. To evaluate its policy, give a run, "
+    "is a log, not a policy: it has logged actions only. To evaluate its policy, give a run, "
     "or a function that gives every action a probability"
 )
 

@@ -157,7 +157,7 @@ class Claim:
 
     name: str
     basis: Basis
-    """Whether the numbers come from episodes that did not select it, or are corrected for having selected it."""
+    """Whether the numbers come from episodes that were not used to select it, or are corrected for that."""
     episodes: int
     verdict: Verdict
     reasons: tuple[str, ...]

@@ -31,7 +31,8 @@ from rl_training.storage import find_checkpoints, find_runs, policy_files, polic
 
 ENOUGH_TO_SPLIT = 100
 """Episodes from which on the claim is made on other episodes than those that selected the policy."""
-NO_TIME = "there was no time left to estimate its value"
+NO_TIME = "there was no time left to fit its value"
+"""Stored in selection.json, where the pipeline recognises it."""
 MANY = 8
 """Policies above which only a shortlist gets a full estimate."""
 FEWEST = 5

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -28,10 +30,11 @@ OFFLINE_SCORES = (
 )
 """Measures on held-out rows, in the order in which they are shown."""
 UNKNOWN = "without an environment, the policy's return is not known"
-NARROW = 8
-"""Letters of the narrowest column of a table."""
-ONE_LINE = 1_000_000
-"""Width of a table where each row is one line."""
+GAP = 2
+"""Spaces between two columns of a table."""
+WORD = re.compile(r"\S+")
+PART = re.compile(r"(?:[^\s_./=]|\.(?=\d))*(?:[_/=]|\.(?!\d))|(?:[^\s_./=]|\.(?=\d))+")
+"""A piece of a name, such as `dataset_`, after which a line may break; numbers are not broken."""
 
 
 def summary(result: TrainResult) -> dict[str, str]:
@@ -115,13 +118,47 @@ def cell(value: Any) -> str:
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table: on a terminal, cells are folded so that it fits; elsewhere, each row is one line."""
+    """Print a table: on a terminal, cells wrap so that it fits, and no name is cut; elsewhere, each row is one line."""
     console = Console(highlight=False)
-    # A terminal that is narrower than this breaks the lines itself.
-    console.width = max(console.width, NARROW * len(head)) if console.is_terminal else ONE_LINE
+    widths = column_widths([head, *rows], console.width if console.is_terminal else None)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in head:
-        table.add_column(name, overflow="fold")
+    for name, width in zip(head, widths, strict=True):
+        table.add_column(wrap(name, width), width=width)
     for row in rows:
-        table.add_row(*map(Text, row))
-    console.print(table)
+        table.add_row(*(Text(wrap(text, width)) for text, width in zip(row, widths, strict=True)))
+    # A terminal that is narrower breaks the lines itself.
+    Console(highlight=False, width=max(console.width, _total(widths))).print(table)
+
+
+def column_widths(rows: Sequence[Sequence[str]], room: int | None) -> list[int]:
+    """The widths of columns that fit into `room`: the widest are narrowed, down to words, then to parts of names."""
+    columns = list(zip(*rows, strict=True))
+    natural = [max(map(cell_len, column)) for column in columns]
+    for unit in (WORD, PART):
+        least = [max(cell_len(piece) for text in column for piece in unit.findall(text) or [""]) for column in columns]
+        widths = list(natural)
+        while room is not None and _total(widths) > room:
+            wide = [number for number, width in enumerate(widths) if width > least[number]]
+            if not wide:
+                break
+            widths[max(wide, key=widths.__getitem__)] -= 1
+        else:
+            break
+    return widths
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + GAP * (len(widths) - 1)
+
+
+def wrap(text: str, width: int) -> str:
+    """Text in lines of this width; a longer word is broken after one of its separators."""
+    lines = [""]
+    for word in WORD.findall(text):
+        for number, part in enumerate([word] if cell_len(word) <= width else PART.findall(word)):
+            gap = " " if number == 0 and lines[-1] else ""
+            if not lines[-1] or cell_len(lines[-1] + gap + part) <= width:
+                lines[-1] += gap + part
+            else:
+                lines.append(part)
+    return "\n".join(lines)

@@ -21,7 +21,7 @@ NEIGHBOURS = 10_000
 FEW_ROWS = 100
 """Rows below which nothing is said about how far actions differ."""
 NEARLY_DETERMINISTIC = 0.1
-"""Spread of actions in like situations, relative to that of all actions, up to which a behaviour has little of it."""
+"""Spread of actions in similar states, relative to that of all actions, up to which a behaviour has little of it."""
 RARE = 0.001
 """Share of rows below which an action is hardly in the data."""
 
@@ -86,8 +86,8 @@ def determinism(view: View) -> AuditFinding:
     if ratio is None:
         return unchecked("there are too few different actions to tell")
     if ratio > NEARLY_DETERMINISTIC:
-        return passed(f"in like situations actions still differ, by {min(ratio, 1):.0%} of what any two rows do")
-    differs = f"in like situations actions differ by only {ratio:.1%} of what any two rows do"
+        return passed(f"in similar states actions still differ, by {min(ratio, 1):.0%} of what any two rows do")
+    differs = f"in similar states actions differ by only {ratio:.1%} of what any two rows do"
     return found(f"{differs}: the behaviour is nearly deterministic")
 
 

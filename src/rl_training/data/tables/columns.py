@@ -85,7 +85,9 @@ class ColumnsConfig:
         (), "observation columns seen as one number per category; a mapping lists the categories"
     )
     action_kind: Literal["continuous", "discrete"] | None = option(None, "of actions; default as they look")
-    choices: tuple[str, ...] = option((), "names of all discrete actions, in numeric order; default those logged")
+    choices: tuple[str, ...] = option(
+        (), "names of all discrete actions, in the order of their numbers; default those logged"
+    )
 
     def __post_init__(self) -> None:
         renamed = {_SPELLINGS.get(name, name): columns for name, columns in self.fields.items()}
