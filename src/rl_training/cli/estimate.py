@@ -197,9 +197,8 @@ def print_weighted(result: Estimates) -> None:
     if not result.weighted:
         print(f"No importance sampling: {result.not_weighted}.\n")
         return
-    print(
-        "Importance sampling: episodes count more if the policy would have acted as the log did. Beside FQE, not instead:"
-    )
+    print("Importance sampling: episodes count more if the policy would have acted as the log did.")
+    print("It is a second estimate beside FQE, not instead of it:")
     rows = [row for each in result.weighted for row in _rows(each)]
     print_table(["policy", "estimator", "value", "95 % interval", "episodes that count", "weights"], rows)
     shown = [name for name in MEANINGS if any(row[1] == name for row in rows)]

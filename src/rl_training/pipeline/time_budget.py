@@ -256,7 +256,7 @@ def fit_length(config: PipelineConfig, gamma: float, kappa: float) -> int:
 
 
 def between(updates: float, config: PipelineConfig, gamma: float) -> int:
-    """The updates, limited to the range between the fewest with which policies can be judged and the most that are of use."""
+    """The updates, at least as many as a judgement needs and at most as many as are of use."""
     shortest, longest = (fit_length(config, gamma, kappa) for kappa in (LEAST_KAPPA + 0.1, KAPPA))
     return int(min(max(updates, shortest), longest))
 
