@@ -24,7 +24,6 @@ from rl_training.cli import config as index
 from rl_training.config import TrainConfig, load_config
 from rl_training.core.errors import ConfigError
 from rl_training.core.seeds import parse_seeds
-from rl_training.core.user_code import IMPORTED
 from rl_training.diagnostics import doctor
 from rl_training.experiment import list_algorithms
 from rl_training.experiment.registry import describe_options
@@ -710,10 +709,9 @@ def test_algorithms_that_were_imported_are_listed_too(command: Command, tmp_path
     )
     try:
         answer = command("list", "--json", "--import", tmp_path / "mine.py")
-        explained = command("config", "explain", "mine_listed")
+        explained = command("config", "explain", "mine_listed", "--import", tmp_path / "mine.py")
     finally:
         ALGORITHMS.pop("mine_listed", None)
-        IMPORTED.clear()
 
     assert {"name": "mine_listed", "mode": "offline", "idea": "clones, under another name.", "configs": []} in (
         json.loads(answer.out)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from rl_training import cli
+from rl_training.core.user_code import IMPORTED
 
 TINY = (
     "total_timesteps=20",
@@ -39,8 +40,13 @@ def call_main(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     """Call the entry point with these arguments; only what it prints itself is in the answer."""
     monkeypatch.setattr(sys, "argv", ["rl-training", *map(str, arguments)])
     capsys.readouterr()
-    with pytest.raises(SystemExit) as caught:
-        cli.main()
+    # Users' modules that an earlier command of this process has imported are none of this one's.
+    earlier, IMPORTED[:] = IMPORTED[:], []
+    try:
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+    finally:
+        IMPORTED[:] = earlier
     code = caught.value.code or 0
     assert isinstance(code, int)
     return Answer(code, *capsys.readouterr())
