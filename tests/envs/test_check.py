@@ -14,9 +14,10 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
 from gymnasium.wrappers import TransformObservation
 
-from rl_training.core.errors import ConfigError
+from rl_training.core.errors import ConfigError, UserCodeError
 from rl_training.core.spaces import DiscreteActions, SpaceSpec
 from rl_training.envs import check_env, try_out
+from rl_training.envs.guarded import CheckedEnv
 
 VECTOR = Box(-1, 1, (2,), np.float32)
 
@@ -286,3 +287,9 @@ def test_what_cannot_be_made_is_an_error(make: Any, words: str, register: Callab
         check_env(register(make))
 
     assert str(caught.value).startswith(words)
+
+
+def test_an_installed_environment_that_raises_is_named_by_its_own_line() -> None:
+    env = CheckedEnv(gym.make("Pendulum-v1").unwrapped, "Pendulum-v1")
+    with pytest.raises(UserCodeError, match=r"raised AttributeError.* \(pendulum.py, line \d+\)"):
+        env.step(np.zeros(1, np.float32))  # before any reset

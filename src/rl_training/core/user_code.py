@@ -120,12 +120,10 @@ def error_place(error: BaseException) -> str:
     if not frames:
         return ""
     installed = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
-    own = [each for each in frames if not each.filename.startswith((*installed, _PACKAGE, "<"))]
+    package = str(Path(__file__).parents[1])
+    own = [each for each in frames if not each.filename.startswith((*installed, package, "<"))]
     frame = (own or frames)[-1]
     return f" ({Path(frame.filename).name}, line {frame.lineno})"
-
-
-_PACKAGE = str(Path(__file__).parent)
 
 
 def find_class(path: str, *, what: str) -> type[Any]:
