@@ -12,7 +12,14 @@ from run_directories import make_run
 
 from rl_training.core.errors import CheckpointError, ConfigError
 from rl_training.core.statistics import bootstrap_interval
-from rl_training.reports.compare import compare_named, compare_two, score_rows, sweep_findings
+from rl_training.reports.compare import (
+    compare_named,
+    compare_two,
+    decide_together,
+    improvement,
+    score_rows,
+    sweep_findings,
+)
 from rl_training.reports.page.render import render
 from rl_training.reports.page.write import report_content
 from rl_training.reports.plots import plot_profiles
@@ -274,6 +281,20 @@ def test_datasets_of_one_environment_are_tasks_that_can_be_put_together(tmp_path
     assert [row["iqm"] for row in found.over_tasks] == [2.0, 12.0]
     # Complete separation on two tasks of three runs each is rarer than 5 %.
     assert found.improvements[0].verdict == "worse"
+
+
+def test_comparisons_that_stand_together_are_adjusted_for_their_number() -> None:
+    low, high = [0.0, 1.0, 2.0, 3.0], [10.0, 11.0, 12.0, 13.0]
+    alone = improvement(("a", "b"), "return_mean", ["task"], [high], [low])
+    few = improvement(("a", "b"), "return_mean", ["task"], [high[:2]], [low[:2]])
+    # 2 of the 70 ways to deal out eight scores separate them so, in one direction or the other.
+    assert alone.p_value == pytest.approx(2 / 70)
+    assert alone.verdict == "better"
+
+    together = decide_together([alone, few, alone])
+    assert [each.p_value for each in together] == [pytest.approx(4 / 70), None, pytest.approx(4 / 70)]
+    assert {each.verdict for each in together} == {"not distinguishable"}
+    assert "p = 0.057 by a test of ranks, adjusted for 2 comparisons: a is not distinguishable" in together[0].meaning
 
 
 def test_names_on_the_page_are_what_varied(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from rl_training.core.statistics import (
     bootstrap_band,
     bootstrap_improvement,
     bootstrap_interval,
+    holm,
     improvement_over_tasks,
     interquartile_mean,
     rank_test,
@@ -150,10 +151,17 @@ class Improvement:
     interval: tuple[float, float] | None
     by_task: tuple[float, ...]
     """The probability on each task, whose mean it is."""
-    p_value: float | None = None
-    """Rank test of equal scores; None where runs are too few for an interval."""
+    p_values: tuple[float, float] | None = None
+    """Rank tests of "the first is not better" and "it is not worse"; None where runs are too few for an interval."""
+    comparisons: int = 1
+    """The number of comparisons that the p-values are adjusted for."""
     verdict: Outcome = "not distinguishable"
     """The first group in comparison with the second."""
+
+    @property
+    def p_value(self) -> float | None:
+        """The smaller of the p-values."""
+        return None if self.p_values is None else min(self.p_values)
 
     @property
     def meaning(self) -> str:
@@ -162,7 +170,8 @@ class Improvement:
             counts = " and ".join(map(str, min(self.runs, key=min)))
             test = f"{counts} runs are too few for an interval, for which {FEWEST_RUNS} of each are needed"
         else:
-            test = f"p = {self.p_value:.2g} by a test of ranks"
+            adjusted = f", adjusted for {self.comparisons} comparisons" if self.comparisons > 1 else ""
+            test = f"p = {self.p_value:.2g} by a test of ranks{adjusted}"
         return f"{test}: {self.first} is {outcome_text(self.verdict, self.second)}"
 
     def to_plain(self) -> dict[str, Any]:
@@ -188,10 +197,22 @@ def improvement(
     found = Improvement(*names, metric, tuple(tasks), runs, probability=mean, interval=None, by_task=by_task)
     if not has_interval(*ours, *theirs):
         return found
-    not_better, not_worse = rank_test(ours, theirs)
-    (verdict,) = decide_outcomes([not_better], [not_worse])
-    interval = bootstrap_improvement(ours, theirs)
-    return replace(found, interval=interval, p_value=min(not_better, not_worse), verdict=verdict)
+    tested = replace(found, interval=bootstrap_improvement(ours, theirs), p_values=rank_test(ours, theirs))
+    return decide_together([tested])[0]
+
+
+def decide_together(found: Sequence[Improvement]) -> list[Improvement]:
+    """Comparisons that are reported together, with p-values and verdicts adjusted for their number after Holm."""
+    tested = [each for each in found if each.p_values is not None]
+    if not tested:
+        return list(found)
+    not_better, not_worse = np.array([each.p_values for each in tested]).T
+    p_values = zip(holm(not_better).tolist(), holm(not_worse).tolist(), strict=True)
+    decided = iter(
+        replace(each, p_values=both, comparisons=len(tested), verdict=verdict)
+        for each, both, verdict in zip(tested, p_values, decide_outcomes(not_better, not_worse), strict=True)
+    )
+    return [each if each.p_values is None else next(decided) for each in found]
 
 
 def _of_rows(names: tuple[str, str], first: Sequence[ScoreRow], second: Sequence[ScoreRow]) -> Improvement:
@@ -216,7 +237,7 @@ def compare_named(rows: Sequence[ScoreRow], first: str, second: str) -> list[Imp
             why = f"have no task in common, and {metric} of different tasks cannot be compared"
             raise ConfigError(f"--compare: {first!r} and {second!r} {why}")
         found.append(_of_rows((first, second), *pairs))
-    return found
+    return decide_together(found)
 
 
 def compare_two(rows: Sequence[ScoreRow]) -> list[Improvement]:
@@ -231,7 +252,7 @@ def compare_two(rows: Sequence[ScoreRow]) -> list[Improvement]:
             (first, ours), (second, theirs) = by_name.items()
             if (pairs := _paired(ours, theirs)) is not None:
                 found.append(_of_rows((first, second), *pairs))
-    return found
+    return decide_together(found)
 
 
 def _select(rows: Sequence[ScoreRow], text: str) -> list[ScoreRow]:

@@ -13,7 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.core.errors import ConfigError
-from rl_training.reports.compare import EVALUATIONS, ScoreTable, improvement, make_profile, score_rows, score_tables
+from rl_training.reports.compare import (
+    EVALUATIONS,
+    ScoreTable,
+    decide_together,
+    improvement,
+    make_profile,
+    score_rows,
+    score_tables,
+)
 from rl_training.reports.page.actions import compare_actions
 from rl_training.reports.page.gather import RETURN, Material, Plain, pick, source_file
 from rl_training.reports.plots import ENOUGH_FOR_INTERVAL, Panel, make_panels
@@ -255,16 +263,17 @@ def _compared(table: ScoreTable) -> Plain:
         curves = zip(("shares", "low", "high"), make_profile(table.groups[name], thresholds), strict=True)
         plain = {kind: None if curve is None else curve.tolist() for kind, curve in curves}
         profiles.append({"name": name, "scores": [each for scores in table.groups[name] for each in scores], **plain})
+    compared = [
+        improvement(pair, table.metric, table.tasks, *(table.groups[name] for name in pair))
+        for pair in combinations(best, 2)
+    ]
     return {
         "task": table.task,
         "metric": table.metric,
         "groups_in_all": len(table.groups),
         "thresholds": thresholds.tolist(),
         "profiles": profiles,
-        "improvements": [
-            improvement(pair, table.metric, table.tasks, *(table.groups[name] for name in pair)).to_plain()
-            for pair in combinations(best, 2)
-        ],
+        "improvements": [each.to_plain() for each in decide_together(compared)],
     }
 
 
