@@ -416,10 +416,10 @@ def test_goals_that_were_achieved_count_among_the_statistics(tmp_path: Path) -> 
 def test_running_statistics_equal_those_of_all_rows_at_once() -> None:
     rng = np.random.default_rng(0)
     rows = rng.normal(loc=[100.0, -3.0], scale=[0.1, 20.0], size=(60, 2))
-    statistics = RunningStatistics(2)
+    statistics = RunningStatistics((2,))
     for part in np.split(rows, [1, 3, 3, 40]):
         statistics.add(part)
-        again = RunningStatistics(2)
+        again = RunningStatistics((2,))
         again.load_state_dict(statistics.state_dict())
         statistics = again
     mean, std = statistics.moments(epsilon=0.0)

@@ -139,8 +139,8 @@ def _refuse_broken(name: str, values: NDArray[Any], lengths: NDArray[Any]) -> No
 class RunningStatistics:
     """Mean and standard deviation of all rows so far, by Chan's update of sums of squares."""
 
-    def __init__(self, width: int) -> None:
-        self.count, self.mean, self.squares = 0, np.zeros(width), np.zeros(width)
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.count, self.mean, self.squares = 0, np.zeros(shape), np.zeros(shape)
 
     def add(self, rows: NDArray[Any]) -> None:
         """Add some rows."""
@@ -169,7 +169,7 @@ class RewardScaler:
     """Rewards divided by the standard deviation of discounted returns so far, within -10 and 10."""
 
     def __init__(self, num_envs: int, *, gamma: float) -> None:
-        self.gamma, self.returns, self.statistics = gamma, np.zeros(num_envs), RunningStatistics(1)
+        self.gamma, self.returns, self.statistics = gamma, np.zeros(num_envs), RunningStatistics((1,))
 
     def scale(self, rewards: NDArray[Any], ends: NDArray[np.bool_], valid: NDArray[np.bool_]) -> NDArray[np.float32]:
         """The scaled rewards of one step of all environments, which count among the returns from now on."""
@@ -220,7 +220,7 @@ class LocalCollector:
         self.policy, self.stepper, self.buffer = policy, stepper, buffer
         self.last_step: StepResult | None = None
         self.num_envs = stepper.envs.num_envs
-        self.statistics = RunningStatistics(policy.spaces.obs_dim) if normalize else None
+        self.statistics = RunningStatistics(policy.spaces.obs_column.shape) if normalize else None
         scales = SCALED_REWARDS in buffer.fields
         self.scaler = RewardScaler(self.num_envs, gamma=buffer.gamma) if scales else None
         self.returns, self.lengths = np.zeros(self.num_envs), np.zeros(self.num_envs, dtype=int)

@@ -60,10 +60,11 @@ class Policy(nn.Module):
         """
         networks = model_part(state)
         statistics: dict[str, Tensor] = {}
+        shape = spaces.obs_column.shape
         for name in ("obs_mean", "obs_std"):
             value = state.get(name)
-            if not isinstance(value, Tensor) or value.shape != (spaces.obs_dim,) or not value.is_floating_point():
-                raise RuntimeError(f"{name} must be {spaces.obs_dim} numbers")
+            if not isinstance(value, Tensor) or value.shape != shape or not value.is_floating_point():
+                raise RuntimeError(f"{name} must be numbers of shape {shape}")
             statistics[name] = value
         check_networks(algorithm, spaces, hyper, networks, acts_only=acts_only)
         model = _filled(algorithm.build_model(spaces, hyper), networks, acts_only=acts_only)

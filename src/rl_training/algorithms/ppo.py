@@ -120,7 +120,7 @@ class PPO(Algorithm[PPOHyper, MLPPPOModel]):
 
     def extra_columns(self) -> dict[str, Column]:
         """Inputs, log-probabilities and values at acting time; scaled rewards if they are asked for."""
-        columns = {"inputs": Column((self.spaces.obs_dim,)), "log_probs": Column(), "values": Column()}
+        columns = {"inputs": self.spaces.obs_column, "log_probs": Column(), "values": Column()}
         return columns | {"scaled_rewards": Column()} if self.hyper.normalize_rewards else columns
 
     @torch.no_grad()

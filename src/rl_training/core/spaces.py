@@ -43,6 +43,11 @@ class SpaceSpec:
         return sum(part.size for part in self.obs.values())
 
     @property
+    def obs_column(self) -> Column:
+        """How an observation is stored, in the form in which networks see it."""
+        return Column((self.obs_dim,))
+
+    @property
     def is_masked(self) -> bool:
         """Whether an observation begins with an action mask."""
         return MASK in self.obs

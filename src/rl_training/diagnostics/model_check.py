@@ -28,7 +28,7 @@ def check_model(policy: Policy, algorithm: Algorithm, *, acts: bool) -> None:
     """
     model, device = policy.model, policy.obs_mean.device
     column = policy.spaces.action.column
-    obs = torch.zeros(ROWS, policy.spaces.obs_dim, device=device)
+    obs = torch.zeros(ROWS, *policy.spaces.obs_column.shape, device=device)
     # A mask, if there is one, allows all actions.
     obs[:, : policy.spaces.mask_dim] = 1
     _check_actor(model, algorithm)

@@ -193,7 +193,11 @@ def _make_buffer(
         capacity=capacity,
         obs_dim=algorithm.spaces.obs_dim,
         action_dim=algorithm.spaces.action_dim,
-        columns={"actions": algorithm.action_space.column, **algorithm.extra_columns()},
+        columns={
+            "obs": algorithm.spaces.obs_column,
+            "actions": algorithm.action_space.column,
+            **algorithm.extra_columns(),
+        },
         num_envs=num_envs,
         seed=config.seed,
         device=algorithm.obs_mean.device,

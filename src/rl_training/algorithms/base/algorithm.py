@@ -135,8 +135,8 @@ class Algorithm(nn.Module, Generic[H, M]):
         self.reads = self.make_reads(self.hyper)
         for step in self.steps:
             self._add_parts(step)
-        self.register_buffer("obs_mean", torch.zeros(self.spaces.obs_dim))
-        self.register_buffer("obs_std", torch.ones(self.spaces.obs_dim))
+        self.register_buffer("obs_mean", torch.zeros(self.spaces.obs_column.shape))
+        self.register_buffer("obs_std", torch.ones(self.spaces.obs_column.shape))
         self.register_buffer("clock", torch.zeros((), dtype=torch.int64), persistent=False)
         self.register_buffer("online_share", torch.zeros(()), persistent=False)
         self._gradients: dict[str, GradientFunction] = {}

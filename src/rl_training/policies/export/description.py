@@ -39,7 +39,7 @@ def describe(saved: SavedPolicy, graph: PolicyGraph, log: Log | None, why_not: s
         "format": FORMAT,
         "made_with": {**{name: package_version(name) for name in PACKAGES}, "opset": OPSET},
         "policy": _policy(saved),
-        "input": {"obs": {"type": "float32", "shape": ["batch", saved.spaces.obs_dim]}},
+        "input": {"obs": {"type": "float32", "shape": ["batch", *saved.spaces.obs_column.shape]}},
         "outputs": {name: outputs[name] for name in graph.outputs},
         "observation": _observation(saved.spaces, columns, log),
         "action": _action(saved.spaces, columns),

@@ -80,7 +80,7 @@ def require_onnx() -> None:
 def write_onnx(graph: PolicyGraph, path: Path) -> None:
     """Write the graph to one file that takes batches of any size."""
     onnx = import_extra("onnx", "export", PURPOSE)
-    example = torch.zeros(2, graph.policy.spaces.obs_dim)
+    example = torch.zeros(2, *graph.policy.spaces.obs_column.shape)
     try:
         with _quiet():
             torch.onnx.export(
