@@ -37,7 +37,7 @@ fuzz-guided: $(VENV)/.installed-dev ## The same for readers of our own, guided b
 	-$(BIN)/python -m pip install --quiet atheris
 	for reader in pt npz yaml; do $(BIN)/python tests/fuzz/guided.py $$reader -max_total_time=$(or $(SECONDS),300) -rss_limit_mb=3000 || exit 1; done
 
-torture: $(VENV)/.installed-dev ## Kill runs at everything they do to their files, and compare what becomes of them; run it again to continue
+torture: $(VENV)/.installed-dev ## Kill runs at every file operation, resume them, and compare the results with uninterrupted runs; run it again to continue
 	$(BIN)/python tests/endurance/torture.py --workers 2
 
 faults: $(VENV)/.installed-dev ## Let every operation of a run on its files fail, as a full, broken or read-only disk does

@@ -191,7 +191,7 @@ def test_an_episode_without_masks_does_not_take_those_of_others_away() -> None:
 @pytest.mark.parametrize(
     ("arrays", "check", "verdict", "rows"),
     [
-        (log(CHOICES, valid_actions=np.ones((ROWS, 1))), "possible actions", "fail", 1),
+        (log(CHOICES, valid_actions=np.ones((ROWS, 1))), "valid actions", "fail", 1),
         (log(CHOICES - 1), "action bounds", "fail", 0),
         (log(CHOICES, propensities=np.where(CHOICES == 1, 0.0, 0.5)), "propensities", "warn", 1),
         (

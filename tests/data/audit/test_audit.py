@@ -224,7 +224,7 @@ def test_a_defect_is_found_in_its_rows(defect: Defect) -> None:
 def test_every_check_has_a_defect_that_it_finds() -> None:
     elsewhere = {"finite", "order", "end flags", "coverage", "enough data"}
     # In test_choices.
-    elsewhere |= {"possible actions", "next masks", "propensities"}
+    elsewhere |= {"valid actions", "next masks", "propensities"}
     assert {defect.check for defect in DEFECTS} | elsewhere == set(findings(good_log()))
 
 

@@ -37,12 +37,12 @@ def finite(view: View) -> AuditFinding:
 
 
 @check(
-    "possible actions",
+    "valid actions",
     why="either the mask or the action is wrong, and a policy would learn from what cannot have happened",
     advice="mend the data, or set invalid_actions: drop to leave such rows out",
     needs="valid_actions",
 )
-def possible_actions(view: View) -> AuditFinding:
+def valid_actions(view: View) -> AuditFinding:
     """Logged actions that their own mask excludes."""
     masks = view.column("valid_actions")
     numbers = view.column("actions") - (view.bounds.start if isinstance(view.bounds, DiscreteActions) else 0)
