@@ -3,11 +3,11 @@
     critic minimises  TD + conservative_weight * D,    D = mean (log sum_a exp Q(s, a) - Q(s, a_logged))
 
 TD is the loss of double DQN or, with `num_quantiles`, that of QR-DQN. D is the cross-entropy of the logged actions with
-the values as logits. If its weight is large, the algorithm clones the data. The weight is relative to the rewards. At
-every step it adds up to its own size to the value of a frequent action, so that it should be smaller where episodes are
-longer: about 0.1 for single decisions with returns between 0 and 1, and 0.01 to 0.02 for ten steps. It is relative to
-`huber_delta` too, the largest slope of TD: with a small one, the penalty outweighs all rewards. The values are no
-returns any more; judge the policy by `rl-training estimate`.
+the values as logits. If its weight is large, the algorithm clones the data. The weight is relative to the rewards: at
+every step, the penalty can raise the value of a frequent action by up to the weight. It should therefore be smaller
+where episodes are longer: about 0.1 for single decisions with returns between 0 and 1, and 0.01 to 0.02 for ten steps.
+It is also relative to `huber_delta`, the largest slope of TD: with a small one, the penalty outweighs all rewards. The
+values are no returns any more; judge the policy by `rl-training estimate`.
 
 Kumar et al., "Conservative Q-Learning for Offline Reinforcement Learning", NeurIPS 2020.
 
