@@ -13,6 +13,7 @@ from command_line import Command, call_main
 
 from rl_training.cli.audit import summary
 from rl_training.data import TransitionDataset, load_transition_dataset
+from rl_training.data.audit.action_timing import action_timing
 from rl_training.data.audit.borders import likely_borders
 from rl_training.data.audit.view import View
 from rl_training.data.dataset_audit import audit_data
@@ -243,6 +244,26 @@ def test_rewards_of_real_data_that_are_moved_by_a_row_are_found(
     (finding,) = [each for each in report.findings if each.check == "reward timing"]
     assert finding.verdict == "warn"
     assert f"fit the row {which} better" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("name", "shift", "which"),
+    [
+        ("pendulum/pendulum_medium_sac.npz", 1, "after"),
+        ("pendulum/pendulum_medium_sac.npz", -1, "before"),
+        ("cartpole/cartpole_replay_v1.1.0.h5", 1, "after"),
+        ("d4rl/mujoco/halfcheetah_medium-v2.hdf5", 1, "after"),
+        ("d4rl/mujoco/halfcheetah_random-v1.hdf5", -1, "before"),
+    ],
+)
+def test_actions_of_real_data_that_are_moved_by_a_row_are_found(
+    shared_data: Path, name: str, shift: int, which: str
+) -> None:
+    dataset = load_transition_dataset(shared_data / name)
+    finding = action_timing(View(dataset.with_fields(actions=dataset.actions.roll(shift, 0))))
+    assert (finding.check, finding.verdict) == ("action timing", "warn")
+    assert f"change with the action of the row {which}" in finding.message
+    assert not action_timing(View(dataset)).is_alarm
 
 
 BORDERS = {

@@ -68,6 +68,20 @@ def early_rewards(arrays: Arrays) -> None:
     arrays["rewards"][:-1] = arrays["rewards"][1:].copy()
 
 
+def late_actions(arrays: Arrays) -> None:
+    arrays["actions"][1:] = arrays["actions"][:-1].copy()
+
+
+def early_actions(arrays: Arrays) -> None:
+    arrays["actions"][:-1] = arrays["actions"][1:].copy()
+
+
+def late_actions_of_one_operator(arrays: Arrays) -> None:
+    for start in LAST[[3, 4]] + 1:
+        rows = slice(start, start + LENGTH)
+        arrays["actions"][rows] = np.roll(arrays["actions"][rows], 1, axis=0)
+
+
 def noisy_late_rewards(arrays: Arrays) -> None:
     noise = np.random.default_rng(2).normal(size=ROWS) * arrays["rewards"].std()
     arrays["rewards"] = (arrays["rewards"] + noise).astype(np.float32)
@@ -193,6 +207,16 @@ DEFECTS = [
     Defect("reward timing", "warn", late_rewards, "fit the row before better", (1, 2, 3, 4, 5)),
     Defect("reward timing", "warn", early_rewards, "fit the row after better", (1, 2, 3, 4, 5)),
     Defect("reward timing", "warn", noisy_late_rewards, "fit the row before better", (1, 2, 3, 4, 5)),
+    Defect("action timing", "warn", late_actions, "change with the action of the row after", count=ROWS),
+    Defect("action timing", "warn", early_actions, "change with the action of the row before", count=ROWS),
+    Defect(
+        "action timing",
+        "warn",
+        late_actions_of_one_operator,
+        "in 2 episodes of 30, observations change with the action of the row after",
+        (4 * LENGTH, 5 * LENGTH),
+        2 * LENGTH,
+    ),
     Defect("returns", "warn", equal_returns, "all 30 episodes have the return 780"),
     Defect("drift", "warn", drifting, "columns 2"),
     Defect("drift", "warn", learning, "returns ("),
@@ -454,6 +478,54 @@ def test_rewards_of_an_angle_are_found_to_be_late_by_its_cosine_and_sine(shift: 
     finding = findings(arrays)["reward timing"]
     assert finding.verdict == "warn"
     assert f"fit the row {which} better" in finding.message
+
+
+def from_actions(actions: Callable[[Any, Arrays], Any], *, delay: bool = False) -> Arrays:
+    """A good log whose actions are chosen by a rule from the state and what the rule remembers."""
+    rng = np.random.default_rng(7)
+    arrays = good_log()
+    effect = np.array([[0.3, 0.0, 0.1], [0.0, 0.3, -0.1]])
+    for start in range(0, ROWS, LENGTH):
+        state, memory = rng.normal(size=3), {"rng": rng, "noise": np.zeros(2), "last": np.zeros(2)}
+        for row in range(start, start + LENGTH):
+            action = np.clip(actions(state, memory), -0.999, 0.999)
+            after = 0.95 * state + (memory["last"] if delay else action) @ effect + 0.01 * rng.normal(size=3)
+            arrays["obs"][row], arrays["actions"][row], arrays["next_obs"][row] = state, action, after
+            state, memory["last"] = after, action
+    return arrays
+
+
+def autocorrelated(state: Any, memory: Arrays) -> Any:
+    memory["noise"] = 0.95 * memory["noise"] + 0.1 * memory["rng"].normal(size=2)
+    return memory["noise"] - 0.2 * state[:2]
+
+
+def held_for_five_rows(state: Any, memory: Arrays) -> Any:
+    is_new = memory["rng"].random() < 0.2
+    return 0.4 * memory["rng"].normal(size=2) - 0.2 * state[:2] if is_new else memory["last"]
+
+
+def without_noise(state: Any, memory: Arrays) -> Any:
+    return -0.3 * state[:2]
+
+
+def nearly_without_noise(state: Any, memory: Arrays) -> Any:
+    return 0.02 * memory["rng"].normal(size=2) - 0.3 * state[:2]
+
+
+def loose(state: Any, memory: Arrays) -> Any:
+    return 0.4 * memory["rng"].normal(size=2) - 0.2 * state[:2]
+
+
+@pytest.mark.parametrize("rule", [autocorrelated, held_for_five_rows, without_noise, nearly_without_noise, loose])
+def test_actions_of_their_own_rows_are_not_called_shifted(rule: Callable[[Any, Arrays], Any]) -> None:
+    assert not findings(from_actions(rule))["action timing"].is_alarm
+
+
+def test_a_process_that_reacts_one_step_late_is_told_from_a_shifted_log_by_advice() -> None:
+    finding = findings(from_actions(loose, delay=True))["action timing"]
+    assert "change with the action of the row before" in finding.message
+    assert "if the process itself reacts one step late, add the action before to the observations" in finding.advice
 
 
 def test_shuffled_rows_are_not_called_broken() -> None:

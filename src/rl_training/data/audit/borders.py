@@ -143,8 +143,8 @@ class _Step:
         plain = _inputs(view, some, columns)
         mean, deviation = plain.mean(axis=0), plain.std(axis=0)
         deviation = np.where(deviation > 0, deviation, 1.0)
-        degree = _degree(len(some), plain.shape[1])
-        features = _polynomial((plain - mean) / deviation, degree).astype(np.float64)
+        degree = largest_degree(len(some), plain.shape[1])
+        features = polynomial((plain - mean) / deviation, degree).astype(np.float64)
         steps = _steps(view, some, columns, deviation)
         kept = np.ones(len(some), dtype=bool)
         for _ in range(ROUNDS):
@@ -152,7 +152,7 @@ class _Step:
             gram += RIDGE * kept.sum() * np.eye(len(gram))
             weights = np.linalg.solve(gram, features[kept].T @ steps[kept])
             errors = steps - features @ weights
-            sizes = np.log1p(np.abs(errors) / _usual(errors)).mean(axis=1)
+            sizes = np.log1p(np.abs(errors) / usual_errors(errors)).mean(axis=1)
             kept = sizes <= np.quantile(sizes, 0.9)
         ends = (view.low[columns], view.high[columns])
         low, high = ((end - mean[: len(columns)]) / deviation[: len(columns)] for end in ends)
@@ -165,7 +165,7 @@ class _Step:
             part = slice(start, start + CHUNK)
             plain = (_inputs(view, rows[part], self.columns) - self.mean) / self.deviation
             here = plain[:, : len(self.columns)]
-            expected = here + _polynomial(plain, self.degree) @ self.weights.astype(np.float32)
+            expected = here + polynomial(plain, self.degree) @ self.weights.astype(np.float32)
             # A speed limit, say, is in the data, but not in the polynomial.
             expected = np.clip(expected, self.low, self.high)
             errors = _steps(view, rows[part], self.columns, self.deviation) - (expected - here)
@@ -188,7 +188,7 @@ def _steps(view: View, rows: Indices, columns: Indices, deviation: Floats) -> Fl
     return np.asarray(moved / deviation[: len(columns)], dtype=np.float64)
 
 
-def _degree(rows: int, columns: int) -> float:
+def largest_degree(rows: int, columns: int) -> float:
     """The largest degree for which there are rows enough; 1.5 is a quadratic polynomial without mixed terms."""
     counts = {3: math.comb(columns + 3, 3), 2: math.comb(columns + 2, 2), 1.5: 2 * columns + 1, 1: columns + 1}
     largest: dict[float, int] = {3: 100, 2: 500}
@@ -196,7 +196,7 @@ def _degree(rows: int, columns: int) -> float:
     return next((degree for degree, count in few.items() if count * ROWS_PER_FEATURE <= rows), 0)
 
 
-def _polynomial(plain: Floats, degree: float) -> Floats:
+def polynomial(plain: Floats, degree: float) -> Floats:
     """Monomials of standardised inputs up to a degree, in single precision: there may be millions of rows."""
     # One input after the other in memory, which makes products of whole columns fast.
     inputs = np.ascontiguousarray(np.clip(plain, -5, 5).T, dtype=np.float32)
@@ -212,14 +212,14 @@ def _polynomial(plain: Floats, degree: float) -> Floats:
     return np.concatenate(parts).T
 
 
-def _usual(errors: Floats) -> Floats:
+def usual_errors(errors: Floats) -> Floats:
     """The standard deviation of each column, by its median, which a few large errors do not move."""
     return np.asarray(np.median(np.abs(errors), axis=0) / 0.6745 + 1e-9)
 
 
 def _axes(errors: Floats, kept: Flags) -> Floats:
     """The principal axes of errors, each divided by the usual error along it."""
-    scaled = errors / _usual(errors)
+    scaled = errors / usual_errors(errors)
     clipped = np.clip(scaled[kept], -10, 10)
     _, vectors = np.linalg.eigh(clipped.T @ clipped / len(clipped))
-    return np.asarray(vectors / _usual(errors)[:, None] / (_usual(scaled @ vectors) + 1e-6))
+    return np.asarray(vectors / usual_errors(errors)[:, None] / (usual_errors(scaled @ vectors) + 1e-6))

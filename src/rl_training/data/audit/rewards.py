@@ -103,7 +103,7 @@ SMALLEST_REST = 1e-10
 @check("reward timing", why="an action would be rewarded for what another one did")
 def late_rewards(view: View) -> AuditFinding:
     """Rewards that the row before or after explains better than their own."""
-    rows = _middle(view)
+    rows = middle_rows(view)
     if len(rows) < LEAST_ROWS or view.rewards[rows].std() == 0:
         return unchecked("there are too few rows inside episodes, or too few different rewards, to tell")
     rewards = view.rewards[rows].astype(np.float64)
@@ -111,7 +111,7 @@ def late_rewards(view: View) -> AuditFinding:
     left = {shift: float(each.mean()) for shift, each in errors.items()}
     best = min(left, key=left.__getitem__)
     is_better = left[best] < min(LARGEST_REST, LESS * left[0]) and left[0] > SMALLEST_REST
-    if best == 0 or not is_better or _certainty(errors[0], errors[best]) < CERTAIN:
+    if best == 0 or not is_better or certainty(errors[0], errors[best]) < CERTAIN:
         return passed("rewards fit their own rows at least as well as the rows around them")
     which, advice = ("before", "late") if best < 0 else ("after", "early")
     errors_text = f"{_typical(left[best])} of their standard deviation, from their own row by {_typical(left[0])}"
@@ -126,7 +126,7 @@ def _typical(rest: float) -> str:
     return "less than 0.01%" if error < 1e-4 else f"{error:.2%}"
 
 
-def _middle(view: View) -> Indices:
+def middle_rows(view: View) -> Indices:
     """Sampled rows that have a row before and a row after them in their episode."""
     if not view.dataset.has_episodes:
         return np.array([], dtype=np.int64)
@@ -134,7 +134,7 @@ def _middle(view: View) -> Indices:
     return some[~view.ends[some - 1] & ~view.ends[some]]
 
 
-def _certainty(own: Floats, other: Floats) -> float:
+def certainty(own: Floats, other: Floats) -> float:
     """How many standard errors above 0 the logarithm of the ratio of errors is; neighbouring rows count as one block.
 
     By ratios, since a few episodes may have errors a thousand times as large as all others.

@@ -1,0 +1,196 @@
+"""The check for actions that stand in another row than the step that they caused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from rl_training.core.text import plural
+from rl_training.data.audit.borders import Flags, largest_degree, polynomial, usual_errors
+from rl_training.data.audit.rewards import CERTAIN, certainty, middle_rows
+from rl_training.data.audit.view import AuditFinding, Floats, Indices, View, check, found, passed, unchecked
+
+LEAST_ROWS = 200
+MOST_COLUMNS = 200
+"""Observation columns whose steps are looked at."""
+RIDGE = 1e-4
+BETTER = 0.9
+"""Part of the squared error that the action of a neighbouring row may leave, at most, to be the better explanation."""
+NOTHING, ROUNDING = 0.05, 0.01
+"""Part of that error, and of the error with the own action, up to which the own action adds nothing to the neighbour's.
+
+An action of a good log adds much: it has an effect. The action after it may explain a step too, since it was chosen in
+view of the result, but only beside it.
+"""
+EXPLAINED = 0.95
+"""Part of the error without any action that the better explanation leaves, at most."""
+ANSWERED = 0.1
+"""Part of the variance of the next row's action that its own observation leaves where the action answers it.
+
+Such an action says what the observation is. It therefore explains the step before it, in a good log too.
+"""
+LEAST_OF_AN_EPISODE = 10
+"""Rows of an episode that tell whether its actions are shifted."""
+SHIFTED, SURE = 0.3, 4.0
+"""Mean logarithm by which errors of an episode fall with a neighbour's actions, and by how many standard errors."""
+ROUNDS = 3
+
+WHERE: Mapping[int, tuple[str, str]] = {1: ("after", "late"), -1: ("before", "early")}
+"""By the row whose action explains a step: in words, and what that says of the log."""
+
+
+@check("action timing", why="a policy would learn what the action before it leads to, or the one after it")
+def action_timing(view: View) -> AuditFinding:
+    """Steps that the action of the row before or after explains, and their own does not."""
+    rows = middle_rows(view)
+    if len(rows) < LEAST_ROWS or view.is_tabular:
+        return unchecked("there are too few different rows inside episodes to tell")
+    steps = _Steps(view, rows)
+    if not steps.degree or not steps.moves.size:
+        return unchecked("there are too few rows for the number of columns to tell")
+    without = steps.errors([])
+    own = steps.errors([0])
+    for shift, (which, kind) in WHERE.items():
+        other = steps.errors([shift])
+        explains = other.mean() < min(BETTER * own.mean(), EXPLAINED * without.mean())
+        if not explains or certainty(own, other) < CERTAIN or (shift == 1 and steps.are_answered):
+            continue
+        added = other.mean() - steps.errors([0, shift]).mean()
+        if added < NOTHING * other.mean() + ROUNDING * own.mean():
+            says = f"observations change with the action of the row {which}, and not with their own"
+            return found(says, rows, count=view.rows, advice=_advice(kind))
+    shifted = {shift: steps.shifted_episodes(shift) for shift in WHERE if shift != 1 or not steps.are_answered}
+    shift, episodes = max(shifted.items(), key=lambda item: len(item[1]))
+    if len(episodes):
+        which, kind = WHERE[shift]
+        inside = f"in {plural(len(episodes), 'episode')} of {len(view.lengths):,}"
+        says = f"{inside}, observations change with the action of the row {which}, and not with their own"
+        first = view.episodes[episodes, 0]
+        return found(says, first, count=int(view.lengths[episodes].sum()), advice=_advice(kind))
+    if own.mean() > EXPLAINED * without.mean() or steps.are_answered:
+        return unchecked("actions hardly change the next observation, or follow from it nearly without noise")
+    return passed("found no sign that actions stand in another row than their effect")
+
+
+def _advice(kind: str) -> str:
+    """The way out for actions that are logged early or late."""
+    move = f"actions seem to be logged one row {kind}: move them by one row inside each episode"
+    if kind == "late":
+        return move
+    return f"{move}; if the process itself reacts one step late, add the action before to the observations instead"
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """Steps of observations in some rows, to be explained by actions of these rows and of their neighbours."""
+
+    view: View
+    rows: Indices
+
+    @cached_property
+    def columns(self) -> Indices:
+        """Observation columns that vary, or some of them."""
+        columns = np.flatnonzero(self.view.low < self.view.high)
+        return columns[:: -(-len(columns) // MOST_COLUMNS) or 1]
+
+    @cached_property
+    def obs(self) -> Floats:
+        """Observations before the steps."""
+        return self.view.obs[np.ix_(self.rows, self.columns)].astype(np.float64)
+
+    @cached_property
+    def moves(self) -> Floats:
+        """Changes of the observations in standard deviations; large ones, such as those of collisions, are cut."""
+        after = self.view.next_obs[self.rows].astype(np.float64)
+        moved = after - self.view.obs[self.rows]
+        deviation = moved.std(axis=0)
+        varying = deviation > 1e-6 * self.view.spread
+        return np.asarray(np.clip((moved - moved.mean(axis=0))[:, varying] / deviation[varying], -5, 5))
+
+    @cached_property
+    def degree(self) -> float:
+        """The degree of polynomials of one observation and two actions for which there are rows enough."""
+        return largest_degree(len(self.rows) // 2, self._inputs([0, 1]).shape[1])
+
+    @cached_property
+    def halves(self) -> list[tuple[Flags, Flags]]:
+        """The first and the second half, each with the other one, as masks."""
+        first = np.arange(len(self.rows)) < len(self.rows) // 2
+        return [(first, ~first), (~first, first)]
+
+    @cached_property
+    def are_answered(self) -> bool:
+        """Whether the next row's actions follow from its own observation, better than from the one before."""
+        actions = self._actions(1)
+        deviation = actions.std(axis=0)
+        targets = (actions - actions.mean(axis=0)) / np.where(deviation > 0, deviation, 1)
+        after = self.view.next_obs[np.ix_(self.rows, self.columns)].astype(np.float64)
+        now, before = (float(self._left(obs, targets).mean()) for obs in (after, self.obs))
+        return now < min(ANSWERED, before)
+
+    def errors(self, shifts: Sequence[int]) -> Floats:
+        """Squared errors of steps that are predicted from observations and from actions of these neighbours."""
+        return self._left(self._inputs(shifts), self.moves)
+
+    def _actions(self, shift: int) -> Floats:
+        """Actions of the rows at this distance."""
+        actions = self.view.actions[self.rows + shift]
+        if self.view.dataset.is_discrete:
+            actions = actions == np.arange(1, min(int(self.view.actions.max()) + 1, 32))
+        return actions.astype(np.float64)
+
+    def _inputs(self, shifts: Sequence[int]) -> Floats:
+        """Observations, and actions of the rows at these distances."""
+        return np.concatenate([self.obs, *map(self._actions, shifts)], axis=1)
+
+    def _left(self, inputs: Floats, targets: Floats) -> Floats:
+        """Mean squared errors of a fit on rows, for each half by what the other half taught."""
+        deviation = inputs.std(axis=0)
+        plain = (inputs - inputs.mean(axis=0)) / np.where(deviation > 0, deviation, 1)
+        features = polynomial(plain, self.degree).astype(np.float64)
+        errors = np.zeros_like(targets)
+        for seen, other in self.halves:
+            errors[other] = targets[other] - features[other] @ _fit(features[seen], targets[seen])
+        return np.asarray(np.minimum(errors**2, 25).mean(axis=1))
+
+    def shifted_episodes(self, shift: int) -> Indices:
+        """Episodes whose steps follow, by what all rows teach of their own actions, from the neighbours' actions."""
+        own, other = self._surprise(0), self._surprise(shift)
+        fall = np.log(own + 1e-6) - np.log(other + 1e-6)
+        episode = np.searchsorted(self.view.episodes[:, 1], self.rows, side="right")
+        count = np.maximum(np.bincount(episode, minlength=len(self.view.episodes)), 1)
+        mean, square = (np.bincount(episode, each, minlength=len(count)) / count for each in (fall, fall**2))
+        error = np.sqrt(np.maximum(square - mean**2, 1e-9) / count)
+        is_shifted = (count >= LEAST_OF_AN_EPISODE) & (mean > SHIFTED) & (mean > SURE * error)
+        return np.flatnonzero(is_shifted)
+
+    def _surprise(self, shift: int) -> Floats:
+        """How many times the usual error steps are off, if the neighbours' actions stood in these rows."""
+        taught = self._inputs([0])
+        mean, deviation = taught.mean(axis=0), taught.std(axis=0)
+        own, given = (
+            polynomial((inputs - mean) / np.where(deviation > 0, deviation, 1), self.degree).astype(np.float64)
+            for inputs in (taught, self._inputs([shift]))
+        )
+        surprise = np.zeros(len(self.rows))
+        for seen, other in self.halves:
+            kept = seen
+            for _ in range(ROUNDS):
+                weights = _fit(own[kept], self.moves[kept])
+                errors = np.abs(self.moves - own @ weights)
+                usual = usual_errors(errors[seen])
+                sizes = np.log1p(errors / usual).mean(axis=1)
+                # Rows that do not fit, such as those of shifted episodes, teach nothing.
+                kept = seen & (sizes <= np.quantile(sizes[seen], 0.9))
+            left = np.abs(self.moves[other] - given[other] @ weights)
+            surprise[other] = np.expm1(np.log1p(left / usual).mean(axis=1))
+        return surprise
+
+
+def _fit(features: Floats, targets: Floats) -> Floats:
+    """Weights of a ridge regression."""
+    gram = features.T @ features
+    return np.asarray(np.linalg.solve(gram + RIDGE * len(features) * np.eye(len(gram)), features.T @ targets))
