@@ -634,7 +634,9 @@ def test_threads_that_wait_give_way_unless_the_user_has_decided(
 
 def test_help_and_looking_things_up_do_not_wait_for_torch(tmp_path: Path) -> None:
     script = (
-        "import sys, rl_training.cli\n"
+        "import sys, rl_training\n"
+        "assert not {'torch', 'pyarrow', 'h5py', 'rich', 'jinja2', 'scipy'} & set(sys.modules)\n"
+        "import rl_training.cli\n"
         "def call(*arguments):\n"
         "    sys.argv = ['rl-training', *arguments]\n"
         "    try: rl_training.cli.main()\n"
