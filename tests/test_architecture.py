@@ -127,8 +127,14 @@ THIRD_PARTY_HOMES = {
 }
 """Third-party packages that are used in one place only."""
 
-ONE_PLACE = {r"\.parent\.parent\b": "storage/", r"\b2\*\*30\b": "core/"}
-"""What only one place may do: derive the run of a checkpoint from its path, and name sizes of memory."""
+ONE_PLACE = {
+    r"\.parent\.parent\b": "storage/",
+    r"\b2\*\*[23]0\b|/ ?(60|3600)\b": "core/",
+    r"write_text\([^,]*, json\.dumps": "core/files.py",
+    r"np\.histogram\(": "core/statistics.py",
+}
+"""What only one place may do: derive the run of a checkpoint from its path, turn sizes and durations into text, write
+JSON files, count values in bins."""
 
 FORBIDDEN_CALLS = {"item", "cpu", "numpy", "tolist", "backward", "print"}
 """Under algorithms: what reads a number, or changes a parameter, outside the one gradient step."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ import typer
 from rl_training.cli.display.console import print_json, print_table, working
 from rl_training.cli.display.options import BestOption, ImportOption, JsonOption, QuietOption, takes_columns
 from rl_training.core.errors import LARGEST_SEED, ConfigError
-from rl_training.core.files import write_text
+from rl_training.core.files import write_json
 from rl_training.core.text import clock_text, number_text
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ def estimate(
         )
     files = result.save()
     if out is not None:
-        write_text(out, json.dumps(result.to_plain(), indent=1) + "\n")
+        write_json(out, result.to_plain(), indent=1)
     if as_json:
         print_json(result.to_plain())
         return

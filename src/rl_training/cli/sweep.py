@@ -93,8 +93,8 @@ def _show_cost(
     rows = []
     for cost in costs:
         speed = "" if cost.steps_per_second is None else number_text(cost.steps_per_second)
-        rows.append((cost.cell.name, cost.status, str(cost.steps), speed, f"{cost.seconds / 60:.1f}"))
-    print_table(("run", "status", "steps", "per second", "minutes"), rows)
+        rows.append((cost.cell.name, cost.status, str(cost.steps), speed, duration_text(cost.seconds)))
+    print_table(("run", "status", "steps", "per second", "time"), rows)
     time = f"about {duration_text(seconds)} with {plural(count, 'worker')}"
     print(f"{len(cells)} runs; {time}, by speeds measured on this machine")
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from rl_training.config import dump_yaml
 from rl_training.core.errors import ConfigError
-from rl_training.core.files import write_text
+from rl_training.core.files import write_json, write_text
 from rl_training.core.machine import configure_machine
 from rl_training.data import read_dataset, shared_key
 from rl_training.data.files import write_mapped
@@ -25,7 +25,7 @@ from rl_training.experiment.pools import ProgressListener, SeedProgress, count_w
 from rl_training.experiment.sweep_spec import Cell, SweepSpec, make_cells, read_sweep
 from rl_training.reports import RESULTS
 from rl_training.runtime import Session, open_session, read_options
-from rl_training.storage import RunLock, is_finished, is_run, read_metrics, write_json
+from rl_training.storage import RunLock, is_finished, is_run, read_metrics
 
 SCORES = ("normalized_score", "return_mean", "fqe_value")
 """Metrics that rank runs: the first that they report counts, and larger is better."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from rl_training.config import dump_yaml
 from rl_training.core.errors import UserError
-from rl_training.core.files import write_text
+from rl_training.core.files import write_json, write_text
 from rl_training.core.statistics import interquartile_mean
 from rl_training.core.text import number_text
 from rl_training.core.user_code import IMPORTED
@@ -38,7 +38,7 @@ from rl_training.experiment.tune_spec import (
 from rl_training.ope import Outcome, outcome_text
 from rl_training.reports import draw_history, draw_importances, improvement
 from rl_training.selection import LOWER_BOUND
-from rl_training.storage import check_sinks, write_json
+from rl_training.storage import check_sinks
 
 SPEC, JOURNAL, TRIALS, RESULT, BEST = "tune.yaml", "study.journal", "trials", "result.json", "best.yaml"
 CHECKS = "checks"

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.core.errors import ConfigError
+from rl_training.core.statistics import histogram
 from rl_training.reports.compare import EVALUATIONS, ScoreTable, improvement, make_profile, score_rows, score_tables
 from rl_training.reports.page.actions import compare_actions
 from rl_training.reports.page.gather import RETURN, Material, Plain, pick, source_file
@@ -80,8 +81,8 @@ def _histogram(values: NDArray[np.float64]) -> Plain:
     low, high = float(values.min()), float(values.max())
     room = 0.5 * abs(low) or 0.5
     edges = np.linspace(low, high, min(BINS, max(8, len(values) // 4)) + 1) if high > low else [low - room, low + room]
-    counts, found = np.histogram(values, bins=edges)
-    return {"edges": found.tolist(), "counts": counts.tolist()}
+    counts, found = histogram(values, edges)
+    return {"edges": found, "counts": counts}
 
 
 def risk(material: Material) -> Plain:
