@@ -35,7 +35,7 @@ def start(name: str, seed: int) -> dict[str, float]:
     from torch._dynamo.utils import counters
 
     from rl_training.algorithms import ALGORITHMS
-    from rl_training.compilation.graphs import can_compile
+    from rl_training.compilation import can_compile
     from rl_training.core.machine import configure_machine
     from rl_training.data import TransitionDataset, source_for
 

@@ -31,7 +31,7 @@ from typing import Any
 import gymnasium as gym
 
 from rl_training import run_sweep
-from rl_training.acting.evaluation import EVAL_SEED
+from rl_training.acting import EVAL_SEED
 from rl_training.config import read_config
 from rl_training.data import load_transition_dataset
 from rl_training.runtime import collect, load_policy, train

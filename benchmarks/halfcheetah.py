@@ -10,7 +10,7 @@ import numpy as np
 from rl_training.algorithms import Algorithm
 from rl_training.core.spaces import BoxActions, DiscreteActions, SpaceSpec
 from rl_training.data import TransitionDataset, source_for
-from rl_training.storage.metrics import MetricWindow
+from rl_training.storage import MetricWindow
 
 OBS_DIM, ACTION_DIM, ROWS, EPISODE = 17, 6, 100_000, 1000
 SPACES = SpaceSpec.vector(OBS_DIM, BoxActions((-1.0,) * ACTION_DIM, (1.0,) * ACTION_DIM))

@@ -19,7 +19,7 @@ from typing import Any
 from interleaving import Report, Variant, Work, make_parser, measure, table
 from quiet_runs import go_on, quiet_run
 
-from rl_training.acting.collecting import LocalCollector
+from rl_training.acting import LocalCollector
 from rl_training.core.machine import configure_machine
 
 PARTS = ("acting", "environment", "insertion", "sampling", "update", "rest")

@@ -33,8 +33,7 @@ from halfcheetah import ACTION_DIM, SPACES, make_arrays
 from interleaving import Ratio, Report, Variant, Work, make_parser, measure, rates, table
 from quiet_runs import go_on, quiet_run
 
-from rl_training.acting.evaluation import EVAL_SEED, evaluate_policy
-from rl_training.acting.policy import Policy
+from rl_training.acting import EVAL_SEED, Policy, evaluate_policy
 from rl_training.algorithms.td3_bc import TD3BC
 from rl_training.config import TrainConfig
 from rl_training.core.machine import configure_machine

@@ -6,9 +6,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from rl_training.data import TransitionDataset
-from rl_training.runtime.assembly import open_session
+from rl_training.runtime import open_session, read_options
 from rl_training.runtime.loop import after_block
-from rl_training.runtime.run_options import read_options
 from rl_training.runtime.trainer import Session
 
 NEVER = 10**9

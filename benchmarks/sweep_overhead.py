@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from rl_training.experiment.sweep import run_sweep
+from rl_training.experiment import run_sweep
 
 
 @contextmanager

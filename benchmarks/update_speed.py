@@ -33,7 +33,7 @@ from interleaving import RESULTS, Ratio, Variant, Work, for_seconds, machine, ma
 from rl_training.algorithms import ALGORITHMS
 from rl_training.core.machine import configure_machine
 from rl_training.data import TransitionDataset
-from rl_training.models.mlp import Precision
+from rl_training.models import Precision
 
 KEPT = RESULTS / "update_speed.json"
 CHART = Path(__file__).parents[1] / "docs" / "images" / "speed.svg"

@@ -27,8 +27,7 @@ from rl_training.data import ReplayBuffer
 from rl_training.envs import make_vector_env
 from rl_training.envs.snapshots import Snapshot
 from rl_training.models import Model
-from rl_training.runtime import EvaluationResult, evaluate_policy, read_options
-from rl_training.runtime.assembly import open_session
+from rl_training.runtime import EvaluationResult, evaluate_policy, open_session, read_options
 from rl_training.runtime.loop import train_session
 from rl_training.runtime.saving import save, session_tree
 

@@ -17,7 +17,7 @@ from rl_training.config import TrainConfig
 from rl_training.core.errors import CheckpointError, ConfigError
 from rl_training.core.spaces import BoxActions, DiscreteActions, SpaceSpec
 from rl_training.runtime import Policy, load_policy, train
-from rl_training.storage.checkpoint import load_checkpoint, save_checkpoint
+from rl_training.storage import load_checkpoint, save_checkpoint
 
 SPACES = SpaceSpec.vector(2, BoxActions((0.0, -3.0), (4.0, 1.0)))
 

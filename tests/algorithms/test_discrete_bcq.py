@@ -10,7 +10,7 @@ import torch
 from choosing import build, choice_batches, fix_choices, minimum, transition
 
 from rl_training.algorithms.discrete_bcq import clone_loss
-from rl_training.models.discrete import allowed_choices
+from rl_training.models import allowed_choices
 
 LIKELY = torch.tensor([[0.6, 0.3, 0.1]]).double()
 

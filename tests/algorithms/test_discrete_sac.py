@@ -25,7 +25,7 @@ from rl_training.algorithms.discrete_sac import (
 )
 from rl_training.config import TrainConfig
 from rl_training.core.errors import ConfigError
-from rl_training.runtime.run_options import mode_defaults, read_options
+from rl_training.runtime import mode_defaults, read_options
 
 POLICY = torch.tensor([[0.0, math.log(3)]]).double().log_softmax(-1)
 

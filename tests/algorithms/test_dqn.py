@@ -10,12 +10,13 @@ from choosing import CHOICES, SPACES, build, choice_batches, minimum
 from peers import OBS_DIM
 from torch import Tensor
 
-from rl_training.acting.policy import Policy
+from rl_training.acting import Policy
 from rl_training.algorithms import ALGORITHMS
 from rl_training.algorithms.base.losses import quantile_huber_loss
 from rl_training.algorithms.dqn import dqn_loss, quantile_dqn_loss
 from rl_training.core.spaces import DiscreteActions, SpaceSpec
-from rl_training.models.discrete import DiscreteCritic, duel
+from rl_training.models import DiscreteCritic
+from rl_training.models.discrete import duel
 
 
 def test_a_duel_adds_centred_advantages_to_the_value() -> None:

@@ -10,10 +10,11 @@ import torch
 from choosing import CHOICES, MASKED, bandit_batch, build, choice_batches, fix_choices, masked_batches, slopes
 from torch import Tensor
 
-from rl_training.acting.policy import Policy
+from rl_training.acting import Policy
 from rl_training.algorithms.base.losses import conservative_gap, entropies, normalized_entropy
 from rl_training.core.batches import Batch
-from rl_training.models.discrete import draw, duel, expectation
+from rl_training.models import expectation
+from rl_training.models.discrete import draw, duel
 
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("bc", {}),

@@ -21,8 +21,7 @@ from rl_training.core.batches import Batch
 from rl_training.core.errors import ConfigError
 from rl_training.core.rewards import generalized_advantages
 from rl_training.core.spaces import BoxActions, DiscreteActions, SpaceSpec
-from rl_training.runtime.assembly import open_session
-from rl_training.runtime.run_options import read_options
+from rl_training.runtime import open_session, read_options
 
 SPACES = {
     "continuous": SpaceSpec.vector(OBS_DIM, BoxActions((-1.0,) * 3, (1.0,) * 3)),

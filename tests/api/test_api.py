@@ -24,7 +24,7 @@ from rl_training.config import TrainConfig
 from rl_training.core.errors import ConfigError, UserError
 from rl_training.experiment import ExperimentManager, SeedProgress, get_algorithm_spec
 from rl_training.runtime import Callback, TrainerState
-from rl_training.storage.run_directory import read_metrics
+from rl_training.storage import read_metrics
 
 MakeConfig = Callable[..., TrainConfig]
 CLASSES = sorted(MANAGED)

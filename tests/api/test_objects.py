@@ -15,8 +15,7 @@ from gymnasium.spaces import Box
 from rl_training import BC, SAC, TD3BC, resume, train
 from rl_training.core.errors import ConfigError, DatasetError, UserError
 from rl_training.data import TransitionDataset, load_transition_dataset
-from rl_training.storage.checkpoint import load_checkpoint
-from rl_training.storage.run_directory import read_metrics
+from rl_training.storage import load_checkpoint, read_metrics
 
 SMALL: dict[str, Any] = {"hidden_sizes": [8], "batch_size": 16, "eval_episodes": 1}
 

@@ -12,10 +12,9 @@ import pytest
 from command_line import Command, call_main
 
 from rl_training.cli.audit import summary
-from rl_training.data import TransitionDataset, load_transition_dataset
+from rl_training.data import TransitionDataset, audit_data, load_transition_dataset
+from rl_training.data.audit import View
 from rl_training.data.audit.borders import likely_borders
-from rl_training.data.audit.view import View
-from rl_training.data.dataset_audit import audit_data
 
 REAL_WARNINGS: dict[str, set[str]] = {
     "pendulum/pendulum_medium_sac.npz": set(),

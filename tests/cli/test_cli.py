@@ -28,7 +28,7 @@ from rl_training.diagnostics import doctor
 from rl_training.experiment import list_algorithms
 from rl_training.experiment.registry import describe_options
 from rl_training.runtime import loop, predict, resume, run_options, train
-from rl_training.storage.run_directory import read_metrics
+from rl_training.storage import read_metrics
 
 CHECKOUT = Path(__file__).parents[2]
 

@@ -17,10 +17,9 @@ from small_runs import online_config
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import ConfigError
-from rl_training.data import TransitionDataset, load_transition_dataset
-from rl_training.data.convert import load_any
+from rl_training.data import TransitionDataset, load_any, load_transition_dataset
 from rl_training.runtime import predict, train
-from rl_training.storage.run_directory import read_metrics
+from rl_training.storage import read_metrics
 
 EPISODE = 200
 """Steps of Pendulum-v1, which only its time limit ends."""

@@ -19,12 +19,10 @@ from rl_training.config import dump_yaml, parse_overrides
 from rl_training.core.errors import CheckpointError
 from rl_training.core.torch_files import read_tree
 from rl_training.data.dataset_loaders import use_shared
+from rl_training.experiment import run_sweep
 from rl_training.experiment import sweep as sweeping
-from rl_training.experiment.sweep import run_sweep
 from rl_training.runtime import train
-from rl_training.storage.find import is_finished
-from rl_training.storage.lock import RunLock
-from rl_training.storage.run_directory import read_json, read_metrics
+from rl_training.storage import RunLock, is_finished, read_json, read_metrics
 
 SWEEP = {"config": "td3_bc/pendulum", "options": parse_overrides(TINY), "seeds": "0-1"}
 

@@ -23,10 +23,8 @@ from rl_training.core.errors import ConfigError
 from rl_training.core.options import bind
 from rl_training.core.spaces import BoxActions, DiscreteActions, SpaceSpec
 from rl_training.experiment import get_algorithm_spec, list_algorithms
-from rl_training.runtime import TrainResult
-from rl_training.runtime.run_options import bind_options, option_groups
-from rl_training.storage.checkpoint import load_checkpoint, policy_files
-from rl_training.storage.run_directory import read_metrics
+from rl_training.runtime import TrainResult, bind_options, option_groups
+from rl_training.storage import load_checkpoint, policy_files, read_metrics
 
 NAMES = [spec.name for spec in list_algorithms()]
 SPACES = SpaceSpec.vector(4, BoxActions((-1.0, -1.0), (1.0, 1.0)))

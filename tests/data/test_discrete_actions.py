@@ -17,9 +17,7 @@ from rl_training.data import TransitionDataset, concatenate_datasets, load_trans
 from rl_training.data.dataset_audit import audit_data
 from rl_training.data.files.formats import write_dataset
 from rl_training.envs import check_env
-from rl_training.runtime import collect
-from rl_training.runtime.run_data import find_task, load_data
-from rl_training.runtime.run_options import read_options
+from rl_training.runtime import collect, find_task, load_data, read_options
 
 ROWS = 12
 

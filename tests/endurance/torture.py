@@ -37,10 +37,9 @@ from kills import Kill, Operations, moments_of
 from small_runs import differences
 
 from rl_training.experiment import ExperimentManager
-from rl_training.runtime.train import train_or_resume
-from rl_training.storage.checkpoint import load_checkpoint
-from rl_training.storage.find import is_finished
-from rl_training.storage.run_directory import OLD_DRAFT, read_metrics
+from rl_training.runtime import train_or_resume
+from rl_training.storage import is_finished, load_checkpoint, read_metrics
+from rl_training.storage.run_directory import OLD_DRAFT
 
 SPEEDS = ("updates_per_second", "steps_per_second")
 OUTPUT = "output.txt"

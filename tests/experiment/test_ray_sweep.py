@@ -26,7 +26,7 @@ from rl_training.experiment.pools import Job, ProgressListener, SeedProgress
 from rl_training.experiment.ray_pool import RayPool
 from rl_training.experiment.sweep import CellResult, run_sweep
 from rl_training.runtime import read_options
-from rl_training.storage.run_directory import read_metrics
+from rl_training.storage import read_metrics
 
 ray = pytest.importorskip("ray")
 

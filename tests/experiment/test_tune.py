@@ -32,8 +32,7 @@ from rl_training.experiment.tune_spec import (
     trial_cell,
 )
 from rl_training.runtime import read_options
-from rl_training.storage.find import is_finished
-from rl_training.storage.run_directory import read_json
+from rl_training.storage import is_finished, read_json
 
 OPTIONS: dict[str, Any] = {
     "env_id": "Pendulum-v1",

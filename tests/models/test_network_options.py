@@ -11,7 +11,7 @@ from own_encoders import Waves
 from torch import Tensor
 
 from rl_training.algorithms import ALGORITHMS
-from rl_training.algorithms.base.hyper import Hyper
+from rl_training.algorithms.base import Hyper
 from rl_training.core.batches import Batch
 from rl_training.core.errors import ConfigError
 from rl_training.core.spaces import BoxActions, DiscreteActions, SpaceSpec

@@ -13,10 +13,9 @@ from command_line import Answer, Command, call_main
 from small_runs import differences, online_config, rows_of, small, state_of
 
 from rl_training.core.errors import CheckpointError
-from rl_training.reports.runs import read_runs
+from rl_training.reports import read_runs
 from rl_training.runtime import predict, resume, train
-from rl_training.storage.checkpoint import load_checkpoint, load_tree, save_checkpoint, save_tree
-from rl_training.storage.run_directory import read_metrics
+from rl_training.storage import load_checkpoint, load_tree, read_metrics, save_checkpoint, save_tree
 
 MakeRun = Callable[..., Path]
 

@@ -22,7 +22,7 @@ from small_runs import differences, rows_of, small, state_of
 from rl_training.core.errors import StorageError
 from rl_training.data import TransitionDataset
 from rl_training.runtime import Callback, TrainerState, loop, resume, train
-from rl_training.storage.checkpoint import load_checkpoint
+from rl_training.storage import load_checkpoint
 
 
 @pytest.fixture

@@ -20,8 +20,7 @@ from small_runs import differences, rows_of, small, state_of
 
 from rl_training.config import TrainConfig, load_config
 from rl_training.runtime import resume, train
-from rl_training.storage.checkpoint import load_checkpoint
-from rl_training.storage.run_directory import read_metrics
+from rl_training.storage import load_checkpoint, read_metrics
 
 
 def _command(*arguments: str) -> list[str]:

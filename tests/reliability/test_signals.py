@@ -18,8 +18,8 @@ from small_runs import blank_state
 
 from rl_training.data import collect_dataset, write_dataset
 from rl_training.envs import make_native_env
-from rl_training.runtime.progress import ProgressCallback
-from rl_training.storage.checkpoint import load_checkpoint
+from rl_training.runtime import ProgressCallback
+from rl_training.storage import load_checkpoint
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals are those of POSIX")
 

@@ -15,7 +15,7 @@ from rl_training.config import TrainConfig
 from rl_training.core.errors import ConfigError, TrainingError
 from rl_training.envs.goals import PointGoal
 from rl_training.runtime import resume, train
-from rl_training.storage.checkpoint import load_checkpoint
+from rl_training.storage import load_checkpoint
 
 MakeConfig = Callable[..., TrainConfig]
 

@@ -20,8 +20,7 @@ from rl_training.core.errors import ConfigError
 from rl_training.runtime import Callback, TrainerState, TrainResult, read_options, resume, train
 from rl_training.runtime.assembly import open_session
 from rl_training.runtime.fine_tuning import FineTuning, fine_tuning_config
-from rl_training.storage.checkpoint import load_checkpoint
-from rl_training.storage.run_directory import read_metrics
+from rl_training.storage import load_checkpoint, read_metrics
 
 SHORT = ("env_kwargs.max_episode_steps=10", "algo_kwargs.eval_interval=10")
 """Episodes of ten steps, and an evaluation with each."""

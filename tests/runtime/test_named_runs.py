@@ -12,7 +12,7 @@ from command_line import TINY, Command, call_main
 from rl_training.core.errors import ConfigError
 from rl_training.runtime import read_options, train
 from rl_training.runtime.train import find_same, train_or_resume
-from rl_training.storage.checkpoint import link_checkpoint, load_checkpoint
+from rl_training.storage import link_checkpoint, load_checkpoint
 
 
 @pytest.fixture

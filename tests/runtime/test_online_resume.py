@@ -23,8 +23,7 @@ from rl_training.config import TrainConfig, load_config
 from rl_training.core.errors import CheckpointError, ConfigError
 from rl_training.runtime import Callback, TrainerState, loop, resume, train
 from rl_training.runtime.trainer import Session
-from rl_training.storage.checkpoint import load_checkpoint, load_tree
-from rl_training.storage.run_directory import read_metrics
+from rl_training.storage import load_checkpoint, load_tree, read_metrics
 
 SPEEDS = ("updates_per_second", "steps_per_second")
 

@@ -20,9 +20,7 @@ from rl_training.runtime import (
     train,
 )
 from rl_training.runtime import saving as recovery
-from rl_training.storage.checkpoint import load_checkpoint
-from rl_training.storage.replay_files import ReplayStore
-from rl_training.storage.run_directory import RunDirectory, read_metrics
+from rl_training.storage import ReplayStore, RunDirectory, load_checkpoint, read_metrics
 
 pytestmark = pytest.mark.filterwarnings("ignore:timestep")
 

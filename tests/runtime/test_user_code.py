@@ -25,8 +25,7 @@ from rl_training.data import collect as collection
 from rl_training.envs import make_vector_env
 from rl_training.runtime import TrainerState, resume, train
 from rl_training.runtime.callbacks import Callback
-from rl_training.storage.checkpoint import load_checkpoint
-from rl_training.storage.run_directory import read_metrics
+from rl_training.storage import load_checkpoint, read_metrics
 
 
 class Bad(PendulumEnv):

@@ -13,10 +13,9 @@ import torch
 
 from rl_training import api
 from rl_training.core.errors import CheckpointError
-from rl_training.data.convert import load_any
-from rl_training.policies.novelty_check import find_novelty
-from rl_training.runtime import evaluate, load_policy, predict, resume
-from rl_training.runtime.fine_tuning import fine_tuning_config
+from rl_training.data import load_any
+from rl_training.policies import find_novelty
+from rl_training.runtime import evaluate, fine_tuning_config, load_policy, predict, resume
 from rl_training.storage.checkpoint import FORMAT, load_checkpoint, policy_files, save_checkpoint
 from rl_training.storage.run_directory import read_metrics
 

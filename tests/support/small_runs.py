@@ -12,8 +12,7 @@ from conftest import packaged
 
 from rl_training.config import TrainConfig, load_config
 from rl_training.runtime import TrainerState
-from rl_training.storage.checkpoint import load_checkpoint
-from rl_training.storage.run_directory import read_metrics
+from rl_training.storage import load_checkpoint, read_metrics
 
 SMALL = (
     "total_timesteps=40",
