@@ -20,7 +20,7 @@ from rl_training.cli import main
 from rl_training.config import TrainConfig, parse_yaml
 from rl_training.core import user_code as importing
 from rl_training.core.options import bind
-from rl_training.experiment import make_cells, read_sweep, read_tune
+from rl_training.experiment import plan_runs, read_sweep, read_tune
 from rl_training.ope import FitOptions
 from rl_training.pipeline.config import read_pipeline
 from rl_training.runtime import bind_options
@@ -149,7 +149,7 @@ def test_yaml_examples_bind(page: Path) -> None:
             read_tune(values)
             continue
         if values.keys() & {"grid", "cases"}:
-            assert make_cells(read_sweep(values), Path("sweep"))
+            assert plan_runs(read_sweep(values), Path("sweep"))
             continue
         values = {"algo": "td3_bc", **values}
         config: TrainConfig = bind(values, TrainConfig)[0]

@@ -27,9 +27,9 @@ from rl_training.experiment.tune_spec import (
     open_study,
     packaged_spaces,
     pick_metric,
+    plan_trial,
     read_space,
     read_tune,
-    trial_cell,
 )
 from rl_training.runtime import read_options
 from rl_training.storage import is_finished, read_json
@@ -226,7 +226,7 @@ def test_mistakes_are_named(changes: dict[str, Any], message: str, tmp_path: Pat
 def test_packaged_spaces_fit_their_algorithms(algo: str, tmp_path: Path) -> None:
     kwargs = {} if algo == "sac" else {"algo_kwargs": {"dataset_kind": "random"}}
     spec = read_tune({"config": algo, "options": {"env_id": "Pendulum-v1", "total_timesteps": 20, **kwargs}})
-    default = trial_cell(spec, {}, tmp_path, seed=0)
+    default = plan_trial(spec, {}, tmp_path, seed=0)
     space = read_space(spec, default.config.algo)
     check_space(spec, space, tmp_path)
     assert pick_metric(spec, default) == "return_mean"

@@ -161,7 +161,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print the rows of `summarize` as a table, without variants if there are none, and without a common metric."""
     from rl_training.reports import value_text
 
-    swept = list(dict.fromkeys(name for row in rows for name in row.get("values", ())))
+    varied = list(dict.fromkeys(name for row in rows for name in row.get("values", ())))
     # Options that did not vary in a sweep stand above the table.
     is_sweep = all("values" in row for row in rows)
     columns = {} if is_sweep else {"algo": "algorithm", "task": "task"}
@@ -172,10 +172,10 @@ def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
     columns["runs"] = "n"
     cells = []
     for row in rows:
-        values = [value_text(row["values"][name]) if name in row["values"] else "-" for name in swept]
+        values = [value_text(row["values"][name]) if name in row["values"] else "-" for name in varied]
         numbers = ["-" if row[name] is None else number_text(row[name]) for name in ("last", "best", "iqm")]
         cells.append([*values, *(str(row[name]) for name in columns), *numbers, interval_text(row["interval"])])
-    print_table([*swept, *columns.values(), "last", "best", "IQM", "95 % interval"], cells)
+    print_table([*varied, *columns.values(), "last", "best", "IQM", "95 % interval"], cells)
 
 
 def interval_text(interval: Sequence[float] | None) -> str:

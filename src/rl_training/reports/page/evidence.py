@@ -275,7 +275,7 @@ def _options(material: Material) -> Plain:
     Varying options of a sweep are left out, because the table of scores has their columns.
     """
     found = options_that_differ([record.config for record in material.records])
-    points = [record.swept for record in material.records if record.swept]
+    points = [record.point for record in material.records if record.point]
     varied = {name for point in points for name in point.columns} if is_one_sweep(material.records) else set()
     names = [name for name in found[0] if name not in varied and len({each[name] for each in found} - {"None"}) > 1]
     groups: dict[tuple[str, ...], list[RunRecord]] = {}
