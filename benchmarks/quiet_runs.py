@@ -40,7 +40,7 @@ def quiet_run(
     return session
 
 
-def go_on(session: Session, steps: int) -> None:
+def proceed(session: Session, steps: int) -> None:
     """A number of timesteps of the loop: updates of a run on a log, or else steps of the environments."""
     if session.collector is None:
         session.learn(steps)

@@ -429,7 +429,7 @@ def test_running_statistics_equal_those_of_all_rows_at_once() -> None:
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_environments_go_on_where_their_state_was_saved(kind: Any) -> None:
+def test_environments_continue_where_their_state_was_saved(kind: Any) -> None:
     def steps(stepper: Stepper, count: int) -> list[Any]:
         return [stepper.step(policy(stepper.obs)).next_obs.tolist() for _ in range(count)]
 

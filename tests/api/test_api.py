@@ -230,7 +230,7 @@ def test_a_manager_checks_its_config_when_it_is_set_up(tiny_config: MakeConfig) 
         ExperimentManager().setup(tiny_config("bc", "algo_kwargs.batch_size=0"))
 
 
-def test_a_seed_that_is_told_to_stop_is_interrupted_and_can_go_on(tiny_config: MakeConfig) -> None:
+def test_a_seed_that_is_told_to_stop_is_interrupted_and_can_continue(tiny_config: MakeConfig) -> None:
     stopped: list[int] = []
 
     def stop_once(progress: SeedProgress) -> None:
@@ -249,7 +249,7 @@ def test_a_seed_that_is_told_to_stop_is_interrupted_and_can_go_on(tiny_config: M
     assert again.metrics["update_count"] > result.global_step
 
 
-def test_a_sweep_goes_on_when_a_seed_fails_and_keeps_what_it_said(
+def test_a_sweep_continues_when_a_seed_fails_and_keeps_what_it_said(
     tiny_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "failing_task.py").write_text(FAILING)

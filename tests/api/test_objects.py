@@ -183,7 +183,7 @@ def _learned(run_dir: Path) -> dict[str, Any]:
     return state
 
 
-def test_learning_again_goes_on_in_the_same_run_with_schedules_over_the_new_total(tmp_path: Path) -> None:
+def test_learning_again_continues_in_the_same_run_with_schedules_over_the_new_total(tmp_path: Path) -> None:
     schedule = {"kind": "linear", "final_ratio": 0.0}
     model = BC(dataset=_arrays(), output_dir=tmp_path, log_interval=5, learning_rate_schedule=schedule, **SMALL)
 
@@ -228,7 +228,7 @@ def test_a_loaded_run_learns_on(tmp_path: Path) -> None:
     assert _learned(run)["env_steps"] == 50
 
 
-def test_a_file_outside_of_a_run_has_no_run_to_go_on_with(tmp_path: Path) -> None:
+def test_a_file_outside_of_a_run_has_no_run_to_continue(tmp_path: Path) -> None:
     model = BC(dataset=_arrays(), output_dir=tmp_path / "runs", total_timesteps=10, **SMALL)
     model.learn()
     model.save(tmp_path / "saved.pt")

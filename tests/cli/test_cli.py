@@ -308,7 +308,7 @@ def test_actions_that_cannot_be_written_are_an_error_without_a_traceback(
     assert name in answer.err
 
 
-def test_resume_goes_on_to_a_later_end(train_tiny: Command, command: Command) -> None:
+def test_resume_continues_to_a_later_end(train_tiny: Command, command: Command) -> None:
     run = json.loads(train_tiny("bc", "--json").out)["run_dir"]
 
     answer = command("resume", run, "--set", "total_timesteps=40", "--json")

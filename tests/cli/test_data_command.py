@@ -132,7 +132,7 @@ def test_a_task_with_goals_is_collected_as_its_policy_sees_it(command: Command) 
     assert torch.equal(dataset.achieved_goals, dataset.next_obs[:, :2])
 
 
-def test_goals_of_a_collected_log_are_exchanged_in_an_offline_run(
+def test_goals_of_a_collected_log_are_relabelled_in_an_offline_run(
     command: Command, tiny_config: Callable[..., Any]
 ) -> None:
     assert command(*RANDOM[:4], "PointGoal-v0", "--episodes", "3", "--out", "log.npz").code == 0

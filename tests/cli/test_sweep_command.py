@@ -228,7 +228,7 @@ def test_a_program_without_a_main_part_is_told_so(tmp_path: Path) -> None:
     assert "Traceback" not in found.stderr
 
 
-def test_an_interrupted_sweep_goes_on_bit_for_bit(tmp_path: Path) -> None:
+def test_an_interrupted_sweep_continues_bit_for_bit(tmp_path: Path) -> None:
     long = parse_overrides([*TINY, "total_timesteps=1500", "checkpoint_interval=100", "algo_kwargs.eval_interval=750"])
     file, alone = write_sweep(tmp_path, options=long), tmp_path / "alone"
     run_sweep(str(file), alone, workers=2)

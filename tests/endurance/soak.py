@@ -51,7 +51,7 @@ class Training:
         self.start()
 
     def start(self) -> None:
-        """Begin, or go on."""
+        """Begin, or continue."""
         log = (self.folder / "output.txt").open("a", encoding="utf-8")
         command = [sys.executable, "-m", "rl_training", *COMMAND]
         settings = {**os.environ, "OMP_NUM_THREADS": "1"}

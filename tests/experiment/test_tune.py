@@ -1,4 +1,4 @@
-"""The search for good options: what it tries, what it stops, what it says of the result, and how it goes on."""
+"""The search for good options: what it tries, what it stops, what it says of the result, and how it continues."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_a_trial_that_fails_does_not_end_the_search(tmp_path: Path) -> None:
     assert watcher.ends == {"trial 0": "failed", "trial 1": "failed"}
 
 
-def test_a_killed_search_goes_on(tmp_path: Path, unchecked: None) -> None:
+def test_a_killed_search_continues(tmp_path: Path, unchecked: None) -> None:
     kwargs = {**OPTIONS["algo_kwargs"], "eval_interval": 750}
     options = {**OPTIONS, "total_timesteps": 1500, "checkpoint_interval": 50, "algo_kwargs": kwargs}
     spec = small(options=options, pruner="none", trials=2, sampler="random")

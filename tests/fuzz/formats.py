@@ -133,7 +133,7 @@ def _page(folder: Path) -> None:
     write_report([folder], folder / "page.html")
 
 
-def _go_on(run: Path) -> None:
+def _continue(run: Path) -> None:
     # More threads hang in a copy of a process that has used some.
     resume(run, total_timesteps=13, threads=1)
 
@@ -192,9 +192,9 @@ FORMATS = {
     "observations, npy": Format("obs.npy", "*", _observations),
     "checkpoint": Format("run", "checkpoints/latest.pt", _predict),
     "policy file": Format("run", "policies/*.pt", lambda run: _predict(min((run / "policies").glob("*.pt")))),
-    "checkpoint, resumed": Format("run", "checkpoints/latest.pt", _go_on),
-    "rows, resumed": Format("run", "replay/*.pt", _go_on),
-    "metrics, resumed": Format("run", "metrics.jsonl", _go_on),
+    "checkpoint, resumed": Format("run", "checkpoints/latest.pt", _continue),
+    "rows, resumed": Format("run", "replay/*.pt", _continue),
+    "metrics, resumed": Format("run", "metrics.jsonl", _continue),
     "run, reported": Format("run", "*.*", _report),
     "estimates, as a page": Format("judged", "**/*.json", _page),
     "config": Format("run", "config.yaml", lambda run: load_config(run / "config.yaml")),

@@ -150,7 +150,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_over(tmp_path: Path) ->
     assert torch.equal(again["random"]["torch"], finished["random"]["torch"])
 
 
-def test_an_interrupt_saves_the_run_which_then_goes_on(tmp_path: Path) -> None:
+def test_an_interrupt_saves_the_run_which_then_continues(tmp_path: Path) -> None:
     with subprocess.Popen(_train_command(tmp_path, 4000, "never"), stderr=subprocess.PIPE, text=True) as process:
         while process.poll() is None and _updates_logged(tmp_path) < 40:
             try:

@@ -97,7 +97,7 @@ def test_options_given_on_resume_are_kept_with_the_run(tiny_config: MakeConfig) 
     assert load_config(result.run_dir / "config.yaml").total_timesteps == 25
 
 
-def test_a_run_resumed_from_an_older_checkpoint_goes_on_from_there(tiny_config: MakeConfig) -> None:
+def test_a_run_resumed_from_an_older_checkpoint_continues_from_there(tiny_config: MakeConfig) -> None:
     class StopError(Exception):
         pass
 

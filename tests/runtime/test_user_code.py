@@ -125,7 +125,7 @@ def refused(answer: Answer, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", list(WORDS))
-def test_an_online_run_names_the_fault_saves_itself_and_goes_on(
+def test_an_online_run_names_the_fault_saves_itself_and_continues(
     name: str, command: Command, fault: Callable[..., None], tmp_path: Path
 ) -> None:
     fault(name)

@@ -92,7 +92,7 @@ def test_a_managed_class_loads_an_older_format() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:the run was made with torch")
-def test_a_run_of_the_present_format_goes_on(tmp_path: Path) -> None:
+def test_a_run_of_the_present_format_continues(tmp_path: Path) -> None:
     shutil.copytree(FORMAT_2, tmp_path / "run")
 
     result = resume(tmp_path / "run", total_timesteps=30)
@@ -101,7 +101,7 @@ def test_a_run_of_the_present_format_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:the run was made with torch")
-def test_a_run_from_before_there_were_guards_goes_on_with_them(tmp_path: Path) -> None:
+def test_a_run_from_before_there_were_guards_continues_with_them(tmp_path: Path) -> None:
     shutil.copytree(FORMAT_2, tmp_path / "run")
     before = load_checkpoint(tmp_path / "run" / "checkpoints" / "latest.pt")["trainer"]
     assert "guards" not in before
@@ -112,7 +112,7 @@ def test_a_run_from_before_there_were_guards_goes_on_with_them(tmp_path: Path) -
     assert (guards["good"], guards["rollbacks"]) == ("step_000000030.pt", [])
 
 
-def test_a_run_of_an_older_format_does_not_go_on(tmp_path: Path) -> None:
+def test_a_run_of_an_older_format_does_not_continue(tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(FORMAT_2, run)
     shutil.copy(FORMAT_1, run / "checkpoints" / "latest.pt")

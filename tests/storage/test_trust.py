@@ -170,7 +170,7 @@ def test_a_link_into_another_folder_is_not_an_own_run(canary: Canary) -> None:
 
 
 @pytest.mark.parametrize("says_yes", [True, False], ids=["yes", "no"])
-def test_whoever_sits_at_the_terminal_is_asked(canary: Canary, monkeypatch: pytest.MonkeyPatch, says_yes: bool) -> None:
+def test_the_user_at_the_terminal_is_asked(canary: Canary, monkeypatch: pytest.MonkeyPatch, says_yes: bool) -> None:
     questions: list[str] = []
 
     def answer(question: str) -> bool:

@@ -34,7 +34,7 @@ PRIOR = (
     "algo_kwargs.dataset_size=400",
     "algo_kwargs.offline_pretrain_updates=15",
 )
-"""Overrides that let an offline algorithm go on online."""
+"""Overrides that let an offline algorithm continue online."""
 
 
 def online_config(output: Path, algo: str = "sac", *overrides: str) -> TrainConfig:

@@ -370,7 +370,7 @@ def test_masks_beside_ends_of_the_recording_do_not_contradict_them() -> None:
     assert not findings(arrays)["end flags"].is_alarm
 
 
-def test_choices_that_were_hardly_made_are_named() -> None:
+def test_discrete_actions_that_were_hardly_taken_are_named() -> None:
     arrays = good_log()
     arrays["actions"] = np.arange(ROWS) % 3
     assert not findings(arrays, bounds=None)["coverage"].is_alarm

@@ -166,7 +166,7 @@ def handover(material: Material) -> Plain | None:
 
 
 def limits(material: Material) -> Plain:
-    """What was not examined, and how to reproduce the report."""
+    """Limits of the report, and how to reproduce it."""
     machine = describe_machine()
     found = [_command(each.metadata.get("command")) for each in material.records]
     commands = [*dict.fromkeys(command for command in found if command)]
