@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -14,7 +14,7 @@ from rl_training.cli.display.console import print_json, print_table, working
 from rl_training.cli.display.options import BestOption, ImportOption, JsonOption, QuietOption, takes_columns
 from rl_training.core.errors import LARGEST_SEED, ConfigError
 from rl_training.core.files import write_json
-from rl_training.core.text import clock_text, number_text
+from rl_training.core.text import clock_text, interval_text, number_text
 
 if TYPE_CHECKING:
     from rl_training.ope import Progress, WeightedEstimate
@@ -118,11 +118,6 @@ def show_progress(*, quiet: bool) -> Iterator[Progress]:
             show(f"{name}: {done} of {total} updates{left}")
 
         yield report
-
-
-def interval_text(interval: Sequence[float] | None) -> str:
-    """An interval, or a dash where there is none."""
-    return "-" if interval is None else " to ".join(map(number_text, interval))
 
 
 def print_basis(result: Estimates) -> None:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from rl_training.config import TrainConfig, flatten, load_config
 from rl_training.core.errors import CheckpointError, ConfigError
+from rl_training.core.text import value_text
 from rl_training.storage import (
     find_runs,
     first_mistake,
@@ -286,11 +287,6 @@ def column_names(points: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 def is_task_option(name: str) -> bool:
     """Whether an option defines the task."""
     return any(part in TASK_OPTIONS for part in name.split("."))
-
-
-def value_text(value: Any) -> str:
-    """A value as text, as in YAML."""
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _undone(path: Path, points: Sequence[Mapping[str, Any]]) -> Iterator[UnfinishedRun]:
