@@ -488,6 +488,13 @@ def test_every_module_says_what_it_is_for() -> None:
     assert not [_name(path) for path in FILES if not ast.get_docstring(_tree(path))]
 
 
+def test_what_documents_a_thing_begins_with_a_noun_or_a_verb() -> None:
+    texts = [
+        (path, ast.unparse(node)) for path in FILES for node in ast.walk(_tree(path)) if isinstance(node, ast.Expr)
+    ]
+    assert not [f"{_name(path)}: {text}" for path, text in texts if re.match(r"[\"']+(What|Who|Whatever)\b", text)]
+
+
 @pytest.mark.parametrize("path", PROMISED_PATHS)
 def test_promised_import_paths_hold_the_thing_itself(path: str) -> None:
     module = import_module(f"rl_training.{path}")
