@@ -1,4 +1,4 @@
-"""Goals exchanged for what was achieved: which goals, how often, and what follows from them."""
+"""Goals relabelled with what was achieved: which goals, how often, and what follows from them."""
 
 from __future__ import annotations
 
