@@ -53,12 +53,12 @@ Measure = Callable[[Path], float]
 
 
 def serve(kind: str, algo: str, compiled: str, connection: Connection) -> None:
-    """A run that goes on for as long as it is told, in the process of one tree."""
+    """A run that continues for as long as it is told, in the process of one tree."""
     from rl_training import train
     from rl_training.runtime import Callback
 
     class Gate(Callback):
-        """Hold the run at a log line until it is told to go on, and tell how fast it went."""
+        """Hold the run at a log line until it is told to continue, and tell how fast it went."""
 
         def __init__(self) -> None:
             self.seconds, self.start, self.first = 0.0, 0.0, -1

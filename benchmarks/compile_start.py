@@ -31,20 +31,20 @@ BATCH, UPDATES = 256, 4
 def start(name: str, seed: int) -> dict[str, float]:
     """One start, in this process."""
     import torch
-    from halfcheetah import CHOICES, SPACES, make_arrays
+    from halfcheetah import DISCRETE, SPACES, make_arrays
     from torch._dynamo.utils import counters
 
     from rl_training.algorithms import ALGORITHMS
-    from rl_training.compilation.graphs import can_compile
+    from rl_training.compilation import can_compile
     from rl_training.core.machine import configure_machine
     from rl_training.data import TransitionDataset, source_for
 
     configure_machine(1)
     cls = ALGORITHMS[name]
-    choices = "continuous" not in cls.action_kinds
+    is_discrete = "continuous" not in cls.action_kinds
     torch.manual_seed(seed)
-    algorithm = cls.build(CHOICES if choices else SPACES, cls.hyper_class())
-    dataset = TransitionDataset.from_dict(make_arrays(choices=choices))
+    algorithm = cls.build(DISCRETE if is_discrete else SPACES, cls.hyper_class())
+    dataset = TransitionDataset.from_dict(make_arrays(discrete=is_discrete))
     if "returns_to_go" in algorithm.needs:
         dataset = dataset.with_returns_to_go(algorithm.hyper.gamma)
     source, _ = source_for(algorithm, dataset)

@@ -32,15 +32,14 @@ from halfcheetah import ACTION_DIM, OBS_DIM, ROWS, SPACES, make_arrays, updates
 from interleaving import COMPARISON, Report, Variant, Work, compared, cores, for_seconds, make_parser, rates, table
 from torch import Tensor, nn
 
-from rl_training.algorithms.base import losses
-from rl_training.algorithms.base.algorithm import Algorithm, Step
+from rl_training.algorithms.base import Algorithm, Step, losses
 from rl_training.algorithms.td3_bc import TD3BC, TD3BCHyper
 from rl_training.cli import SPINS
 from rl_training.core.batches import Batch, Metrics
 from rl_training.core.machine import configure_machine
 from rl_training.data import TransitionDataset, source_for
 from rl_training.models import Model
-from rl_training.storage.metrics import MetricWindow
+from rl_training.storage import MetricWindow
 
 BATCH, LARGE_BATCH = 256, 1024
 THREAD_BARS = {BATCH: 1.4, LARGE_BATCH: 1.6}

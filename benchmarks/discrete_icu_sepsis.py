@@ -5,7 +5,7 @@
 For every seed a log of 10,000 episodes is drawn from the clinicians' policy, and states are observed one-hot. The true
 value of a learned policy is computed from the task's matrices, and stands beside what its own critic claims for the
 first states, and beside the estimate of FQE. FQE judges by a second log of as many episodes, which no policy was
-trained on. Cases and bars are those of tests/learning/test_choice_scores.py.
+trained on. Cases and bars are those of tests/learning/test_discrete_scores.py.
 
 What a run came to is kept in --output, and is not computed again. The table is written to
 benchmarks/results/discrete_icu_sepsis.md. Needs the real datasets, in RL_TRAINING_DATA.
@@ -27,7 +27,7 @@ from rl_training import estimate
 
 # The task, the cases and their bars are those of the tests.
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
-from choice_scores import SEEDS, SEPSIS, SEPSIS_DATA, UNCONSTRAINED, Case, sepsis_log, survival
+from discrete_scores import SEEDS, SEPSIS, SEPSIS_DATA, UNCONSTRAINED, Case, sepsis_log, survival
 from sepsis import Sepsis
 
 ROOT = Path(__file__).parents[1]

@@ -3,7 +3,7 @@
     python benchmarks/discrete_learning.py [--tasks replay mediocre cartpole lunar_lander] [--seeds 0 1 2]
 
 replay:        d3rlpy's replay buffer of CartPole, episodes of at most 200 steps; cases and bars are those of
-               tests/learning/test_choice_scores.py.
+               tests/learning/test_discrete_scores.py.
 mediocre:      50,000 steps of a PPO policy that was stopped early and samples its actions; episodes of 500 steps,
                10,000 updates.
 cartpole:      from scratch, packaged configurations, 100,000 steps.
@@ -31,14 +31,14 @@ from typing import Any
 import gymnasium as gym
 
 from rl_training import run_sweep
-from rl_training.acting.evaluation import EVAL_SEED
+from rl_training.acting import EVAL_SEED
 from rl_training.config import read_config
 from rl_training.data import load_transition_dataset
 from rl_training.runtime import collect, load_policy, train
 
 # The cases and their bars are those of the tests.
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
-from choice_scores import CARTPOLE, CARTPOLE_DATA, Case
+from discrete_scores import CARTPOLE, CARTPOLE_DATA, Case
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "discrete_learning.md"

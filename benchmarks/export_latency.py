@@ -25,9 +25,8 @@ from rl_training.config import TrainConfig
 from rl_training.core.spaces import ActionSpace, BoxActions, DiscreteActions, SpaceSpec
 from rl_training.policies.export.bundle import write_bundle
 from rl_training.policies.export.log import Log
-from rl_training.runtime import Policy, SavedPolicy
-from rl_training.runtime.run_options import bind_hyper
-from rl_training.storage.run_directory import package_version
+from rl_training.runtime import Policy, SavedPolicy, bind_hyper
+from rl_training.storage import package_version
 
 RESULTS = Path(__file__).parent / "results" / "export_latency.md"
 WIDTH, ACTIONS, ROWS, EPISODES = 11, 3, 10_000, 50

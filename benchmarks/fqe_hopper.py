@@ -21,9 +21,9 @@ from fqe_pendulum import between
 from stored_policies import DATA, Act, Array, read_policy
 
 from rl_training import estimate
-from rl_training.policies.saved import load_policy
-from rl_training.selection.ranking import regret_at_k, spearman
-from rl_training.storage.find import find_checkpoints
+from rl_training.policies import load_policy
+from rl_training.selection import regret_at_k, spearman
+from rl_training.storage import find_checkpoints
 
 GAMMA = 0.99
 TRAINED = ("a2c", "ars", "ppo", "sac", "tqc", "trpo")

@@ -17,8 +17,8 @@ from stored_policies import DATA, Act, Array, read_policy
 
 from rl_training import estimate
 from rl_training.data import load_transition_dataset
-from rl_training.ope.verdicts import student_interval
-from rl_training.selection.ranking import spearman
+from rl_training.ope import student_interval
+from rl_training.selection import spearman
 
 TRAINED = ("a2c", "ars", "ppo", "sac", "tqc", "trpo")
 DISTINCT = ("sac", "half-sac", "pd", "zero", "-sac")

@@ -21,8 +21,8 @@ from torch import Tensor
 from rl_training.core.machine import configure_machine
 from rl_training.core.spaces import BoxActions, SpaceSpec
 from rl_training.data import TransitionDataset
-from rl_training.data.replay.samplers import BlockSampler
-from rl_training.ope.fqe import EvaluationLog, FitOptions, ValueFitter
+from rl_training.data.replay import BlockSampler
+from rl_training.ope import EvaluationLog, FitOptions, ValueFitter
 
 ROWS, EPISODE, OBS_DIM, BATCH = 100_000, 200, 3, 256
 

@@ -15,8 +15,7 @@ from tempfile import mkdtemp
 
 from rl_training.config import load_config
 from rl_training.core.machine import configure_machine
-from rl_training.runtime.assembly import open_session
-from rl_training.runtime.run_options import read_options
+from rl_training.runtime import open_session, read_options
 from rl_training.runtime.trainer import Session
 
 CONFIGS = (

@@ -10,14 +10,14 @@ import numpy as np
 from rl_training.algorithms import Algorithm
 from rl_training.core.spaces import BoxActions, DiscreteActions, SpaceSpec
 from rl_training.data import TransitionDataset, source_for
-from rl_training.storage.metrics import MetricWindow
+from rl_training.storage import MetricWindow
 
 OBS_DIM, ACTION_DIM, ROWS, EPISODE = 17, 6, 100_000, 1000
 SPACES = SpaceSpec.vector(OBS_DIM, BoxActions((-1.0,) * ACTION_DIM, (1.0,) * ACTION_DIM))
-CHOICES = SpaceSpec.vector(OBS_DIM, DiscreteActions(ACTION_DIM))
+DISCRETE = SpaceSpec.vector(OBS_DIM, DiscreteActions(ACTION_DIM))
 
 
-def make_arrays(*, choices: bool = False) -> dict[str, Any]:
+def make_arrays(*, discrete: bool = False) -> dict[str, Any]:
     """Random transitions in D4RL's names; with discrete actions, as many as an action has numbers."""
     rng = np.random.default_rng(0)
     shape = (ROWS, ACTION_DIM)
@@ -26,7 +26,7 @@ def make_arrays(*, choices: bool = False) -> dict[str, Any]:
         "observations": obs[:-1],
         "next_observations": obs[1:],
         "actions": rng.integers(ACTION_DIM, size=ROWS)
-        if choices
+        if discrete
         else rng.uniform(-1, 1, size=shape).astype(np.float32),
         "rewards": rng.normal(size=ROWS).astype(np.float32),
         "terminals": np.zeros(ROWS, dtype=bool),

@@ -19,7 +19,7 @@ import numpy as np
 
 from rl_training import estimate
 from rl_training.ope.weights import check_weights, diagnose, second_moment_radius
-from rl_training.selection.results import Estimates
+from rl_training.selection import Estimates
 
 # The task is that of the tests.
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))

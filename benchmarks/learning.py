@@ -1,4 +1,4 @@
-"""How well every algorithm learns: final scores on two datasets, as one command that goes on where it was stopped.
+"""How well every algorithm learns: final scores on two datasets, as one command that continues where it was stopped.
 
     python benchmarks/learning.py [--tasks pendulum hopper] [--algos iql cql] [--seeds 0 1 2] [--workers 2]
 
@@ -282,7 +282,7 @@ def main() -> None:
         except KeyboardInterrupt:
             # The runs have been interrupted too, and leave a checkpoint to resume from.
             pool.shutdown(cancel_futures=True)
-            parser.exit(130, "interrupted: the same command goes on from here\n")
+            parser.exit(130, "interrupted: the same command continues from here\n")
 
 
 if __name__ == "__main__":

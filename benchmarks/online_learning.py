@@ -1,4 +1,4 @@
-"""How fast online algorithms learn, and what fine-tuning does: one command that goes on where it was stopped.
+"""How fast online algorithms learn, and what fine-tuning does: one command that continues where it was stopped.
 
     python benchmarks/online_learning.py [--tasks pendulum goals rlpd halfcheetah fine_tuning] [--seeds 0 1 2]
 

@@ -17,9 +17,9 @@ from functools import partial
 from typing import Any
 
 from interleaving import Report, Variant, Work, make_parser, measure, table
-from quiet_runs import go_on, quiet_run
+from quiet_runs import proceed, quiet_run
 
-from rl_training.acting.collecting import LocalCollector
+from rl_training.acting import LocalCollector
 from rl_training.core.machine import configure_machine
 
 PARTS = ("acting", "environment", "insertion", "sampling", "update", "rest")
@@ -64,7 +64,7 @@ def make(algo: str, *, compiled: bool) -> Work[dict[str, float]]:
     def work(steps: float) -> dict[str, float]:
         watch.seconds = dict.fromkeys(PARTS, 0.0)
         start = time.perf_counter()
-        go_on(session, int(steps))
+        proceed(session, int(steps))
         whole = time.perf_counter() - start
         watch.seconds["rest"] = whole - sum(watch.seconds.values())
         return {part: seconds / steps for part, seconds in watch.seconds.items()}

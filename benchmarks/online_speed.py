@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from halfcheetah import ACTION_DIM, OBS_DIM, SPACES
 from interleaving import COMPARISON, Report, Variant, Work, compared, for_count, make_parser, rates, table
-from quiet_runs import go_on, quiet_run
+from quiet_runs import proceed, quiet_run
 from torch import Tensor, nn
 
 from rl_training.algorithms import ALGORITHMS
@@ -44,7 +44,7 @@ def ours(algo: str, *, compiled: bool, **options: Any) -> Steps:
         options |= {"learning_starts": 300, "buffer_capacity": 100_000}
     num_envs = ENVS if algo == "ppo" else 1
     run = quiet_run(algo, env_id="HalfCheetah-v4", num_envs=num_envs, compiled=compiled, **options)
-    return partial(go_on, run)
+    return partial(proceed, run)
 
 
 def peer(algo: str) -> Steps:

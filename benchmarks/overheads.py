@@ -31,10 +31,9 @@ import numpy as np
 import torch
 from halfcheetah import ACTION_DIM, SPACES, make_arrays
 from interleaving import Ratio, Report, Variant, Work, make_parser, measure, rates, table
-from quiet_runs import go_on, quiet_run
+from quiet_runs import proceed, quiet_run
 
-from rl_training.acting.evaluation import EVAL_SEED, evaluate_policy
-from rl_training.acting.policy import Policy
+from rl_training.acting import EVAL_SEED, Policy, evaluate_policy
 from rl_training.algorithms.td3_bc import TD3BC
 from rl_training.config import TrainConfig
 from rl_training.core.machine import configure_machine
@@ -73,7 +72,7 @@ def make_run(algo: str, *, compiled: bool) -> Work[dict[str, float]]:
     session = open_run(algo, compiled=compiled)
 
     def work(steps: float) -> dict[str, float]:
-        found = {"timestep": seconds(lambda: go_on(session, int(steps))) / steps}
+        found = {"timestep": seconds(lambda: proceed(session, int(steps))) / steps}
         found["log line"] = seconds(lambda: log(session))
         add_rows(session, DEFAULTS.checkpoint_interval - int(steps))
         return found | {"checkpoint": seconds(lambda: save_latest(session, good=True))}

@@ -21,7 +21,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from rl_training.acting.evaluation import EVAL_SEED
+from rl_training.acting import EVAL_SEED
 from rl_training.runtime import evaluate_policy, load_policy, read_options, train
 
 TASKS = {"pendulum": 100_000, "cartpole": 50_000, "halfcheetah": 100_000}

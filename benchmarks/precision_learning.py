@@ -1,4 +1,4 @@
-"""What algorithms learn with products in float32 and in bfloat16: one command that goes on where it was stopped.
+"""What algorithms learn with products in float32 and in bfloat16: one command that continues where it was stopped.
 
     python benchmarks/precision_learning.py [--tasks pendulum online hopper] [--seeds 0 1 2] [--workers 2]
 

@@ -21,7 +21,7 @@ import torch
 from interleaving import Report, make_parser, table
 from torch import Tensor
 
-from rl_training.compilation.graphs import CompiledGradient
+from rl_training.compilation import CompiledGradient
 from rl_training.compilation.kernels import are_faster
 
 SIZES = (

@@ -6,9 +6,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from rl_training.data import TransitionDataset
-from rl_training.runtime.assembly import open_session
+from rl_training.runtime import open_session, read_options
 from rl_training.runtime.loop import after_block
-from rl_training.runtime.run_options import read_options
 from rl_training.runtime.trainer import Session
 
 NEVER = 10**9
@@ -41,7 +40,7 @@ def quiet_run(
     return session
 
 
-def go_on(session: Session, steps: int) -> None:
+def proceed(session: Session, steps: int) -> None:
     """A number of timesteps of the loop: updates of a run on a log, or else steps of the environments."""
     if session.collector is None:
         session.learn(steps)

@@ -23,10 +23,9 @@ from stored_policies import DATA, Act, Array, read_policy
 from rl_training import SAC, TD3BC, select
 from rl_training.data import load_transition_dataset
 from rl_training.runtime import load_policy
-from rl_training.selection.evaluation_data import data_given
-from rl_training.selection.real_episodes import NormalSelection, Prior, prior_from_values
-from rl_training.selection.results import Selection
-from rl_training.storage.checkpoint import policy_files
+from rl_training.selection import NormalSelection, Selection, data_given
+from rl_training.selection.real_episodes import Prior, prior_from_values
+from rl_training.storage import policy_files
 
 LOG = DATA / "pendulum" / "pendulum_replay_v1.1.0.h5"
 BUDGETS = (0, 1, 5, 10, 20, 40)

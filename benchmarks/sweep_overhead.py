@@ -1,7 +1,7 @@
 """What a sweep costs beside its training: on this machine, and on a Ray cluster of two nodes on this machine.
 
-    python benchmarks/sweep_overhead.py ratio [--cells 12] [--updates 6000]
-    python benchmarks/sweep_overhead.py tiny [--cells 1000]
+    python benchmarks/sweep_overhead.py ratio [--runs 12] [--updates 6000]
+    python benchmarks/sweep_overhead.py tiny [--runs 1000]
     python benchmarks/sweep_overhead.py memory [--megabytes 500]
 
 `ratio`: the same sweep by two local workers and on a cluster with two processors, and the ratio of their times. `tiny`:
@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from rl_training.experiment.sweep import run_sweep
+from rl_training.experiment import run_sweep
 
 
 @contextmanager
@@ -61,17 +61,17 @@ def timed(spec: dict[str, Any], folder: Path, **where: Any) -> float:
 
 def ratio(args: argparse.Namespace, place: Path) -> None:
     """Local and on Ray, one after the other."""
-    spec = pendulum(args.updates, args.cells)
+    spec = pendulum(args.updates, args.runs)
     local = timed(spec, place / "local", workers=2)
     with cluster(2, 1) as address:
         remote = timed(spec, place / "ray", ray=address)
-    each = 2 * local / args.cells
-    print(f"{args.cells} runs of {each:.0f} s: local {local:.1f} s, Ray {remote:.1f} s, ratio {remote / local:.3f}")
+    each = 2 * local / args.runs
+    print(f"{args.runs} runs of {each:.0f} s: local {local:.1f} s, Ray {remote:.1f} s, ratio {remote / local:.3f}")
 
 
 def tiny(args: argparse.Namespace, place: Path) -> None:
     """Overhead per run, with a tenth of the runs and with all of them."""
-    for count in (args.cells // 10, args.cells):
+    for count in (args.runs // 10, args.runs):
         spec = pendulum(2, count, dataset_size=200, hidden_sizes=[8], batch_size=8)
         local = timed(spec, place / f"local{count}", workers=2)
         again = timed(spec, place / f"local{count}", workers=2)
@@ -161,11 +161,11 @@ def main() -> None:
     """Measure one thing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["ratio", "tiny", "memory"])
-    parser.add_argument("--cells", type=int)
+    parser.add_argument("--runs", type=int)
     parser.add_argument("--updates", type=int, default=6000)
     parser.add_argument("--megabytes", type=int, default=500)
     args = parser.parse_args()
-    args.cells = args.cells or {"ratio": 12, "tiny": 1000}.get(args.what, 4)
+    args.runs = args.runs or {"ratio": 12, "tiny": 1000}.get(args.what, 4)
     os.environ.setdefault("RAY_DISABLE_USAGE_STATS", "1")
     with tempfile.TemporaryDirectory() as place:
         {"ratio": ratio, "tiny": tiny, "memory": memory}[args.what](args, Path(place))

@@ -28,7 +28,7 @@ from interleaving import Report, for_seconds, make_parser, table
 from rl_training.algorithms import ALGORITHMS
 from rl_training.core.machine import configure_machine
 from rl_training.data import TransitionDataset
-from rl_training.models.mlp import Precision
+from rl_training.models import Precision
 
 BATCH, FREQUENCY = 256, 5000
 VARIANTS = ("eager", "compiled", "bfloat16")

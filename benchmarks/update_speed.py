@@ -27,13 +27,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from halfcheetah import CHOICES, SPACES, make_arrays, updates
+from halfcheetah import DISCRETE, SPACES, make_arrays, updates
 from interleaving import RESULTS, Ratio, Variant, Work, for_seconds, machine, make_parser, rates, table
 
 from rl_training.algorithms import ALGORITHMS
 from rl_training.core.machine import configure_machine
 from rl_training.data import TransitionDataset
-from rl_training.models.mlp import Precision
+from rl_training.models import Precision
 
 KEPT = RESULTS / "update_speed.json"
 CHART = Path(__file__).parents[1] / "docs" / "images" / "speed.svg"
@@ -61,7 +61,7 @@ class Case:
     batch: int = 256
     algo: str | None = None
     """Our algorithm, where the case has another name."""
-    choices: bool = False
+    discrete: bool = False
     """Whether actions are discrete."""
 
     @property
@@ -103,16 +103,16 @@ CASES = {
     "sac_n": Case(SMALL),
     "td3_bc": Case({}, "TD3PlusBCConfig"),
     "xql": Case(),
-    "bc_choices": Case({}, "DiscreteBCConfig", widths=ONE_NETWORK, algo="bc", choices=True),
-    "dqn": Case({**COPIED, "double": False}, "DQNConfig", widths=ONE_NETWORK, choices=True),
-    "double_dqn": Case(COPIED, "DoubleDQNConfig", widths=ONE_NETWORK, algo="dqn", choices=True),
-    "discrete_bcq": Case(COPIED, "DiscreteBCQConfig", {"share_encoder": False}, widths=ONE_NETWORK, choices=True),
-    "discrete_cql": Case(COPIED, "DiscreteCQLConfig", widths=ONE_NETWORK, choices=True),
+    "bc_choices": Case({}, "DiscreteBCConfig", widths=ONE_NETWORK, algo="bc", discrete=True),
+    "dqn": Case({**COPIED, "double": False}, "DQNConfig", widths=ONE_NETWORK, discrete=True),
+    "double_dqn": Case(COPIED, "DoubleDQNConfig", widths=ONE_NETWORK, algo="dqn", discrete=True),
+    "discrete_bcq": Case(COPIED, "DiscreteBCQConfig", {"share_encoder": False}, widths=ONE_NETWORK, discrete=True),
+    "discrete_cql": Case(COPIED, "DiscreteCQLConfig", widths=ONE_NETWORK, discrete=True),
     "discrete_sac": Case(
-        {"huber_delta": 1.0, "tau": 1.0, "target_update_interval": 8000}, "DiscreteSACConfig", choices=True
+        {"huber_delta": 1.0, "tau": 1.0, "target_update_interval": 8000}, "DiscreteSACConfig", discrete=True
     ),
-    "discrete_iql": Case(choices=True),
-    "discrete_crr": Case(choices=True),
+    "discrete_iql": Case(discrete=True),
+    "discrete_crr": Case(discrete=True),
 }
 
 
@@ -121,7 +121,7 @@ def ours(name: str, arrays: dict[str, Any], variant: str) -> Callable[[], None]:
     case = CASES[name]
     cls = ALGORITHMS[case.algo or name]
     precision: Precision = "bfloat16" if variant == "bfloat16" else "float32"
-    algorithm = cls.build(CHOICES if case.choices else SPACES, cls.hyper_class(**case.ours, precision=precision))
+    algorithm = cls.build(DISCRETE if case.discrete else SPACES, cls.hyper_class(**case.ours, precision=precision))
     if variant != "eager":
         algorithm.compile_steps()
     return updates(algorithm, TransitionDataset.from_dict(arrays), case.batch)
@@ -141,7 +141,7 @@ def peer(name: str, arrays: dict[str, Any]) -> Callable[[], None]:
     algo = getattr(d3rlpy.algos, str(case.peer))(batch_size=case.batch, **encoders, **case.theirs).create()
     names = ("observations", "actions", "rewards", "terminals", "timeouts")
     columns = [np.asarray(arrays[key], dtype=np.float32) for key in names]
-    if case.choices:
+    if case.discrete:
         columns[1] = np.asarray(arrays["actions"])[:, None]
     dataset = d3rlpy.dataset.MDPDataset(*columns)
     algo.build_with_dataset(dataset)
@@ -155,7 +155,7 @@ def peer(name: str, arrays: dict[str, Any]) -> Callable[[], None]:
 def make(variant: str, algo: str, threads: int, clock: Callable[[], float]) -> Work[float]:
     """A variant in its process."""
     torch.set_num_threads(threads)
-    arrays = make_arrays(choices=CASES[algo].choices)
+    arrays = make_arrays(discrete=CASES[algo].discrete)
     if variant == "d3rlpy":
         return for_seconds(peer(algo, arrays), clock)
     configure_machine(threads)

@@ -15,7 +15,7 @@ from rl_training.data import DataOptions
 from rl_training.diagnostics import GuardOptions
 from rl_training.experiment import list_algorithms
 from rl_training.experiment.registry import build_index
-from rl_training.pipeline.config import PipelineConfig
+from rl_training.pipeline import PipelineConfig
 from rl_training.runtime import mode_defaults
 from rl_training.runtime.controls import ControlOptions, LoopOptions, OnlineOptions
 

@@ -16,15 +16,15 @@ from typing import Any
 # and editors read `__init__.pyi` instead.
 _HOMES = {
     "TrainConfig": "rl_training.config",
-    "estimate": "rl_training.selection.estimate",
+    "estimate": "rl_training.selection",
     "evaluate": "rl_training.runtime",
     "fetch_run": "rl_training.runtime",
     "predict": "rl_training.runtime",
     "resume": "rl_training.runtime",
-    "run_pipeline": "rl_training.pipeline.run",
-    "run_sweep": "rl_training.experiment.sweep",
-    "run_tuning": "rl_training.experiment.tune",
-    "select": "rl_training.selection.select",
+    "run_pipeline": "rl_training.pipeline",
+    "run_sweep": "rl_training.experiment",
+    "run_tuning": "rl_training.experiment",
+    "select": "rl_training.selection",
     "train": "rl_training.runtime",
 }
 

@@ -7,16 +7,17 @@ from typing_extensions import Unpack
 
 from rl_training.api import ManagedAlgorithm
 from rl_training.config import TrainConfig as TrainConfig
-from rl_training.selection.estimate import estimate as estimate
-from rl_training.pipeline.run import run_pipeline as run_pipeline
-from rl_training.selection.select import select as select
-from rl_training.runtime import TrainResult
+from rl_training.experiment import run_sweep as run_sweep
+from rl_training.experiment import run_tuning as run_tuning
+from rl_training.pipeline import run_pipeline as run_pipeline
+from rl_training.runtime import ConfigSource, TrainResult
 from rl_training.runtime import evaluate as evaluate
 from rl_training.runtime import fetch_run as fetch_run
 from rl_training.runtime import predict as predict
 from rl_training.runtime import resume as resume
 from rl_training.runtime import train as train
-from rl_training.runtime.run_options import ConfigSource
+from rl_training.selection import estimate as estimate
+from rl_training.selection import select as select
 
 __version__: str
 

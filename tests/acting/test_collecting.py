@@ -27,8 +27,7 @@ from rl_training.data import ReplayBuffer
 from rl_training.envs import make_vector_env
 from rl_training.envs.snapshots import Snapshot
 from rl_training.models import Model
-from rl_training.runtime import EvaluationResult, evaluate_policy, read_options
-from rl_training.runtime.assembly import open_session
+from rl_training.runtime import EvaluationResult, evaluate_policy, open_session, read_options
 from rl_training.runtime.loop import train_session
 from rl_training.runtime.saving import save, session_tree
 
@@ -430,7 +429,7 @@ def test_running_statistics_equal_those_of_all_rows_at_once() -> None:
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_environments_go_on_where_their_state_was_saved(kind: Any) -> None:
+def test_environments_continue_where_their_state_was_saved(kind: Any) -> None:
     def steps(stepper: Stepper, count: int) -> list[Any]:
         return [stepper.step(policy(stepper.obs)).next_obs.tolist() for _ in range(count)]
 

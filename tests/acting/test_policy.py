@@ -17,7 +17,7 @@ from rl_training.config import TrainConfig
 from rl_training.core.errors import CheckpointError, ConfigError
 from rl_training.core.spaces import BoxActions, DiscreteActions, SpaceSpec
 from rl_training.runtime import Policy, load_policy, train
-from rl_training.storage.checkpoint import load_checkpoint, save_checkpoint
+from rl_training.storage import load_checkpoint, save_checkpoint
 
 SPACES = SpaceSpec.vector(2, BoxActions((0.0, -3.0), (4.0, 1.0)))
 
@@ -188,7 +188,7 @@ def test_a_shared_policy_follows_its_algorithm(obs: torch.Tensor) -> None:
 
 
 BOX = SpaceSpec.vector(2, BoxActions((0.0,), (4.0,)))
-CHOICES = SpaceSpec.vector(2, DiscreteActions(3, start=1))
+DISCRETE = SpaceSpec.vector(2, DiscreteActions(3, start=1))
 OBS = torch.tensor([[0.3, -0.7]])
 
 
@@ -217,7 +217,7 @@ def test_densities_in_minus_one_to_one_are_those_of_drawn_actions(name: str) -> 
 
 
 def test_discrete_actions_of_a_softmax_policy_have_the_probabilities_with_which_they_are_drawn() -> None:
-    acting = policy("bc", CHOICES)
+    acting = policy("bc", DISCRETE)
     torch.manual_seed(0)
     drawn = acting.act(OBS.expand(20_000, 2), deterministic=False)
 
@@ -230,7 +230,7 @@ def test_discrete_actions_of_a_softmax_policy_have_the_probabilities_with_which_
 
 
 def test_a_greedy_policy_has_the_probabilities_0_and_1() -> None:
-    acting = policy("dqn", CHOICES)
+    acting = policy("dqn", DISCRETE)
 
     log_probs = acting.log_probs(OBS.expand(3, 2), torch.tensor([1, 2, 3]))
 
@@ -246,7 +246,7 @@ def test_deterministic_policies_and_those_that_choose_among_candidates_have_no_d
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_every_algorithm_says_whether_its_policy_has_probabilities(name: str) -> None:
-    spaces = BOX if "continuous" in ALGORITHMS[name].action_kinds else CHOICES
+    spaces = BOX if "continuous" in ALGORITHMS[name].action_kinds else DISCRETE
 
     found = policy(name, spaces).log_probs(
         OBS, torch.ones(1, *spaces.action.column.shape).to(spaces.action.column.torch_dtype)

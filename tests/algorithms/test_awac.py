@@ -10,7 +10,7 @@ import torch
 from peers import batches, build, distinct
 
 from rl_training.algorithms.awac import actor_objective
-from rl_training.models.actors import gaussian_log_prob
+from rl_training.models import gaussian_log_prob
 
 LN2 = math.log(2)
 

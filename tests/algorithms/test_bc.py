@@ -12,7 +12,8 @@ from peers import batches, build
 from rl_training.algorithms.bc import BC, bc_loss, discrete_bc_loss, stochastic_bc_loss
 from rl_training.core.errors import ConfigError
 from rl_training.core.spaces import DiscreteActions, SpaceSpec
-from rl_training.models.actors import LOG_STD_RANGE, gaussian_log_prob
+from rl_training.models import gaussian_log_prob
+from rl_training.models.actors import LOG_STD_RANGE
 
 
 def test_deterministic_loss_is_the_mean_over_rows_and_dimensions() -> None:

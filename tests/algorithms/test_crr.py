@@ -11,7 +11,7 @@ from peers import batches, build, distinct
 from torch import nn
 
 from rl_training.algorithms.crr import actor_objective
-from rl_training.models.actors import gaussian_log_prob
+from rl_training.models import gaussian_log_prob
 
 
 def _weights(data: list[float], samples: list[list[float]], **hyper: Any) -> list[float]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from choosing import bandit_batch, build, choice_batches, minimum
+from discrete_cases import bandit_batch, build, discrete_batches, minimum
 from torch import Tensor
 
 from rl_training.algorithms.base.losses import conservative_gap
@@ -75,7 +75,7 @@ def test_values_of_two_actions_of_which_the_worse_is_logged_nine_times_in_ten(
 def test_without_a_weight_it_is_dqn(options: dict[str, Any]) -> None:
     shared = {"learning_rate": 1e-2, "tau": 0.1, "target_update_interval": 2, "max_grad_norm": None, **options}
     ours, peer = build("discrete_cql", conservative_weight=0.0, **shared), build("dqn", **shared)
-    for batch in choice_batches(6):
+    for batch in discrete_batches(6):
         ours.update(batch)
         peer.update(batch)
     for networks, others in ((ours.model, peer.model), (ours.target, peer.target)):

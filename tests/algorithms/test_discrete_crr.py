@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import naive_choices as naive
+import naive_discrete as naive
 import pytest
 import torch
-from choosing import build, choice_batches, distinct, fix_choices, transition
+from discrete_cases import build, discrete_batches, distinct, fix_outputs, transition
 from peers import actor_layers, critic_layers
 
 from rl_training.algorithms.discrete_crr import actor_objective
@@ -74,9 +74,9 @@ def test_weights_are_no_function_of_the_policy_that_learns() -> None:
 def test_where_the_critic_prefers_nothing_the_actor_clones(options: dict[str, Any]) -> None:
     ours, clone = build("discrete_crr", **options), build("bc")
     clone.model.actor.load_state_dict(ours.model.actor.state_dict())
-    for batch in choice_batches(5):
+    for batch in discrete_batches(5):
         if not options:
-            fix_choices(ours.model.critic, [0.7] * 3, [0.2] * 3)
+            fix_outputs(ours.model.critic, [0.7] * 3, [0.2] * 3)
         ours.update(batch)
         clone.update(batch)
     for one, other in zip(ours.model.actor.parameters(), clone.model.actor.parameters(), strict=True):
@@ -97,9 +97,9 @@ def test_the_target_is_the_expectation_under_the_lagged_policy_or_under_the_one_
     policy: str, done: float, expected: float
 ) -> None:
     algorithm = build("discrete_crr", gamma=0.9, target_policy=policy)
-    fix_choices(algorithm.target.actor, [math.log(2.0), 0.0, 0.0])
-    fix_choices(algorithm.model.actor, [-99.0, -99.0, 99.0])
-    fix_choices(algorithm.target.critic, [1.0, 7.0, 4.0], [8.0, 2.0, 9.0])
+    fix_outputs(algorithm.target.actor, [math.log(2.0), 0.0, 0.0])
+    fix_outputs(algorithm.model.actor, [-99.0, -99.0, 99.0])
+    fix_outputs(algorithm.target.critic, [1.0, 7.0, 4.0], [8.0, 2.0, 9.0])
     assert algorithm.targets(transition(reward=1.0, done=done)).tolist() == pytest.approx([expected])
 
 
@@ -121,7 +121,7 @@ def test_options_of_exponential_weights_are_refused_with_others() -> None:
 )
 def test_losses_slopes_and_moves_of_one_update_are_those_of_a_plain_implementation(options: dict[str, Any]) -> None:
     ours = distinct(build("discrete_crr", hidden_sizes=(6, 5), learning_rate=1e-2, gamma=0.9, **options))
-    batch = choice_batches(1, size=12)[0]
+    batch = discrete_batches(1, size=12)[0]
     actor, lagged_actor = (naive.copied(actor_layers(each.actor)) for each in (ours.model, ours.target))
     critics = [naive.copied(critic_layers(ours.model.critic, member)) for member in range(2)]
     lagged = [naive.copied(critic_layers(ours.target.critic, member)) for member in range(2)]

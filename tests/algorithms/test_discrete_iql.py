@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import naive_choices as naive
+import naive_discrete as naive
 import pytest
 import torch
-from choosing import bandit_batch, build, choice_batches, distinct, fix_choices, minimum, slopes, transition
+from discrete_cases import bandit_batch, build, discrete_batches, distinct, fix_outputs, minimum, slopes, transition
 from peers import actor_layers, critic_layers
 from torch import Tensor
 
@@ -68,7 +68,7 @@ def test_the_policy_is_that_of_the_data_times_the_weights(
 def test_without_beta_the_actor_is_a_clone() -> None:
     ours, clone = build("discrete_iql", beta=0.0), build("bc")
     clone.model.actor.load_state_dict(ours.model.actor.state_dict())
-    for batch in choice_batches(5):
+    for batch in discrete_batches(5):
         metrics = ours.update(batch).metrics
         assert torch.equal(metrics["actor_loss"], clone.update(batch).metrics["actor_loss"])
     pairs = zip(ours.model.actor.parameters(), clone.model.actor.parameters(), strict=True)
@@ -92,10 +92,10 @@ def test_without_beta_the_actor_is_a_clone() -> None:
     ],
 )
 def test_the_action_of_each_extraction(options: dict[str, Any], expected: int) -> None:
-    algorithm, obs = build("discrete_iql", **options), choice_batches(1, size=4)[0]["obs"]
-    fix_choices(algorithm.model.actor, [math.log(each) for each in (0.6, 0.3, 0.1)])
+    algorithm, obs = build("discrete_iql", **options), discrete_batches(1, size=4)[0]["obs"]
+    fix_outputs(algorithm.model.actor, [math.log(each) for each in (0.6, 0.3, 0.1)])
     # Each critic alone would have chosen otherwise.
-    fix_choices(algorithm.model.critic, [1.0, 5.0, 9.0], [20.0, 2.0, 10.0])
+    fix_outputs(algorithm.model.critic, [1.0, 5.0, 9.0], [20.0, 2.0, 10.0])
     assert algorithm.act(obs).tolist() == [expected] * 4
     log_probs = algorithm.model.log_probs(obs, torch.tensor([0, 1, 2, expected])).exp().tolist()
     if options["extraction"] == "weighted":
@@ -104,14 +104,14 @@ def test_the_action_of_each_extraction(options: dict[str, Any], expected: int) -
         assert (drawn.bincount(minlength=3) / 4000).tolist() == pytest.approx([0.6, 0.3, 0.1], abs=0.03)
         assert algorithm.model.acting == ("actor",)
     else:
-        assert log_probs == [float(choice == expected) for choice in (0, 1, 2, expected)]
+        assert log_probs == [float(action == expected) for action in (0, 1, 2, expected)]
         assert torch.equal(algorithm.act(obs, deterministic=False), algorithm.act(obs))
         assert algorithm.model.acting == ("actor", "critic")
 
 
 @pytest.mark.parametrize("extraction", ["constrained", "shifted"])
 def test_where_the_policy_is_made_of_a_clone_all_actions_count_the_same(extraction: str) -> None:
-    algorithm, batch = distinct(build("discrete_iql", extraction=extraction)), choice_batches(1)[0]
+    algorithm, batch = distinct(build("discrete_iql", extraction=extraction)), discrete_batches(1)[0]
     metrics = algorithm.losses(batch)
     assert [float(metrics[name]) for name in ("weight_mean", "weight_max")] == [1.0, 1.0]
     nll = -algorithm.model.actor.log_prob(batch["obs"], batch["actions"]).mean()
@@ -125,7 +125,7 @@ def test_options_of_another_extraction_are_refused() -> None:
 
 
 def test_values_of_actions_that_were_not_logged_are_not_trained() -> None:
-    algorithm, batch = build("discrete_iql"), choice_batches(1)[0]
+    algorithm, batch = build("discrete_iql"), discrete_batches(1)[0]
     batch["actions"] = batch["actions"] % 2
     slope_of_bias = slopes(algorithm.critic_loss(batch)["critic_loss"], algorithm.model.critic.mlp.layers[-1])[1]
     assert bool((slope_of_bias[:, :2] != 0).all())
@@ -135,8 +135,8 @@ def test_values_of_actions_that_were_not_logged_are_not_trained() -> None:
 @pytest.mark.parametrize(("done", "expected"), [(0.0, 1 + 0.99 * 4.0), (1.0, 1.0)])
 def test_the_target_is_the_value_of_the_next_state(done: float, expected: float) -> None:
     algorithm = build("discrete_iql")
-    fix_choices(algorithm.model.value, [4.0])
-    fix_choices(algorithm.model.critic, [0.0, 3.0, 0.0], [0.0, 1.0, 0.0])
+    fix_outputs(algorithm.model.value, [4.0])
+    fix_outputs(algorithm.model.critic, [0.0, 3.0, 0.0], [0.0, 1.0, 0.0])
     metrics = algorithm.losses(transition(reward=1.0, action=1, done=done))
     assert float(metrics["target_q_mean"]) == pytest.approx(expected)
     # Squares of both critics, not halved.
@@ -150,7 +150,7 @@ def test_losses_slopes_and_moves_of_one_update_are_those_of_a_plain_implementati
     with torch.no_grad():
         # So that advantages have both signs, and some weights are cut.
         ours.model.value.mlp.layers[-1].bias.sub_(0.7)
-    batch = choice_batches(1, size=12)[0]
+    batch = discrete_batches(1, size=12)[0]
     value, actor = naive.copied(actor_layers(ours.model.value)), naive.copied(actor_layers(ours.model.actor))
     critics = [naive.copied(critic_layers(ours.model.critic, member)) for member in range(2)]
     lagged = [naive.copied(critic_layers(ours.target.critic, member)) for member in range(2)]

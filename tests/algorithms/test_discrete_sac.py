@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from choosing import MASKED, build, choice_batches, fix_choices, minimum, transition
+from discrete_cases import MASKED, build, discrete_batches, fix_outputs, minimum, transition
 from torch import Tensor
 
 from rl_training.algorithms.base.losses import (
@@ -25,7 +25,7 @@ from rl_training.algorithms.discrete_sac import (
 )
 from rl_training.config import TrainConfig
 from rl_training.core.errors import ConfigError
-from rl_training.runtime.run_options import mode_defaults, read_options
+from rl_training.runtime import mode_defaults, read_options
 
 POLICY = torch.tensor([[0.0, math.log(3)]]).double().log_softmax(-1)
 
@@ -121,8 +121,8 @@ def test_the_target_entropy_is_that_of_the_actions_which_are_possible() -> None:
 @pytest.mark.parametrize(("logits", "sign"), [([0.0, 0.0, 0.0], -1), ([9.0, 0.0, 0.0], 1)], ids=["uniform", "certain"])
 def test_an_update_moves_the_temperature_towards_the_target_entropy(logits: list[float], sign: int) -> None:
     algorithm = build("discrete_sac", temperature_learning_rate=0.01, target_entropy_ratio=0.98)
-    fix_choices(algorithm.model.actor, logits)
-    algorithm.update(choice_batches(1)[0])
+    fix_outputs(algorithm.model.actor, logits)
+    algorithm.update(discrete_batches(1)[0])
     # Adam's first step is its step size.
     assert float(algorithm.model.temperature.log_value.detach()) == pytest.approx(sign * 0.01, rel=1e-5)
 
@@ -132,8 +132,8 @@ def test_the_temperature_stays_within_its_bounds(start: float, logits: list[floa
     algorithm = build("discrete_sac", temperature_learning_rate=0.01)
     with torch.no_grad():
         algorithm.model.temperature.log_value.fill_(start)
-    for batch in choice_batches(3):
-        fix_choices(algorithm.model.actor, logits)
+    for batch in discrete_batches(3):
+        fix_outputs(algorithm.model.actor, logits)
         algorithm.update(batch)
         assert float(algorithm.model.temperature.log_value.detach()) == bound
 
@@ -142,8 +142,8 @@ def test_the_temperature_stays_within_its_bounds(start: float, logits: list[floa
 def test_the_target_has_the_smaller_lagged_critic_and_the_entropy_of_the_policy(done: float, expected: float) -> None:
     # Probabilities 0.5, 0.25 and 0.25, whose entropy is 1.5 ln 2; the smaller values are 1, 2 and 4.
     algorithm = build("discrete_sac", alpha=0.2, gamma=0.9)
-    fix_choices(algorithm.model.actor, [math.log(2.0), 0.0, 0.0])
-    fix_choices(algorithm.target.critic, [1.0, 7.0, 4.0], [8.0, 2.0, 9.0])
+    fix_outputs(algorithm.model.actor, [math.log(2.0), 0.0, 0.0])
+    fix_outputs(algorithm.target.critic, [1.0, 7.0, 4.0], [8.0, 2.0, 9.0])
     assert algorithm.targets(transition(reward=1.0, done=done)).tolist() == pytest.approx([expected], abs=1e-7)
 
 

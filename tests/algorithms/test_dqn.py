@@ -6,16 +6,17 @@ from typing import Any
 
 import pytest
 import torch
-from choosing import CHOICES, SPACES, build, choice_batches, minimum
+from discrete_cases import NUM_ACTIONS, SPACES, build, discrete_batches, minimum
 from peers import OBS_DIM
 from torch import Tensor
 
-from rl_training.acting.policy import Policy
+from rl_training.acting import Policy
 from rl_training.algorithms import ALGORITHMS
 from rl_training.algorithms.base.losses import quantile_huber_loss
 from rl_training.algorithms.dqn import dqn_loss, quantile_dqn_loss
 from rl_training.core.spaces import DiscreteActions, SpaceSpec
-from rl_training.models.discrete import DiscreteCritic, duel
+from rl_training.models import DiscreteCritic
+from rl_training.models.discrete import duel
 
 
 def test_a_duel_adds_centred_advantages_to_the_value() -> None:
@@ -143,7 +144,7 @@ def test_the_loss_is_a_sum_over_quantiles_of_a_mean_over_atoms(
 ) -> None:
     mean = quantile_huber_loss(quantiles=torch.tensor([quantiles]), target_atoms=torch.tensor([atoms]))
     assert float(mean) == pytest.approx(expected / 2)
-    # The quantiles of the other choice do not count.
+    # The quantiles of the other action do not count.
     of_choices = torch.tensor([[[7.0, -7.0], quantiles]])
     metrics = quantile_dqn_loss(quantiles=of_choices, actions=torch.tensor([1]), target_atoms=torch.tensor([atoms]))
     assert float(metrics["critic_loss"]) == pytest.approx(expected)
@@ -201,26 +202,26 @@ def test_the_mean_quantile_of_a_return_that_is_1_nine_times_in_ten(
     assert sum(minimum(loss, count)) / count == pytest.approx(expected, abs=tolerance)
 
 
-def test_the_value_of_a_choice_is_the_mean_of_its_quantiles() -> None:
-    algorithm, obs = build("dqn", num_quantiles=4), choice_batches(1)[0]["obs"]
+def test_the_value_of_an_action_is_the_mean_of_its_quantiles() -> None:
+    algorithm, obs = build("dqn", num_quantiles=4), discrete_batches(1)[0]["obs"]
     quantiles = algorithm.model.critic.quantiles(obs)
-    assert quantiles.shape == (32, CHOICES, 4)
+    assert quantiles.shape == (32, NUM_ACTIONS, 4)
     outputs = algorithm.model.critic.mlp(obs)
-    # The quantiles of a choice are neighbours among the outputs.
+    # The quantiles of an action are neighbours among the outputs.
     torch.testing.assert_close(quantiles.flatten(1), outputs, rtol=0, atol=0)
     torch.testing.assert_close(algorithm.model.critic(obs), quantiles.mean(-1), rtol=0, atol=0)
     assert torch.equal(algorithm.act(obs), quantiles.mean(-1).argmax(-1))
 
 
 def test_advantages_are_centred_for_each_quantile() -> None:
-    algorithm, obs = build("dqn", num_quantiles=4, dueling=True), choice_batches(1)[0]["obs"]
+    algorithm, obs = build("dqn", num_quantiles=4, dueling=True), discrete_batches(1)[0]["obs"]
     outputs = algorithm.model.critic.mlp(obs)
-    assert outputs.shape == (32, (1 + CHOICES) * 4)
+    assert outputs.shape == (32, (1 + NUM_ACTIONS) * 4)
     torch.testing.assert_close(algorithm.model.critic.quantiles(obs).mean(1), outputs[:, :4])
 
 
 def test_without_quantiles_nothing_but_the_value_is_learned() -> None:
-    algorithm, batch = build("dqn"), choice_batches(1)[0]
-    assert algorithm.model.critic.quantiles(batch["obs"]).shape == (32, CHOICES, 1)
+    algorithm, batch = build("dqn"), discrete_batches(1)[0]
+    assert algorithm.model.critic.quantiles(batch["obs"]).shape == (32, NUM_ACTIONS, 1)
     assert "quantile_spread" not in algorithm.losses(batch)
     assert "quantile_spread" in build("dqn", num_quantiles=1).losses(batch)

@@ -12,10 +12,10 @@ import torch
 from peers import OBS_DIM, SPACES, batches, build, distinct, fix_critics, normal, reached, row
 from torch import Tensor, nn
 
-from rl_training.acting.policy import Policy
+from rl_training.acting import Policy
 from rl_training.algorithms import awac, crr, iql
 from rl_training.config import TrainConfig
-from rl_training.models.actors import gaussian_log_prob
+from rl_training.models import gaussian_log_prob
 from rl_training.runtime import load_policy, train
 
 MakeConfig = Callable[..., TrainConfig]

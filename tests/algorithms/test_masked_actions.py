@@ -7,13 +7,23 @@ from typing import Any
 
 import pytest
 import torch
-from choosing import CHOICES, MASKED, bandit_batch, build, choice_batches, fix_choices, masked_batches, slopes
+from discrete_cases import (
+    MASKED,
+    NUM_ACTIONS,
+    bandit_batch,
+    build,
+    discrete_batches,
+    fix_outputs,
+    masked_batches,
+    slopes,
+)
 from torch import Tensor
 
-from rl_training.acting.policy import Policy
+from rl_training.acting import Policy
 from rl_training.algorithms.base.losses import conservative_gap, entropies, normalized_entropy
 from rl_training.core.batches import Batch
-from rl_training.models.discrete import draw, duel, expectation
+from rl_training.models import expectation
+from rl_training.models.discrete import draw, duel
 
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("bc", {}),
@@ -73,26 +83,26 @@ def test_advantages_are_centred_over_possible_actions() -> None:
     assert duel(torch.tensor([[5.0], [1.0]]), advantages).tolist() == [[4.0, 6.0, -math.inf], [0.0, 1.0, 2.0]]
 
 
-def _of_choice(network: Any, outputs: Tensor, choice: int) -> Tensor:
+def _of_action(network: Any, outputs: Tensor, action: int) -> Tensor:
     """Of numbers for all outputs of a network, along the last axis, those for one action."""
     quantiles = getattr(network, "num_quantiles", None) or 1
-    first = (choice + getattr(network, "dueling", False)) * quantiles
+    first = (action + getattr(network, "dueling", False)) * quantiles
     return outputs[..., first : first + quantiles]
 
 
-def _choosing(networks: Any) -> list[Any]:
+def _discrete(networks: Any) -> list[Any]:
     """The networks with an output for every action."""
     return [getattr(networks, name) for name in ("actor", "clone", "critic") if hasattr(networks, name)]
 
 
-def _outputs(algorithm: Any, choice: int) -> list[Tensor]:
+def _outputs(algorithm: Any, action: int) -> list[Tensor]:
     """Of every network with an output per action, the weights and biases of the last layer for one action."""
     found = []
-    for network in _choosing(algorithm.model):
+    for network in _discrete(algorithm.model):
         last = network.mlp.layers[-1]
         # A layer alone has its outputs first, those of an ensemble have them last.
         weight = last.weight.T if last.weight.ndim == 2 else last.weight
-        found += [_of_choice(network, numbers, choice) for numbers in (weight, last.bias)]
+        found += [_of_action(network, numbers, action) for numbers in (weight, last.bias)]
     return found
 
 
@@ -118,7 +128,7 @@ def test_outputs_for_an_action_that_is_never_possible_get_no_gradient(name: str,
             assert all(bool(slope.isfinite().all()) for slope in found)
             if child in ("actor", "clone", "critic"):
                 # The bias of the last layer is the last parameter.
-                assert [bool(_of_choice(network, found[-1], choice).any()) for choice in (1, 2)] == [True, False]
+                assert [bool(_of_action(network, found[-1], action).any()) for action in (1, 2)] == [True, False]
 
 
 @EVERY
@@ -142,13 +152,13 @@ def test_the_action_that_looks_best_is_not_taken_where_it_is_impossible(name: st
     obs = masked_batches(1, size=400)[0]["obs"]
     for deterministic in (True, False):
         chosen = algorithm.act(obs, deterministic=deterministic)
-        assert bool(obs[:, :CHOICES].gather(1, chosen[:, None]).all())
+        assert bool(obs[:, :NUM_ACTIONS].gather(1, chosen[:, None]).all())
         # Where it is possible, it is taken: it is the best and the likeliest by far.
         assert bool((chosen[obs[:, 2] == 1] == 2).all())
     log_probs = algorithm.model.log_probs(obs, torch.full((400,), 2))
     assert bool((log_probs[obs[:, 2] == 0] == -math.inf).all())
     drawn, _ = algorithm.model.explore(obs)
-    assert bool(obs[:, :CHOICES].gather(1, drawn[:, None]).all())
+    assert bool(obs[:, :NUM_ACTIONS].gather(1, drawn[:, None]).all())
 
 
 @EVERY
@@ -157,16 +167,16 @@ def test_targets_do_not_ask_for_impossible_actions(name: str, options: dict[str,
     expected = algorithm.losses(batch)
     with torch.no_grad():
         for networks in (algorithm.model, algorithm.target):
-            for network in _choosing(networks):
-                _of_choice(network, network.mlp.layers[-1].bias, 2).add_(50.0)
+            for network in _discrete(networks):
+                _of_action(network, network.mlp.layers[-1].bias, 2).add_(50.0)
     assert algorithm.losses(batch) == expected
 
 
 @EVERY
 def test_where_all_actions_are_possible_a_mask_changes_nothing(name: str, options: dict[str, Any]) -> None:
     masked, plain = build(name, MASKED, **options), build(name, **options)
-    for batch in choice_batches(3):
-        ones = torch.ones(32, CHOICES).double()
+    for batch in discrete_batches(3):
+        ones = torch.ones(32, NUM_ACTIONS).double()
         behind = {key: torch.cat([ones, batch[key]], -1) for key in ("obs", "next_obs")}
         masked.update(batch | behind)
         plain.update(batch)
@@ -179,9 +189,9 @@ def test_where_a_task_has_ended_no_action_need_be_possible(name: str, options: d
     algorithm, batch = build(name, MASKED, **options), masked_batches(1)[0]
     ended = batch["dones"] == 1
     assert 0 < int(ended.sum()) < 32
-    batch["next_obs"][ended, :CHOICES] = 1.0
+    batch["next_obs"][ended, :NUM_ACTIONS] = 1.0
     expected = algorithm.losses(batch)
-    batch["next_obs"][ended, :CHOICES] = 0.0
+    batch["next_obs"][ended, :NUM_ACTIONS] = 0.0
     found = algorithm.losses(batch)
     assert all(bool(value.isfinite()) for value in found.values())
     torch.testing.assert_close(found, expected)
@@ -191,10 +201,10 @@ def test_observations_are_normalised_and_masks_are_not() -> None:
     algorithm, obs = build("dqn", MASKED), masked_batches(1, size=400)[0]["obs"]
     algorithm.set_obs_statistics(obs.mean(0), obs.std(0))
     seen = algorithm.normalize(obs)
-    assert torch.equal(seen[:, :CHOICES], obs[:, :CHOICES])
-    torch.testing.assert_close(seen[:, CHOICES:].mean(0), torch.zeros(5).double(), atol=1e-12, rtol=0)
-    torch.testing.assert_close(seen[:, CHOICES:].std(0), torch.ones(5).double())
-    assert bool(obs[:, :CHOICES].gather(1, algorithm.act(obs)[:, None]).all())
+    assert torch.equal(seen[:, :NUM_ACTIONS], obs[:, :NUM_ACTIONS])
+    torch.testing.assert_close(seen[:, NUM_ACTIONS:].mean(0), torch.zeros(5).double(), atol=1e-12, rtol=0)
+    torch.testing.assert_close(seen[:, NUM_ACTIONS:].std(0), torch.ones(5).double())
+    assert bool(obs[:, :NUM_ACTIONS].gather(1, algorithm.act(obs)[:, None]).all())
 
 
 def test_ppo_learns_nothing_about_impossible_actions() -> None:
@@ -214,26 +224,26 @@ def test_exploration_is_uniform_among_possible_actions() -> None:
     algorithm, obs = build("dqn", MASKED), masked_batches(1, size=6000)[0]["obs"]
     policy = Policy.sharing(algorithm, MASKED)
     for drawn in (policy.explore(obs, noise=1.0).actions, policy.sample(obs).actions):
-        assert bool(obs[:, :CHOICES].gather(1, drawn[:, None]).all())
+        assert bool(obs[:, :NUM_ACTIONS].gather(1, drawn[:, None]).all())
         for mask, expected in (([1, 1, 1], [1 / 3] * 3), ([1, 0, 1], [0.5, 0.0, 0.5]), ([0, 1, 0], [0.0, 1.0, 0.0])):
-            rows = drawn[(obs[:, :CHOICES] == torch.tensor(mask)).all(-1)]
-            assert (rows.bincount(minlength=CHOICES) / len(rows)).tolist() == pytest.approx(expected, abs=0.05)
+            rows = drawn[(obs[:, :NUM_ACTIONS] == torch.tensor(mask)).all(-1)]
+            assert (rows.bincount(minlength=NUM_ACTIONS) / len(rows)).tolist() == pytest.approx(expected, abs=0.05)
 
 
 def test_the_mask_is_no_input_of_the_networks() -> None:
     algorithm, obs = build("discrete_sac", MASKED), masked_batches(1)[0]["obs"]
-    free = torch.cat([torch.ones(32, CHOICES).double(), obs[:, CHOICES:]], -1)
+    free = torch.cat([torch.ones(32, NUM_ACTIONS).double(), obs[:, NUM_ACTIONS:]], -1)
     values, all_values = algorithm.model.critic.all_values(obs), algorithm.model.critic.all_values(free)
-    possible = obs[:, :CHOICES] == 1
+    possible = obs[:, :NUM_ACTIONS] == 1
     assert torch.equal(values[:, possible], all_values[:, possible])
     assert bool((values[:, ~possible] == -math.inf).all())
 
 
 def test_the_clone_of_discrete_bcq_has_the_size_of_possible_logits_only() -> None:
     algorithm = build("discrete_bcq", MASKED, logit_penalty=1.0)
-    fix_choices(algorithm.model.clone, [0.0, math.log(3), 7.0])
+    fix_outputs(algorithm.model.clone, [0.0, math.log(3), 7.0])
     batch = masked_batches(1, size=1)[0] | {"actions": torch.tensor([1])}
-    batch["obs"][:, :CHOICES] = torch.tensor([1.0, 1.0, 0.0])
+    batch["obs"][:, :NUM_ACTIONS] = torch.tensor([1.0, 1.0, 0.0])
     metrics = algorithm.losses(batch)
     assert float(metrics["clone_nll"]) == pytest.approx(0.287682, abs=1e-6)
     assert float(metrics["clone_loss"]) == pytest.approx(0.287682 + 0.603474, abs=1e-6)

@@ -21,8 +21,7 @@ from rl_training.core.batches import Batch
 from rl_training.core.errors import ConfigError
 from rl_training.core.rewards import generalized_advantages
 from rl_training.core.spaces import BoxActions, DiscreteActions, SpaceSpec
-from rl_training.runtime.assembly import open_session
-from rl_training.runtime.run_options import read_options
+from rl_training.runtime import open_session, read_options
 
 SPACES = {
     "continuous": SpaceSpec.vector(OBS_DIM, BoxActions((-1.0,) * 3, (1.0,) * 3)),
@@ -70,7 +69,7 @@ def test_the_divergence_is_never_negative(ratio: float, divergence: float) -> No
         ("truncated", [2.210126, 1.292, 0.995]),
     ],
 )
-def test_advantages_end_with_the_episode_and_go_on_where_it_was_cut(ends: str, expected: list[float]) -> None:
+def test_advantages_end_with_the_episode_and_continue_where_it_was_cut(ends: str, expected: list[float]) -> None:
     rows: Batch = {"rewards": torch.ones(3), "dones": torch.zeros(3)}
     values, last, final = torch.full((3,), 0.5), torch.tensor([2]), torch.tensor([0.5])
     if ends != "none":
@@ -273,7 +272,7 @@ def test_five_updates_on_equal_rollouts_equal_those_of_stable_baselines3(kind: s
 
 
 def _rows(algorithm: Any, seed: int) -> tuple[Batch, Tensor, Tensor]:
-    """32 rows of one environment, an episode that terminates, one that is cut, and one that goes on at the end."""
+    """32 rows of one environment, an episode that terminates, one that is cut, and one that continues at the end."""
     torch.manual_seed(seed)
     obs = torch.randn(33, OBS_DIM)
     with torch.no_grad():

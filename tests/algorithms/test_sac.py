@@ -139,7 +139,7 @@ def test_agreement_is_averaged_over_rows() -> None:
     assert float(metrics["grad_cosine_mean"]) == pytest.approx(0.5)
 
 
-def test_a_critic_without_gradient_agrees_with_nobody() -> None:
+def test_a_critic_without_gradient_agrees_with_none() -> None:
     gradients = torch.tensor([[[1.0, 0.0]], [[0.0, 0.0]]], requires_grad=True)
     agreement = diversity_objective(gradients)["diversity_loss"]
     assert float(agreement.detach()) == 0

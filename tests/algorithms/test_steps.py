@@ -22,7 +22,7 @@ from rl_training.core.options import options
 from rl_training.models import Model, Multiplier
 from rl_training.runtime import ScheduleSpec, train
 from rl_training.runtime.controls import ControlOptions
-from rl_training.storage.run_directory import read_metrics
+from rl_training.storage import read_metrics
 
 RATE = 0.01
 BATCH: Batch = {"obs": torch.zeros(4, 1)}

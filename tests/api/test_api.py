@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import pydoc
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -24,7 +24,7 @@ from rl_training.config import TrainConfig
 from rl_training.core.errors import ConfigError, UserError
 from rl_training.experiment import ExperimentManager, SeedProgress, get_algorithm_spec
 from rl_training.runtime import Callback, TrainerState
-from rl_training.storage.run_directory import read_metrics
+from rl_training.storage import read_metrics
 
 MakeConfig = Callable[..., TrainConfig]
 CLASSES = sorted(MANAGED)
@@ -230,7 +230,7 @@ def test_a_manager_checks_its_config_when_it_is_set_up(tiny_config: MakeConfig) 
         ExperimentManager().setup(tiny_config("bc", "algo_kwargs.batch_size=0"))
 
 
-def test_a_seed_that_is_told_to_stop_is_interrupted_and_can_go_on(tiny_config: MakeConfig) -> None:
+def test_a_seed_that_is_told_to_stop_is_interrupted_and_can_continue(tiny_config: MakeConfig) -> None:
     stopped: list[int] = []
 
     def stop_once(progress: SeedProgress) -> None:
@@ -249,7 +249,7 @@ def test_a_seed_that_is_told_to_stop_is_interrupted_and_can_go_on(tiny_config: M
     assert again.metrics["update_count"] > result.global_step
 
 
-def test_a_sweep_goes_on_when_a_seed_fails_and_keeps_what_it_said(
+def test_a_sweep_continues_when_a_seed_fails_and_keeps_what_it_said(
     tiny_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "failing_task.py").write_text(FAILING)
@@ -321,34 +321,66 @@ def test_the_same_record_is_found_in_every_place_it_belongs_to() -> None:
     assert rl_training.TrainConfig is experiment.TrainConfig is TrainConfig
 
 
+OWN_NAMES = {
+    "awac": "AWAC", "awr": "AWR", "bc": "BC", "bcq": "BCQ", "bear": "BEAR", "cal_ql": "CalQL", "cql": "CQL",
+    "crossq": "CrossQ", "crr": "CRR", "ddpg": "DDPG", "discrete_bcq": "DiscreteBCQ", "discrete_cql": "DiscreteCQL",
+    "discrete_crr": "DiscreteCRR", "discrete_iql": "DiscreteIQL", "discrete_sac": "DiscreteSAC", "dqn": "DQN",
+    "edac": "EDAC", "her": "HER", "iql": "IQL", "marwil": "MARWIL", "ppo": "PPO", "rebrac": "ReBRAC", "redq": "REDQ",
+    "rlpd": "RLPD", "sac": "SAC", "sac_n": "SACN", "td3": "TD3", "td3_bc": "TD3BC", "tqc": "TQC", "xql": "XQL",
+}  # fmt: skip
+"""Algorithms, each with the class that `rl_training`, `api` and `algorithms` offer for it."""
+
 NAMES = {
-    "rl_training": "BC TD3BC TrainConfig evaluate fetch_run predict resume run_pipeline train train_bc train_sac",
-    "rl_training.api": "BC TD3BC",
-    "rl_training.api.algorithms": "ManagedAlgorithm BC TD3BC",
-    "rl_training.algorithms": "BC BCAlgorithm TD3BC TD3BCAlgorithm bc_loss td3_bc_loss register",
-    "rl_training.algorithms.td3_bc": "TD3BC TD3BCAlgorithm td3_bc_loss",
-    "rl_training.config": "TrainConfig",
-    "rl_training.data": "TransitionDataset load_transition_dataset mix_transition_datasets sample_trajectory_windows",
+    "rl_training": "TrainConfig __version__ estimate evaluate fetch_run predict resume run_pipeline run_sweep "
+    "run_tuning select train",
+    "rl_training.algorithms": "ALGORITHMS Algorithm Step UpdateResult register",
+    "rl_training.algorithms.td3_bc": "TD3BC TD3BCAlgorithm TD3BCHyper td3_bc_loss",
+    "rl_training.api": "MANAGED ManagedAlgorithm",
+    "rl_training.api.algorithms": "MANAGED ManagedAlgorithm BC TD3BC",
+    "rl_training.callbacks": "Callback TimeBudgetCallback",
+    "rl_training.config": "TrainConfig load_config",
+    "rl_training.data": "AnnotatedLog AnnotatedSource ColumnsConfig DataOptions Episode Hindsight MixedSource Ratio "
+    "ReplayBuffer RolloutSource Rows Source TableFiles TransitionDataset UniformSource WindowSource as_dataset "
+    "check_destination check_table_path collect_dataset concatenate_datasets hindsight_source load_transition_dataset "
+    "make_source make_table mix_transition_datasets read_observations sample_trajectory_windows source_for table_kind "
+    "table_text with_annotations with_lambda_returns with_n_step write_dataset write_npz write_table",
     "rl_training.data.dataset_loaders": "load_transition_dataset",
     "rl_training.data.offline_dataset": "TransitionDataset sample_trajectory_windows",
     "rl_training.data.offline_mixers": "mix_transition_datasets",
-    "rl_training.envs": "make_env make_vector_env RewardTransformConfig apply_reward_wrappers",
-    "rl_training.envs.rewards": "RewardTransformConfig RewardScaleWrapper RewardShiftWrapper RewardClipWrapper",
-    "rl_training.experiment": "AlgorithmSpec ExperimentManager TrainConfig get_algorithm_spec plot_curves read_runs "
-    "summarize",
+    "rl_training.envs": "AutoresetMode EnvReport GIVEN GoalTask RewardClipWrapper RewardScaleWrapper "
+    "RewardShiftWrapper RewardTransformConfig Task apply_reward_wrappers check_env env_id_for goal_task is_known "
+    "make_env make_native_env make_vector_env named_env rendering_kwargs reward_transform space_spec try_out",
+    "rl_training.envs.rewards": "RewardTransformConfig RewardScaleWrapper RewardShiftWrapper RewardClipWrapper "
+    "apply_reward_wrappers",
+    "rl_training.experiment": "AlgorithmSpec ExperimentManager SeedProgress TrainConfig export_with_report "
+    "get_algorithm_spec list_algorithms plot_curves read_runs report_content summarize write_report",
     "rl_training.experiment.manager": "ExperimentManager",
-    "rl_training.experiment.registry": "AlgorithmSpec get_algorithm_spec",
-    "rl_training.models": "MLP EnsembleMLP Model Multiplier QEnsemble ValueNetwork BehaviorVAE DeterministicActor "
-    "GaussianActor PerturbationActor TanhGaussianActor",
-    "rl_training.runtime": "train_bc train_td3_bc Callback EarlyStoppingCallback EarlyStoppingConfig ScheduleSpec",
+    "rl_training.experiment.registry": "AlgorithmSpec get_algorithm_spec list_algorithms",
+    "rl_training.models": "BehaviorVAE DeterministicActor EnsembleMLP GaussianActor MLP MLPAWACModel MLPAWRModel "
+    "MLPBCModel MLPBCQModel MLPBEARModel MLPCQLModel MLPCRRModel MLPCrossQModel MLPDDPGModel MLPIQLModel "
+    "MLPMARWILModel MLPREDQModel MLPReBRACModel MLPSACModel MLPSACNModel MLPTD3Model MLPTQCModel Model Multiplier "
+    "PerturbationActor QEnsemble TanhGaussianActor ValueNetwork",
+    "rl_training.models.mlp_bcq": "LATENT_CLIP LOG_STD_MAX LOG_STD_MIN BehaviorVAE MLPBCQModel best_action",
+    "rl_training.runtime": "Callback EarlyStoppingCallback EarlyStoppingConfig EvaluationResult Export Policy "
+    "SavedPolicy ScheduleSpec TrainResult TrainerState collect evaluate evaluate_policy export_policy fetch_run "
+    "load_policy normalized_score predict read_options resolve_schedule_value resume train",
     "rl_training.runtime.callbacks": "Callback EarlyStoppingCallback",
+    "rl_training.runtime.controls": "EarlyStoppingConfig",
     "rl_training.runtime.schedules": "ScheduleSpec resolve_schedule_value",
     "rl_training.runtime.trainer": "TrainerState TrainResult",
 }
+"""Every name that a front or a kept module has offered to users, beside those of algorithms."""
 
 
-@pytest.mark.parametrize(
-    ("module", "name"), [(module, name) for module, names in NAMES.items() for name in names.split()]
-)
+def _public_names() -> Iterator[tuple[str, str]]:
+    for module, names in NAMES.items():
+        yield from ((module, name) for name in names.split())
+    for algo, name in OWN_NAMES.items():
+        yield from (("rl_training", name), ("rl_training.api", name), ("rl_training.algorithms", name))
+        yield from (("rl_training.algorithms", f"{name}Algorithm"), ("rl_training.algorithms", f"{algo}_loss"))
+        yield from (("rl_training", f"train_{algo}"), ("rl_training.runtime", f"train_{algo}"))
+
+
+@pytest.mark.parametrize(("module", "name"), list(_public_names()))
 def test_a_public_name_is_where_it_belongs(module: str, name: str) -> None:
     assert getattr(import_module(module), name) is not None

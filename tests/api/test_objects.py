@@ -15,8 +15,7 @@ from gymnasium.spaces import Box
 from rl_training import BC, SAC, TD3BC, resume, train
 from rl_training.core.errors import ConfigError, DatasetError, UserError
 from rl_training.data import TransitionDataset, load_transition_dataset
-from rl_training.storage.checkpoint import load_checkpoint
-from rl_training.storage.run_directory import read_metrics
+from rl_training.storage import load_checkpoint, read_metrics
 
 SMALL: dict[str, Any] = {"hidden_sizes": [8], "batch_size": 16, "eval_episodes": 1}
 
@@ -184,7 +183,7 @@ def _learned(run_dir: Path) -> dict[str, Any]:
     return state
 
 
-def test_learning_again_goes_on_in_the_same_run_with_schedules_over_the_new_total(tmp_path: Path) -> None:
+def test_learning_again_continues_in_the_same_run_with_schedules_over_the_new_total(tmp_path: Path) -> None:
     schedule = {"kind": "linear", "final_ratio": 0.0}
     model = BC(dataset=_arrays(), output_dir=tmp_path, log_interval=5, learning_rate_schedule=schedule, **SMALL)
 
@@ -229,7 +228,7 @@ def test_a_loaded_run_learns_on(tmp_path: Path) -> None:
     assert _learned(run)["env_steps"] == 50
 
 
-def test_a_file_outside_of_a_run_has_no_run_to_go_on_with(tmp_path: Path) -> None:
+def test_a_file_outside_of_a_run_has_no_run_to_continue(tmp_path: Path) -> None:
     model = BC(dataset=_arrays(), output_dir=tmp_path / "runs", total_timesteps=10, **SMALL)
     model.learn()
     model.save(tmp_path / "saved.pt")

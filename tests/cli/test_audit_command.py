@@ -12,11 +12,9 @@ import pytest
 from command_line import Command, call_main
 
 from rl_training.cli.audit import summary
-from rl_training.data import TransitionDataset, load_transition_dataset
-from rl_training.data.audit.action_timing import action_timing
+from rl_training.data import TransitionDataset, audit_data, load_transition_dataset
+from rl_training.data.audit import View
 from rl_training.data.audit.borders import likely_borders
-from rl_training.data.audit.view import View
-from rl_training.data.dataset_audit import audit_data
 
 REAL_WARNINGS: dict[str, set[str]] = {
     "pendulum/pendulum_medium_sac.npz": set(),
@@ -260,10 +258,11 @@ def test_actions_of_real_data_that_are_moved_by_a_row_are_found(
     shared_data: Path, name: str, shift: int, which: str
 ) -> None:
     dataset = load_transition_dataset(shared_data / name)
-    finding = action_timing(View(dataset.with_fields(actions=dataset.actions.roll(shift, 0))))
-    assert (finding.check, finding.verdict) == ("action timing", "warn")
+    report = audit_data(dataset.with_fields(actions=dataset.actions.roll(shift, 0)))
+    (finding,) = [each for each in report.findings if each.check == "action timing"]
+    assert finding.verdict == "warn"
     assert f"change with the action of the row {which}" in finding.message
-    assert not action_timing(View(dataset)).is_alarm
+    assert "action timing" not in {each.check for each in audit_data(dataset).findings if each.is_alarm}
 
 
 BORDERS = {

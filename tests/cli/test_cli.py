@@ -28,7 +28,7 @@ from rl_training.diagnostics import doctor
 from rl_training.experiment import list_algorithms
 from rl_training.experiment.registry import describe_options
 from rl_training.runtime import loop, predict, resume, run_options, train
-from rl_training.storage.run_directory import read_metrics
+from rl_training.storage import read_metrics
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -308,7 +308,7 @@ def test_actions_that_cannot_be_written_are_an_error_without_a_traceback(
     assert name in answer.err
 
 
-def test_resume_goes_on_to_a_later_end(train_tiny: Command, command: Command) -> None:
+def test_resume_continues_to_a_later_end(train_tiny: Command, command: Command) -> None:
     run = json.loads(train_tiny("bc", "--json").out)["run_dir"]
 
     answer = command("resume", run, "--set", "total_timesteps=40", "--json")
@@ -634,7 +634,9 @@ def test_threads_that_wait_give_way_unless_the_user_has_decided(
 
 def test_help_and_looking_things_up_do_not_wait_for_torch(tmp_path: Path) -> None:
     script = (
-        "import sys, rl_training.cli\n"
+        "import sys, rl_training\n"
+        "assert not {'torch', 'pyarrow', 'h5py', 'rich', 'jinja2', 'scipy'} & set(sys.modules)\n"
+        "import rl_training.cli\n"
         "def call(*arguments):\n"
         "    sys.argv = ['rl-training', *arguments]\n"
         "    try: rl_training.cli.main()\n"

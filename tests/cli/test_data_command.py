@@ -17,10 +17,9 @@ from small_runs import online_config
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import ConfigError
-from rl_training.data import TransitionDataset, load_transition_dataset
-from rl_training.data.convert import load_any
+from rl_training.data import TransitionDataset, load_any, load_transition_dataset
 from rl_training.runtime import predict, train
-from rl_training.storage.run_directory import read_metrics
+from rl_training.storage import read_metrics
 
 EPISODE = 200
 """Steps of Pendulum-v1, which only its time limit ends."""
@@ -133,7 +132,7 @@ def test_a_task_with_goals_is_collected_as_its_policy_sees_it(command: Command) 
     assert torch.equal(dataset.achieved_goals, dataset.next_obs[:, :2])
 
 
-def test_goals_of_a_collected_log_are_exchanged_in_an_offline_run(
+def test_goals_of_a_collected_log_are_relabelled_in_an_offline_run(
     command: Command, tiny_config: Callable[..., Any]
 ) -> None:
     assert command(*RANDOM[:4], "PointGoal-v0", "--episodes", "3", "--out", "log.npz").code == 0

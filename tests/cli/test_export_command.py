@@ -161,7 +161,7 @@ def test_a_trained_object_exports_with_the_data_that_it_was_given(tmp_path: Path
 
 
 @pytest.mark.parametrize("kind", ["continuous", "discrete"])
-def test_a_table_gives_names_to_numbers_and_choices(tmp_path: Path, kind: str) -> None:
+def test_a_table_gives_names_to_numbers_and_discrete_actions(tmp_path: Path, kind: str) -> None:
     pytest.importorskip("pyarrow")
     valve = ["0.5", "0.25"] if kind == "continuous" else ["shut", "open"]
     lines = [f"{k // 10},{k % 10},{k % 7}.5,{'abc'[k % 3]},{valve[k % 2]},{k % 3}" for k in range(200)]

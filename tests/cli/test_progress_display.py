@@ -13,7 +13,8 @@ from rl_training.cli.display import progress
 from rl_training.cli.display.progress import TITLES, ProgressDisplay
 from rl_training.cli.pipeline import print_result
 from rl_training.experiment import SeedProgress
-from rl_training.pipeline.run import STAGES, PipelineResult
+from rl_training.pipeline import PipelineResult
+from rl_training.pipeline.run import STAGES
 
 Lines = Callable[[], list[str]]
 

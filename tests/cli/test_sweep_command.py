@@ -19,12 +19,10 @@ from rl_training.config import dump_yaml, parse_overrides
 from rl_training.core.errors import CheckpointError
 from rl_training.core.torch_files import read_tree
 from rl_training.data.dataset_loaders import use_shared
+from rl_training.experiment import run_sweep
 from rl_training.experiment import sweep as sweeping
-from rl_training.experiment.sweep import run_sweep
 from rl_training.runtime import train
-from rl_training.storage.find import is_finished
-from rl_training.storage.lock import RunLock
-from rl_training.storage.run_directory import read_json, read_metrics
+from rl_training.storage import RunLock, is_finished, read_json, read_metrics
 
 SWEEP = {"config": "td3_bc/pendulum", "options": parse_overrides(TINY), "seeds": "0-1"}
 
@@ -108,31 +106,31 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="module")
-def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sweep_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a sweep with two combinations."""
-    out = tmp_path_factory.mktemp("swept")
+    out = tmp_path_factory.mktemp("sweep")
     run_sweep({**SWEEP, "grid": {"algo_kwargs.batch_size": [16, 24]}}, out)
     return out
 
 
-def test_the_report_of_a_sweep_compares_and_draws(run: Command, swept: Path, tmp_path: Path) -> None:
+def test_the_report_of_a_sweep_compares_and_draws(run: Command, sweep_folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     picture = tmp_path / "profiles.svg"
     asked = ("--compare", "batch_size=24", "batch_size=16", "--profiles", picture, "--title", "Batches")
-    text = run("report", swept, *asked)
+    text = run("report", sweep_folder, *asked)
     assert text.code == 0, text.err
     assert "batch_size=24 over batch_size=16 (return_mean):" in text.out
     assert f"profiles in {picture}" in text.out
     assert "Batches" in picture.read_text()
-    found = json.loads(run("report", swept, *asked, "--json").out)
+    found = json.loads(run("report", sweep_folder, *asked, "--json").out)
     assert [row["values"] for row in found["rows"]] == [{"batch_size": 16}, {"batch_size": 24}]
     assert (found["not_done"], found["over_tasks"], found["note"]) == ([], [], "")
     (improvement,) = found["improvements"]
     assert (improvement["first"], improvement["interval"]) == ("batch_size=24", None)
     # Runs of a sweep by themselves can be compared too, and so can any others.
-    runs = sorted(swept.glob("td3_bc*"))
+    runs = sorted(sweep_folder.glob("td3_bc*"))
     assert len(json.loads(run("report", *runs, "--json").out)["improvements"]) == 1
-    page = run("report", swept, "--html", tmp_path / "page.html")
+    page = run("report", sweep_folder, "--html", tmp_path / "page.html")
     assert page.code == 0, page.err
     assert "Performance profiles on Pendulum-v1" in (tmp_path / "page.html").read_text()
 
@@ -153,9 +151,9 @@ def test_the_report_of_a_sweep_compares_and_draws(run: Command, swept: Path, tmp
     ],
 )
 def test_mistakes_in_the_report_of_a_sweep(
-    run: Command, swept: Path, here: Path, arguments: list[str], words: str
+    run: Command, sweep_folder: Path, here: Path, arguments: list[str], words: str
 ) -> None:
-    answer = run("report", swept, *arguments)
+    answer = run("report", sweep_folder, *arguments)
     assert answer.code == 2
     assert words in answer.err
     assert not list(here.iterdir())
@@ -230,7 +228,7 @@ def test_a_program_without_a_main_part_is_told_so(tmp_path: Path) -> None:
     assert "Traceback" not in found.stderr
 
 
-def test_an_interrupted_sweep_goes_on_bit_for_bit(tmp_path: Path) -> None:
+def test_an_interrupted_sweep_continues_bit_for_bit(tmp_path: Path) -> None:
     long = parse_overrides([*TINY, "total_timesteps=1500", "checkpoint_interval=100", "algo_kwargs.eval_interval=750"])
     file, alone = write_sweep(tmp_path, options=long), tmp_path / "alone"
     run_sweep(str(file), alone, workers=2)
@@ -249,7 +247,7 @@ def test_an_interrupted_sweep_goes_on_bit_for_bit(tmp_path: Path) -> None:
     results = run_sweep(str(file), tmp_path / "out", workers=2)
     assert [each.progress.status for each in results] == ["done", "done"]
     for each in results:
-        ours, theirs = tmp_path / "out" / each.cell.name, alone / each.cell.name
+        ours, theirs = tmp_path / "out" / each.planned.name, alone / each.planned.name
         assert differences(networks(ours), networks(theirs)) == []
 
 
@@ -263,20 +261,20 @@ def test_large_files_are_shared_and_change_nothing(
     spec = {"config": "td3_bc/pendulum", "options": options, "seeds": [0, 1]}
     plain = run_sweep(spec, tmp_path / "plain")
     monkeypatch.setattr(sweeping, "SHARED_BYTES", 0)
-    cells = [each.cell for each in plain]
-    shared = sweeping.share_data(cells, tmp_path / "data")
+    runs = [each.planned for each in plain]
+    shared = sweeping.share_data(runs, tmp_path / "data")
     assert len(shared) == 1
     assert all(Path(folder, "index.json").is_file() for folder in shared.values())
     with use_shared(shared), monkeypatch.context() as patch:
         # The file itself is not read.
         patch.setattr("rl_training.data.dataset_loaders._read_file", None)
-        result = train({**cells[0].config.to_plain(), "output_dir": str(tmp_path / "other")})
-    assert differences(networks(result.run_dir), networks(tmp_path / "plain" / cells[0].name)) == []
+        result = train({**runs[0].config.to_plain(), "output_dir": str(tmp_path / "other")})
+    assert differences(networks(result.run_dir), networks(tmp_path / "plain" / runs[0].name)) == []
     ours, theirs = (
         [{name: value for name, value in row.items() if not name.endswith("per_second")} for row in read_metrics(each)]
-        for each in (result.run_dir, tmp_path / "plain" / cells[0].name)
+        for each in (result.run_dir, tmp_path / "plain" / runs[0].name)
     )
     assert [row.get("td_error") for row in ours] == [row.get("td_error") for row in theirs]
     # A sweep throws the folder away when all its runs are done.
-    run_sweep(spec, tmp_path / "swept", workers=2)
-    assert not (tmp_path / "swept" / sweeping.DATA).exists()
+    run_sweep(spec, tmp_path / "sweep", workers=2)
+    assert not (tmp_path / "sweep" / sweeping.DATA).exists()

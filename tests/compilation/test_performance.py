@@ -15,9 +15,8 @@ from rl_training.compilation.graphs import EAGER_UPDATES, EARNED_AFTER, compiled
 from rl_training.config import TrainConfig
 from rl_training.core.errors import ConfigError
 from rl_training.core.machine import configure_machine, default_device
-from rl_training.runtime import resume, train
-from rl_training.runtime.fine_tuning import fine_tuning_config
-from rl_training.storage.checkpoint import load_checkpoint
+from rl_training.runtime import fine_tuning_config, resume, train
+from rl_training.storage import load_checkpoint
 
 
 @pytest.fixture

@@ -23,10 +23,8 @@ from rl_training.core.errors import ConfigError
 from rl_training.core.options import bind
 from rl_training.core.spaces import BoxActions, DiscreteActions, SpaceSpec
 from rl_training.experiment import get_algorithm_spec, list_algorithms
-from rl_training.runtime import TrainResult
-from rl_training.runtime.run_options import bind_options, option_groups
-from rl_training.storage.checkpoint import load_checkpoint, policy_files
-from rl_training.storage.run_directory import read_metrics
+from rl_training.runtime import TrainResult, bind_options, option_groups
+from rl_training.storage import load_checkpoint, policy_files, read_metrics
 
 NAMES = [spec.name for spec in list_algorithms()]
 SPACES = SpaceSpec.vector(4, BoxActions((-1.0, -1.0), (1.0, 1.0)))
@@ -335,7 +333,7 @@ CHOOSERS = [name for name in NAMES if "discrete" in ALGORITHMS[name].action_kind
 
 
 def _masked(name: str, **hyper: Any) -> tuple[Algorithm, list[Batch]]:
-    """An algorithm for three choices of which some are not possible, and batches of its rows."""
+    """An algorithm for three discrete actions of which some are invalid, and batches of its rows."""
     torch.manual_seed(0)
     cls, generator = ALGORITHMS[name], torch.Generator().manual_seed(2)
     spaces = SpaceSpec.vector(4, DiscreteActions(3)).with_mask()
@@ -349,7 +347,7 @@ def _masked(name: str, **hyper: Any) -> tuple[Algorithm, list[Batch]]:
             return torch.ones(32, dtype=torch.int64)
         if field not in ("obs", "next_obs", "inputs"):
             return values[:, 0]
-        # The choice that is always possible is the logged one.
+        # The action that is always valid is the logged one.
         masks = (torch.rand(32, 3, generator=generator) < 0.5).float()
         masks[:, 1] = 1
         return torch.cat([masks, values], 1)
@@ -358,7 +356,7 @@ def _masked(name: str, **hyper: Any) -> tuple[Algorithm, list[Batch]]:
 
 
 @pytest.mark.parametrize("name", CHOOSERS)
-def test_choices_that_are_not_possible_are_never_made_and_break_nothing(name: str) -> None:
+def test_invalid_actions_are_never_taken_and_break_nothing(name: str) -> None:
     algorithm, batches = _masked(name)
     for batch in batches:
         for metric, value in algorithm.update(batch).metrics.items():
@@ -444,7 +442,7 @@ def test_packaged_configs_bind_and_a_misspelt_key_is_refused(config: str) -> Non
 
     record = load_config(config)
     resolved = bind_options(record).resolve(record).to_plain()
-    # A run that goes on has the same options, to the type.
+    # A run that continues has the same options, to the type.
     again = TrainConfig(**resolved)
     assert repr(bind_options(again).resolve(again).to_plain()) == repr(resolved)
     key = next(iter(record.algo_kwargs))

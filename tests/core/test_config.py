@@ -25,7 +25,8 @@ from rl_training.config import (
 from rl_training.core.errors import ConfigError
 from rl_training.core.options import MODES, bind, describe, options, options_with
 from rl_training.core.rewards import RewardTransformConfig
-from rl_training.runtime.run_options import bind_options, option_groups, option_modes, read_options
+from rl_training.runtime import bind_options, option_groups, read_options
+from rl_training.runtime.run_options import option_modes
 
 
 @options

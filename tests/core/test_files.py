@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rl_training.core.errors import StorageError
-from rl_training.core.files import atomic_write, write_text, writing
+from rl_training.core.files import atomic_write, write_json, write_text, writing
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
@@ -32,6 +33,17 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
 
     assert path.read_text() == "one"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_json_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    write_json(path, {"a": 1})
+
+    with pytest.raises(TypeError):
+        write_json(path, {"a": object()})
+
+    assert json.loads(path.read_text()) == {"a": 1}
+    assert [item.name for item in tmp_path.iterdir()] == ["result.json"]
 
 
 def test_file_and_folder_are_on_disk_around_the_renaming(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,9 +22,10 @@ from rl_training.data import (
     load_transition_dataset,
     with_lambda_returns,
 )
-from rl_training.data.replay.samplers import BLOCK, BlockSampler
+from rl_training.data.replay import BlockSampler
+from rl_training.data.replay.samplers import BLOCK
 from rl_training.experiment import get_algorithm_spec
-from rl_training.storage.checkpoint import load_checkpoint
+from rl_training.storage import load_checkpoint
 
 Values = Callable[[Tensor], Tensor]
 

@@ -15,7 +15,7 @@ from rl_training.config import TrainConfig
 from rl_training.core.seeds import default_generators, forked
 from rl_training.core.spaces import BoxActions, SpaceSpec
 from rl_training.data import TransitionDataset
-from rl_training.diagnostics.held_out import diagnose
+from rl_training.diagnostics import diagnose
 from rl_training.runtime import evaluate, evaluate_policy, predict, train
 
 

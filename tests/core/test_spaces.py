@@ -10,7 +10,7 @@ from rl_training.core.errors import ConfigError, DatasetError
 from rl_training.core.spaces import BoxActions, Column, DiscreteActions, SpaceSpec
 
 BOX = BoxActions((-2.0, 0.0), (2.0, 1.0))
-CHOICES = DiscreteActions(3, start=5)
+DISCRETE = DiscreteActions(3, start=5)
 
 
 def test_bounds_are_minus_one_and_one_for_networks() -> None:
@@ -45,26 +45,26 @@ def test_gaussian_noise_has_its_standard_deviation_and_stays_in_the_box() -> Non
 
 
 def test_discrete_actions_are_numbered_from_0_for_networks() -> None:
-    assert CHOICES.encode(torch.tensor([5, 7])).tolist() == [0, 2]
-    assert CHOICES.decode(torch.tensor([0, 2])).tolist() == [5, 7]
-    assert CHOICES.column == Column((), "int64")
-    assert set(CHOICES.sample(100).tolist()) == {0, 1, 2}
+    assert DISCRETE.encode(torch.tensor([5, 7])).tolist() == [0, 2]
+    assert DISCRETE.decode(torch.tensor([0, 2])).tolist() == [5, 7]
+    assert DISCRETE.column == Column((), "int64")
+    assert set(DISCRETE.sample(100).tolist()) == {0, 1, 2}
 
 
 def test_epsilon_greedy_takes_each_action_as_often_as_it_should() -> None:
     torch.manual_seed(0)
-    found = CHOICES.perturb(torch.full((30_000,), 2), 0.3)
+    found = DISCRETE.perturb(torch.full((30_000,), 2), 0.3)
     # A random action may be the greedy one: 0.7 + 0.3 / 3.
     shares = torch.bincount(found, minlength=3) / len(found)
     assert shares.tolist() == pytest.approx([0.1, 0.1, 0.8], abs=0.01)
     assert found.dtype == torch.int64
-    assert CHOICES.perturb(torch.full((5,), 2), 0.0).tolist() == [2] * 5
-    assert set(CHOICES.perturb(torch.full((500,), 2), 1.0).tolist()) == {0, 1, 2}
+    assert DISCRETE.perturb(torch.full((5,), 2), 0.0).tolist() == [2] * 5
+    assert set(DISCRETE.perturb(torch.full((500,), 2), 1.0).tolist()) == {0, 1, 2}
 
 
 def test_what_a_policy_does_is_compared_with_what_was_logged() -> None:
     mse = BOX.compare(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 0.0]]))["action_mse"]
-    agreement = CHOICES.compare(torch.tensor([0, 1, 2, 2]), torch.tensor([0, 1, 2, 0]))["action_agreement"]
+    agreement = DISCRETE.compare(torch.tensor([0, 1, 2, 2]), torch.tensor([0, 1, 2, 0]))["action_agreement"]
     assert (float(mse), float(agreement)) == (0.5, 0.75)
 
 
@@ -73,13 +73,13 @@ def test_actions_outside_are_refused_with_their_row() -> None:
     with pytest.raises(DatasetError, match=r"1 rows have actions outside the bounds of here: row 1, column 1 is 3, "):
         BOX.check(torch.tensor([[0.0, 0.0], [0.0, 3.0]]), name="actions", origin="here")
     with pytest.raises(DatasetError, match="2 rows have actions that here does not know: row 0 is 4, expected 5 to 7"):
-        CHOICES.check(torch.tensor([4, 5, 8]), name="actions", origin="here")
+        DISCRETE.check(torch.tensor([4, 5, 8]), name="actions", origin="here")
     ignored = torch.tensor([True, False])
     BOX.check(torch.tensor([[9.0, 9.0], [0.0, 0.0]]), name="actions", origin="here", ignored=ignored)
-    CHOICES.check(torch.tensor([9, 5]), name="actions", origin="here", ignored=ignored)
+    DISCRETE.check(torch.tensor([9, 5]), name="actions", origin="here", ignored=ignored)
 
 
-@pytest.mark.parametrize("action", [BOX, CHOICES])
+@pytest.mark.parametrize("action", [BOX, DISCRETE])
 def test_spaces_survive_being_stored_as_plain_values(action: BoxActions | DiscreteActions) -> None:
     spec = SpaceSpec({"image": Column((2, 2), "uint8"), "speed": Column(())}, action)
     assert SpaceSpec.from_plain(spec.to_plain()) == spec
@@ -87,7 +87,7 @@ def test_spaces_survive_being_stored_as_plain_values(action: BoxActions | Discre
 
 
 def test_an_observation_that_is_not_what_the_policy_sees_is_refused() -> None:
-    spec = SpaceSpec({"place": Column((2,)), "speed": Column(())}, CHOICES)
+    spec = SpaceSpec({"place": Column((2,)), "speed": Column(())}, DISCRETE)
     assert spec.encode({"place": [1, 2], "speed": 3}).tolist() == [1, 2, 3]
     assert spec.encode({"place": [[1, 2]], "speed": [3]}).tolist() == [[1, 2, 3]]
     with pytest.raises(ConfigError, match=r"obs has no 'speed': the policy sees 'place', 'speed'; did you mean 'sped'"):

@@ -25,8 +25,8 @@ def logged(name: str = "behavior_log_probs", values: Any = LOGS) -> TransitionDa
     return TransitionDataset.from_dict({**transitions(), name: values})
 
 
-def choices(**probabilities: Any) -> TransitionDataset:
-    """Five decisions between two choices."""
+def decisions(**probabilities: Any) -> TransitionDataset:
+    """Five decisions between two actions."""
     rows: dict[str, Any] = {
         "obs": np.zeros((5, 1)),
         "next_obs": np.zeros((5, 1)),
@@ -42,14 +42,14 @@ def test_every_spelling_is_the_same_field(name: str) -> None:
 
 
 def test_probabilities_become_logarithms() -> None:
-    data = choices(propensities=[0.5, 0.25, 1.0, 1e-30, 0.1])
+    data = decisions(propensities=[0.5, 0.25, 1.0, 1e-30, 0.1])
 
     assert data.behavior_log_probs.tolist() == pytest.approx(np.log([0.5, 0.25, 1.0, 1e-30, 0.1]).tolist(), rel=1e-6)
     assert "propensities" not in data.fields
 
 
 def test_a_probability_of_zero_is_kept_as_it_is() -> None:
-    data = choices(propensities=[0.5, 0.0, 1.0, 1.0, 1.0])
+    data = decisions(propensities=[0.5, 0.0, 1.0, 1.0, 1.0])
 
     assert data.behavior_log_probs[1] == -math.inf
 
@@ -69,7 +69,7 @@ def test_a_probability_of_zero_is_kept_as_it_is() -> None:
 )
 def test_what_is_no_probability_is_refused(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(DatasetError, match=said):
-        choices(**wrong)
+        decisions(**wrong)
 
 
 def test_densities_of_continuous_actions_may_exceed_one() -> None:

@@ -1,4 +1,4 @@
-"""Logged choices: what is read, what is refused, and how many choices there are."""
+"""Logged discrete actions: what is read, what is refused, and how many there are."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ from rl_training.data import TransitionDataset, concatenate_datasets, load_trans
 from rl_training.data.dataset_audit import audit_data
 from rl_training.data.files.formats import write_dataset
 from rl_training.envs import check_env
-from rl_training.runtime import collect
-from rl_training.runtime.run_data import find_task, load_data
-from rl_training.runtime.run_options import read_options
+from rl_training.runtime import collect, find_task, load_data, read_options
 
 ROWS = 12
 
@@ -43,22 +41,22 @@ def spaces(arrays: dict[str, Any], *, env: str | None = None, **options: Any) ->
     return data.dataset, data.spaces
 
 
-CHOICES = np.arange(ROWS) % 2
-MASKED = {"valid_actions": np.ones((ROWS, 2)), "next_valid_actions": np.eye(2)[CHOICES], "next_obs": np.ones((ROWS, 4))}
+ACTIONS = np.arange(ROWS) % 2
+MASKED = {"valid_actions": np.ones((ROWS, 2)), "next_valid_actions": np.eye(2)[ACTIONS], "next_obs": np.ones((ROWS, 4))}
 """Next masks that are not those of the next row."""
 
 
 @pytest.mark.parametrize(
     ("actions", "says"),
     [
-        (CHOICES - 1, "row 0 is -1, expected 0 to 1"),
-        (CHOICES + 1, "row 1 is 2, expected 0 to 1"),
-        (CHOICES + 0.5, "the dataset has continuous actions, CartPole-v1 has 2 discrete actions"),
+        (ACTIONS - 1, "row 0 is -1, expected 0 to 1"),
+        (ACTIONS + 1, "row 1 is 2, expected 0 to 1"),
+        (ACTIONS + 0.5, "the dataset has continuous actions, CartPole-v1 has 2 discrete actions"),
         (np.ones((ROWS, 3), dtype=int), "actions are integers of shape (12, 3); expected one discrete action per row"),
     ],
     ids=["negative", "too large", "fractional", "several"],
 )
-def test_what_is_no_choice_of_the_task_is_refused(actions: Any, says: str) -> None:
+def test_what_is_no_action_of_the_task_is_refused(actions: Any, says: str) -> None:
     with pytest.raises(DatasetError) as caught:
         spaces(log(actions), env="CartPole-v1")
     assert says in str(caught.value)
@@ -66,35 +64,35 @@ def test_what_is_no_choice_of_the_task_is_refused(actions: Any, says: str) -> No
 
 @pytest.mark.parametrize(
     "actions",
-    [CHOICES, CHOICES[:, None], CHOICES.astype(np.float32), np.eye(2, dtype=int)[CHOICES], np.eye(2)[CHOICES]],
+    [ACTIONS, ACTIONS[:, None], ACTIONS.astype(np.float32), np.eye(2, dtype=int)[ACTIONS], np.eye(2)[ACTIONS]],
     ids=["numbers", "a column", "whole floats", "one-hot", "one-hot floats"],
 )
-def test_choices_of_the_task_are_read_in_every_form(actions: Any) -> None:
+def test_discrete_actions_of_the_task_are_read_in_every_form(actions: Any) -> None:
     dataset, found = spaces(log(actions), env="CartPole-v1")
     assert found.action == DiscreteActions(2)
-    assert dataset.actions.tolist() == CHOICES.tolist()
+    assert dataset.actions.tolist() == ACTIONS.tolist()
 
 
-def test_choices_that_were_never_logged_count_if_the_user_or_the_width_says_so() -> None:
-    assert spaces(log(CHOICES))[1].action == DiscreteActions(2)
-    assert spaces(log(CHOICES), num_actions=5)[1].action == DiscreteActions(5)
-    dataset, found = spaces(log(np.eye(5, dtype=np.int64)[CHOICES]))
+def test_discrete_actions_that_were_never_logged_count_if_the_user_or_the_width_says_so() -> None:
+    assert spaces(log(ACTIONS))[1].action == DiscreteActions(2)
+    assert spaces(log(ACTIONS), num_actions=5)[1].action == DiscreteActions(5)
+    dataset, found = spaces(log(np.eye(5, dtype=np.int64)[ACTIONS]))
     assert found.action == DiscreteActions(5)
     assert "actions are one-hot rows: read as 5 discrete actions" in dataset.notes
-    model = BC(dataset=log(CHOICES), num_actions=5, hidden_sizes=[4], batch_size=4)
+    model = BC(dataset=log(ACTIONS), num_actions=5, hidden_sizes=[4], batch_size=4)
     assert model.config.algo_kwargs["num_actions"] == 5
 
 
-def test_whole_floats_with_masks_are_choices() -> None:
-    data = TransitionDataset.from_dict(log(CHOICES.astype(np.float64), valid_actions=np.ones((ROWS, 2))))
+def test_whole_floats_with_masks_are_discrete_actions() -> None:
+    data = TransitionDataset.from_dict(log(ACTIONS.astype(np.float64), valid_actions=np.ones((ROWS, 2))))
     assert data.is_discrete
     with pytest.raises(DatasetError, match="actions are continuous"):
-        TransitionDataset.from_dict(log(CHOICES + 0.5, valid_actions=np.ones((ROWS, 2))))
+        TransitionDataset.from_dict(log(ACTIONS + 0.5, valid_actions=np.ones((ROWS, 2))))
 
 
 def test_masks_are_never_lost_in_a_mixture() -> None:
     plain, masked, wide = (
-        TransitionDataset.from_dict(log(CHOICES, **masks))
+        TransitionDataset.from_dict(log(ACTIONS, **masks))
         for masks in ({}, {"valid_actions": np.ones((ROWS, 2))}, {"valid_actions": np.ones((ROWS, 3))})
     )
     with pytest.raises(DatasetError, match="0 and 1 cannot be mixed: only one of them has valid_actions"):
@@ -104,12 +102,12 @@ def test_masks_are_never_lost_in_a_mixture() -> None:
     assert concatenate_datasets([masked, masked]).valid_actions.shape == (2 * ROWS, 2)
 
 
-def test_choices_and_masks_survive_minari(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_discrete_actions_and_masks_survive_minari(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    masks = np.stack([CHOICES == 0, np.ones(ROWS), CHOICES == 1], axis=1)
-    data = TransitionDataset.from_dict(log(CHOICES * 2, valid_actions=masks))
-    write_dataset(data, "test/choices-v0")
-    again = load_transition_dataset(dataset_kind="minari", dataset_id="test/choices-v0")
+    masks = np.stack([ACTIONS == 0, np.ones(ROWS), ACTIONS == 1], axis=1)
+    data = TransitionDataset.from_dict(log(ACTIONS * 2, valid_actions=masks))
+    write_dataset(data, "test/actions-v0")
+    again = load_transition_dataset(dataset_kind="minari", dataset_id="test/actions-v0")
     assert again.actions.dtype == data.actions.dtype
     assert again.actions.tolist() == data.actions.tolist()
     assert again.valid_actions.tolist() == data.valid_actions.tolist()
@@ -128,9 +126,9 @@ def test_an_observation_may_not_be_called_like_a_mask() -> None:
         DQN(env=gates.MisnamedGates, total_timesteps=10).learn()
 
 
-def test_a_gaussian_is_no_clone_of_choices(tmp_path: Path) -> None:
+def test_a_gaussian_is_no_clone_of_discrete_actions(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="policy: stochastic applies to continuous actions only"):
-        BC(dataset=log(CHOICES), policy="stochastic", total_timesteps=10, output_dir=tmp_path).learn()
+        BC(dataset=log(ACTIONS), policy="stochastic", total_timesteps=10, output_dir=tmp_path).learn()
     assert not list(tmp_path.iterdir())
 
 
@@ -157,7 +155,7 @@ def table(columns: dict[str, Any], **changes: Any) -> TransitionDataset:
     return TransitionDataset.from_table(pandas.DataFrame({**TABLE, **changes}), {**COLUMNS, **columns})
 
 
-def test_columns_of_both_masks_are_matched_with_choices_by_name() -> None:
+def test_columns_of_both_masks_are_matched_with_discrete_actions_by_name() -> None:
     after = ["next_tablets", "next_none", "next_syrup"]
     data = table({"fields": {"next_action_masks": after}}, next_none=[0, 1, 1, 1, 1, 1], can_syrup=[0, 1, 1, 1, 1, 1])
     assert data.valid_actions[0].tolist() == [1, 0, 1]
@@ -191,14 +189,14 @@ def test_an_episode_without_masks_does_not_take_those_of_others_away() -> None:
 @pytest.mark.parametrize(
     ("arrays", "check", "verdict", "rows"),
     [
-        (log(CHOICES, valid_actions=np.ones((ROWS, 1))), "valid actions", "fail", 1),
-        (log(CHOICES - 1), "action bounds", "fail", 0),
-        (log(CHOICES, propensities=np.where(CHOICES == 1, 0.0, 0.5)), "propensities", "warn", 1),
+        (log(ACTIONS, valid_actions=np.ones((ROWS, 1))), "valid actions", "fail", 1),
+        (log(ACTIONS - 1), "action bounds", "fail", 0),
+        (log(ACTIONS, propensities=np.where(ACTIONS == 1, 0.0, 0.5)), "propensities", "warn", 1),
         (
             log(
-                CHOICES,
+                ACTIONS,
                 valid_actions=np.ones((ROWS, 2)),
-                next_valid_actions=np.eye(2)[CHOICES],
+                next_valid_actions=np.eye(2)[ACTIONS],
                 next_obs=np.ones((ROWS, 4)),
             ),
             "next masks",
@@ -208,23 +206,25 @@ def test_an_episode_without_masks_does_not_take_those_of_others_away() -> None:
     ],
     ids=["no column", "negative", "probability 0", "next masks"],
 )
-def test_the_audit_sees_what_is_wrong_with_choices(arrays: dict[str, Any], check: str, verdict: str, rows: int) -> None:
+def test_the_audit_sees_what_is_wrong_with_discrete_actions(
+    arrays: dict[str, Any], check: str, verdict: str, rows: int
+) -> None:
     findings = {each.check: each for each in audit_data(TransitionDataset.from_dict(arrays)).findings}
     assert findings[check].verdict == verdict
     assert findings[check].rows[0] == rows
 
 
 def test_rows_are_counted_before_some_are_held_out() -> None:
-    arrays = {name: np.concatenate([value] * 10) for name, value in log(CHOICES).items()}
+    arrays = {name: np.concatenate([value] * 10) for name, value in log(ACTIONS).items()}
     arrays["actions"][100] = 7
     with pytest.raises(DatasetError, match="that num_actions: 2 does not know: row 100 is 7, expected 0 to 1"):
         spaces(arrays, num_actions=2, validation_fraction=0.5)
 
 
-def test_whole_floats_are_choices_if_the_user_says_how_many() -> None:
-    assert spaces(log(CHOICES.astype(np.float32)), num_actions=3)[1].action == DiscreteActions(3)
+def test_whole_floats_are_discrete_actions_if_the_user_says_how_many() -> None:
+    assert spaces(log(ACTIONS.astype(np.float32)), num_actions=3)[1].action == DiscreteActions(3)
     with pytest.raises(ConfigError, match="num_actions does not go with actions that are no whole numbers"):
-        spaces(log(CHOICES + 0.5), num_actions=3)
+        spaces(log(ACTIONS + 0.5), num_actions=3)
 
 
 @pytest.mark.parametrize("valid", [[1, 1, 0], [[1, 1, 0]] * 3, [[1, 1]] * 2])
@@ -235,7 +235,7 @@ def test_masks_of_another_shape_than_observations_are_refused(valid: Any) -> Non
 
 
 def test_a_policy_that_does_what_is_not_possible_is_not_judged() -> None:
-    arrays = {name: np.concatenate([value] * 10) for name, value in log(CHOICES).items()}
+    arrays = {name: np.concatenate([value] * 10) for name, value in log(ACTIONS).items()}
     arrays["valid_actions"] = np.tile([1, 1, 0], (10 * ROWS, 1))
     found = estimate({"wrong": lambda obs: np.full(len(obs), 2)}, arrays, updates=10, members=2)["wrong"]
     assert found.value is None
@@ -243,7 +243,7 @@ def test_a_policy_that_does_what_is_not_possible_is_not_judged() -> None:
 
 
 @pytest.mark.parametrize("env", ["Taxi-v4", "FrozenLake-v1", "CliffWalking-v1"])
-def test_environments_that_look_choices_up_get_numbers(env: str, tmp_path: Path) -> None:
+def test_environments_that_look_actions_up_get_numbers(env: str, tmp_path: Path) -> None:
     collect(str(tmp_path / "log.npz"), env_id=env, steps=20)
     assert load_transition_dataset(tmp_path / "log.npz").is_discrete
 

@@ -128,18 +128,18 @@ def test_no_rows_are_no_dataset() -> None:
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint8, bool])
 @pytest.mark.parametrize("shape", [(4,), (4, 1)])
-def test_integer_actions_are_choices(dtype: type, shape: tuple[int, ...]) -> None:
+def test_integer_actions_are_discrete_actions(dtype: type, shape: tuple[int, ...]) -> None:
     actions = read_fields(log() | {"actions": np.array([0, 1, 1, 0]).astype(dtype).reshape(shape)})["actions"]
     assert actions.dtype == np.int64
     assert actions.tolist() == [0, 1, 1, 0]
 
 
-def test_one_hot_rows_are_choices() -> None:
+def test_one_hot_rows_are_discrete_actions() -> None:
     actions = read_fields(log() | {"actions": np.eye(3, dtype=int)[[2, 0, 1, 2]]})["actions"]
     assert actions.tolist() == [2, 0, 1, 2]
 
 
-def test_several_choices_per_row_are_refused() -> None:
+def test_several_discrete_actions_per_row_are_refused() -> None:
     with pytest.raises(DatasetError, match=r"shape \(4, 2\); expected one discrete action per row"):
         read_fields(log() | {"actions": np.ones((4, 2), dtype=int)})
 

@@ -1,4 +1,4 @@
-"""Masks of choices in data: which rows have them, what is refused, and how they become part of observations."""
+"""Action masks in data: which rows have them, what is refused, and how they become part of observations."""
 
 from __future__ import annotations
 

@@ -300,7 +300,7 @@ def test_trajectories_with_a_final_observation_lose_no_row() -> None:
             },
             id="other names",
         ),
-        # Nobody says how it ended, so it was cut, and is not joined to the episode that follows.
+        # Nothing says how it ended, so it was cut, and is not joined to the episode that follows.
         pytest.param(trajectory(terminations=False, truncations=False), id="an end that is not marked"),
     ],
 )

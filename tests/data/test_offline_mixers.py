@@ -134,7 +134,7 @@ def test_ratios_and_sizes_that_cannot_be_are_refused(
 @pytest.mark.parametrize("name", ["returns_to_go", "next_actions"])
 def test_an_optional_field_is_kept_only_if_all_parts_have_it(name: str) -> None:
     full = part(6).with_returns_to_go(gamma=1.0)
-    # Rows that each end an episode have no next actions, and nobody computed their returns.
+    # Rows that each end an episode have no next actions, and their returns were not computed.
     bare = part(6, dones=np.ones(6))
     assert name in mix_transition_datasets([full, full], [1, 1]).fields
     mixed = mix_transition_datasets([full, bare], [1, 1])

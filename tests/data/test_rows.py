@@ -57,7 +57,7 @@ def test_rows_that_are_forgotten_are_not_there_any_more() -> None:
 IMAGE = Column((2, 4, 4), "uint8")
 
 
-def test_images_choices_and_columns_beside_a_transition_are_stored_as_they_are() -> None:
+def test_images_discrete_actions_and_columns_beside_a_transition_are_stored_as_they_are() -> None:
     columns = {"obs": IMAGE, "actions": Column((), "int64"), "log_probs": Column()}
     buffer = ReplayBuffer(capacity=8, num_envs=2, columns=columns, n_step=2, **SIZES)
     for step in range(3):

@@ -22,10 +22,8 @@ from rl_training.data import TransitionDataset
 from rl_training.diagnostics.guards import RewardRange, _saturation
 from rl_training.experiment import list_algorithms
 from rl_training.models import Model
-from rl_training.runtime import train
-from rl_training.runtime.run_options import bind_options
-from rl_training.storage.checkpoint import load_checkpoint
-from rl_training.storage.run_directory import read_metrics
+from rl_training.runtime import bind_options, train
+from rl_training.storage import load_checkpoint, read_metrics
 
 MakeConfig = Callable[..., TrainConfig]
 

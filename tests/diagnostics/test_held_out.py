@@ -19,7 +19,7 @@ from rl_training.data import TransitionDataset
 from rl_training.diagnostics import held_out as diagnostics
 from rl_training.diagnostics.held_out import diagnose
 from rl_training.runtime import evaluate, predict, train
-from rl_training.storage.run_directory import read_metrics
+from rl_training.storage import read_metrics
 
 MakeConfig = Callable[..., TrainConfig]
 

@@ -20,11 +20,10 @@ from rl_training.cli import main
 from rl_training.config import TrainConfig, parse_yaml
 from rl_training.core import user_code as importing
 from rl_training.core.options import bind
-from rl_training.experiment.sweep_spec import make_cells, read_sweep
-from rl_training.experiment.tune_spec import read_tune
-from rl_training.ope.fqe import FitOptions
+from rl_training.experiment import plan_runs, read_sweep, read_tune
+from rl_training.ope import FitOptions
 from rl_training.pipeline.config import read_pipeline
-from rl_training.runtime.run_options import bind_options
+from rl_training.runtime import bind_options
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("docs", "docs/tutorials", "docs/api")
@@ -150,7 +149,7 @@ def test_yaml_examples_bind(page: Path) -> None:
             read_tune(values)
             continue
         if values.keys() & {"grid", "cases"}:
-            assert make_cells(read_sweep(values), Path("sweep"))
+            assert plan_runs(read_sweep(values), Path("sweep"))
             continue
         values = {"algo": "td3_bc", **values}
         config: TrainConfig = bind(values, TrainConfig)[0]

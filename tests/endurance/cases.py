@@ -57,7 +57,7 @@ class Case(NamedTuple):
     compiled: bool = False
 
     def arguments(self) -> list[str]:
-        """The run as `train` takes it; it has a name, so that the same command starts it and goes on with it."""
+        """The run as `train` takes it; it has a name, so that the same command starts and continues it."""
         name = self.algo if "/" in self.algo else packaged(self.algo)
         compile_option = f"algo_kwargs.compile={'always' if self.compiled else 'never'}"
         return [name, *self.overrides, compile_option, "output_dir=runs", f"run_name={NAME}"]

@@ -2,7 +2,7 @@
 
     python tests/endurance/faults.py --cases bc,sac --every 1
 
-An operation fails once, or it and all that follow. The command must then go on and end as if nothing had been, or end
+An operation fails once, or it and all that follow. The command must then end as if nothing had been, or end
 with status 2 and one sentence. In that case the same command, without the fault, must end with the same state, rows of
 metrics and files. Needs a C compiler: the operations are those of the C library, which LD_PRELOAD replaces.
 """
@@ -50,7 +50,7 @@ class Fault(NamedTuple):
 
 
 def command(case: str, folder: Path, fault: Fault | None = None) -> tuple[int, str, str]:
-    """The run of a case as its user starts it or goes on with it; status, output, and kinds of operations."""
+    """The run of a case as its user starts it or continues it; status, output, and kinds of operations."""
     reader, writer = os.pipe()
     process = os.fork()
     if process == 0:

@@ -19,7 +19,7 @@ class Kill(NamedTuple):
     moment: str
     seconds: float = 0.0
     again: int | None = None
-    """The operation at which the run that goes on is killed too."""
+    """The operation at which the run that continues is killed too."""
 
 
 class Operations:

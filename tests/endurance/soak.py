@@ -25,8 +25,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from small_runs import differences
 
-from rl_training.storage.checkpoint import load_checkpoint
-from rl_training.storage.run_directory import read_metrics
+from rl_training.storage import load_checkpoint, read_metrics
 
 CAPACITY = 5_000
 COMMAND = (
@@ -52,7 +51,7 @@ class Training:
         self.start()
 
     def start(self) -> None:
-        """Begin, or go on."""
+        """Begin, or continue."""
         log = (self.folder / "output.txt").open("a", encoding="utf-8")
         command = [sys.executable, "-m", "rl_training", *COMMAND]
         settings = {**os.environ, "OMP_NUM_THREADS": "1"}

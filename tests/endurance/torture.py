@@ -1,7 +1,7 @@
-"""Kill short runs at everything they do to their files, go on with them, and compare with runs that were not killed.
+"""Kill short runs at everything they do to their files, continue them, and compare with runs that were not killed.
 
 A run is killed (SIGKILL) before, in the middle of, or after a write, fsync, rename, link, unlink, mkdir or rmdir, or at
-a random moment. Some are killed a second time while they go on. Then the same command goes on with it. It must end with
+a random moment. Some are killed a second time while they continue. Then the same command continues it. It must end with
 the same state, to the last bit, the same rows of metrics and the same files.
 
     python tests/endurance/torture.py --kills 60 --cases bc,td3_bc,sac
@@ -37,10 +37,9 @@ from kills import Kill, Operations, moments_of
 from small_runs import differences
 
 from rl_training.experiment import ExperimentManager
-from rl_training.runtime.train import train_or_resume
-from rl_training.storage.checkpoint import load_checkpoint
-from rl_training.storage.find import is_finished
-from rl_training.storage.run_directory import OLD_DRAFT, read_metrics
+from rl_training.runtime import train_or_resume
+from rl_training.storage import is_finished, load_checkpoint, read_metrics
+from rl_training.storage.run_directory import OLD_DRAFT
 
 SPEEDS = ("updates_per_second", "steps_per_second")
 OUTPUT = "output.txt"
@@ -50,7 +49,7 @@ COSTLY = 10
 
 
 def train(case: str) -> None:
-    """Start the run, or the runs, of a case, or go on."""
+    """Start the run, or the runs, of a case, or continue."""
     torture_case = CASES[case]
     if not torture_case.seeds:
         train_or_resume(torture_case.config(), threads=1)
@@ -115,7 +114,7 @@ def compare(ours: Path, theirs: Path) -> dict[str, list[str]]:
 
 
 def judge(kill: Kill, folder: Path, straight: Path) -> dict[str, Any]:
-    """Kill a run, go on with it, and say what has become of it."""
+    """Kill a run, continue it, and say what has become of it."""
     killed, _ = run(kill.case, folder, kill)
     grow_old(folder / "runs")
     twice = 0
@@ -156,7 +155,7 @@ def planned(case: str, moments: list[Kill], options: argparse.Namespace, seconds
     for number in range(options.random // share):
         yield Kill(case, None, f"random {number}", generator.uniform(0, seconds))
     for number in range(options.double // share):
-        # What a run that goes on does first is in its first operations.
+        # What a run that continues does first is in its first operations.
         yield generator.choice(moments)._replace(again=number if number % 2 else generator.randrange(len(moments)))
 
 

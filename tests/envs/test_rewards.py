@@ -24,9 +24,7 @@ from rl_training.envs import (
     make_native_env,
 )
 from rl_training.envs.rewards import RewardSignWrapper
-from rl_training.runtime import evaluate_policy
-from rl_training.runtime.run_data import find_task, load_data
-from rl_training.runtime.run_options import bind_options
+from rl_training.runtime import bind_options, evaluate_policy, find_task, load_data
 
 REWARDS = (-3.0, -0.5, 0.0, 0.25, 2.0)
 

@@ -1,4 +1,4 @@
-"""Environments that go on elsewhere, bit by bit, from what was saved of them."""
+"""Environments that continue elsewhere, bit by bit, from what was saved of them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def play(env: gym.Env[Any, Any], moves: NDArray[np.float32]) -> list[tuple[bytes
 
 
 @pytest.mark.parametrize("env_id", LIMITS)
-def test_a_task_goes_on_in_another_environment_bit_by_bit(env_id: str) -> None:
+def test_a_task_continues_in_another_environment_bit_by_bit(env_id: str) -> None:
     limit = {"max_episode_steps": LIMITS[env_id]}
     env, other = make_env(env_id, limit), make_env(env_id, limit)
     env.reset(seed=1)
@@ -79,7 +79,7 @@ def test_a_task_goes_on_in_another_environment_bit_by_bit(env_id: str) -> None:
 
     assert found == expected
     assert sum(truncated for *_, truncated in expected) >= 2
-    # What was saved is not what goes on: it can be used again.
+    # What was saved is not what continues: it can be used again.
     other.set_wrapper_attr("snapshot", snapshot)
     assert play(other, moves) == expected
 
@@ -109,7 +109,7 @@ def play_all(envs: Any, moves: NDArray[np.float32]) -> list[tuple[bytes, ...]]:
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
 @pytest.mark.parametrize("env_id", ["Pendulum-v1", "PointGoal-v0", "Hopper-v4"])
-def test_several_environments_go_on_together(env_id: str, kind: Literal["sync", "async"]) -> None:
+def test_several_environments_continue_together(env_id: str, kind: Literal["sync", "async"]) -> None:
     limit = {"max_episode_steps": LIMITS[env_id]}
     envs, others = (make_vector_env(env_id, limit, num_envs=2, kind=kind) for _ in range(2))
     try:
@@ -175,7 +175,7 @@ class _Counter(_Dice):
         self.steps, self.total = state["steps"], np.float64(state["total"])
 
 
-def test_a_task_that_can_save_itself_goes_on() -> None:
+def test_a_task_that_can_save_itself_continues() -> None:
     env, other = Snapshot(_Counter()), Snapshot(_Counter())
     env.reset(seed=1)
     other.reset(seed=2)

@@ -24,9 +24,9 @@ from rl_training.core.errors import CheckpointError
 from rl_training.core.torch_files import read_tree
 from rl_training.experiment.pools import Job, ProgressListener, SeedProgress
 from rl_training.experiment.ray_pool import RayPool
-from rl_training.experiment.sweep import CellResult, run_sweep
+from rl_training.experiment.sweep import SweepRun, run_sweep
 from rl_training.runtime import read_options
-from rl_training.storage.run_directory import read_metrics
+from rl_training.storage import read_metrics
 
 ray = pytest.importorskip("ray")
 
@@ -56,7 +56,7 @@ def cluster() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> list[CellResult]:
+def alone(tmp_path_factory: pytest.TempPathFactory) -> list[SweepRun]:
     """The same sweep, trained here."""
     return run_sweep(SWEEP, tmp_path_factory.mktemp("alone") / "out")
 
@@ -76,10 +76,10 @@ def rows(run: str | None) -> list[dict[str, Any]]:
     ]
 
 
-def assert_same(ours: list[CellResult], theirs: list[CellResult]) -> None:
+def assert_same(ours: list[SweepRun], theirs: list[SweepRun]) -> None:
     assert [each.progress.status for each in ours] == ["done"] * len(theirs)
     for mine, other in zip(ours, theirs, strict=True):
-        assert mine.cell.name == other.cell.name
+        assert mine.planned.name == other.planned.name
         assert differences(state(mine.progress.run_dir), state(other.progress.run_dir)) == []
         assert rows(mine.progress.run_dir) == rows(other.progress.run_dir)
 
@@ -102,7 +102,7 @@ class Watcher(ProgressListener):
 
 
 def test_a_sweep_on_a_cluster_that_loses_a_node_ends_as_one_here(
-    cluster: Any, alone: list[CellResult], tmp_path: Path
+    cluster: Any, alone: list[SweepRun], tmp_path: Path
 ) -> None:
     watcher = Watcher(cluster)
     found = run_sweep(SWEEP, tmp_path / "out", ray=cluster.address, watcher=watcher)

@@ -1,4 +1,4 @@
-"""The search for good options: what it tries, what it stops, what it says of the result, and how it goes on."""
+"""The search for good options: what it tries, what it stops, what it says of the result, and how it continues."""
 
 from __future__ import annotations
 
@@ -27,13 +27,12 @@ from rl_training.experiment.tune_spec import (
     open_study,
     packaged_spaces,
     pick_metric,
+    plan_trial,
     read_space,
     read_tune,
-    trial_cell,
 )
 from rl_training.runtime import read_options
-from rl_training.storage.find import is_finished
-from rl_training.storage.run_directory import read_json
+from rl_training.storage import is_finished, read_json
 
 OPTIONS: dict[str, Any] = {
     "env_id": "Pendulum-v1",
@@ -160,7 +159,7 @@ def test_a_trial_that_fails_does_not_end_the_search(tmp_path: Path) -> None:
     assert watcher.ends == {"trial 0": "failed", "trial 1": "failed"}
 
 
-def test_a_killed_search_goes_on(tmp_path: Path, unchecked: None) -> None:
+def test_a_killed_search_continues(tmp_path: Path, unchecked: None) -> None:
     kwargs = {**OPTIONS["algo_kwargs"], "eval_interval": 750}
     options = {**OPTIONS, "total_timesteps": 1500, "checkpoint_interval": 50, "algo_kwargs": kwargs}
     spec = small(options=options, pruner="none", trials=2, sampler="random")
@@ -227,7 +226,7 @@ def test_mistakes_are_named(changes: dict[str, Any], message: str, tmp_path: Pat
 def test_packaged_spaces_fit_their_algorithms(algo: str, tmp_path: Path) -> None:
     kwargs = {} if algo == "sac" else {"algo_kwargs": {"dataset_kind": "random"}}
     spec = read_tune({"config": algo, "options": {"env_id": "Pendulum-v1", "total_timesteps": 20, **kwargs}})
-    default = trial_cell(spec, {}, tmp_path, seed=0)
+    default = plan_trial(spec, {}, tmp_path, seed=0)
     space = read_space(spec, default.config.algo)
     check_space(spec, space, tmp_path)
     assert pick_metric(spec, default) == "return_mean"

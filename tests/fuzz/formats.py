@@ -14,16 +14,13 @@ import torch
 
 from rl_training import estimate, select
 from rl_training.config import load_config
-from rl_training.data import TransitionDataset
-from rl_training.data.convert import convert, load_any
+from rl_training.data import TransitionDataset, convert, load_any
 from rl_training.data.files.formats import write_dataset
-from rl_training.policies.saved import name_actions, table_observations
-from rl_training.reports.page.write import write_report
-from rl_training.reports.runs import read_runs
-from rl_training.reports.table import summarize
+from rl_training.policies import name_actions, table_observations
+from rl_training.reports import read_runs, summarize
+from rl_training.reports.page import write_report
 from rl_training.runtime import load_policy, resume, train
-from rl_training.storage.find import is_finished
-from rl_training.storage.run_directory import read_json
+from rl_training.storage import is_finished, read_json
 from rl_training.storage.trust import INDEX, is_own_run
 
 OBS = [[0.5, -0.5, 1.0]]
@@ -136,7 +133,7 @@ def _page(folder: Path) -> None:
     write_report([folder], folder / "page.html")
 
 
-def _go_on(run: Path) -> None:
+def _continue(run: Path) -> None:
     # More threads hang in a copy of a process that has used some.
     resume(run, total_timesteps=13, threads=1)
 
@@ -195,9 +192,9 @@ FORMATS = {
     "observations, npy": Format("obs.npy", "*", _observations),
     "checkpoint": Format("run", "checkpoints/latest.pt", _predict),
     "policy file": Format("run", "policies/*.pt", lambda run: _predict(min((run / "policies").glob("*.pt")))),
-    "checkpoint, resumed": Format("run", "checkpoints/latest.pt", _go_on),
-    "rows, resumed": Format("run", "replay/*.pt", _go_on),
-    "metrics, resumed": Format("run", "metrics.jsonl", _go_on),
+    "checkpoint, resumed": Format("run", "checkpoints/latest.pt", _continue),
+    "rows, resumed": Format("run", "replay/*.pt", _continue),
+    "metrics, resumed": Format("run", "metrics.jsonl", _continue),
     "run, reported": Format("run", "*.*", _report),
     "estimates, as a page": Format("judged", "**/*.json", _page),
     "config": Format("run", "config.yaml", lambda run: load_config(run / "config.yaml")),

@@ -126,7 +126,7 @@ def _state_values(algorithm: Algorithm) -> list[Tensor]:
     obs, found = torch.eye(8), []
     with torch.no_grad():
         if algorithm.action_space.kind == "discrete":
-            found += [algorithm.model.values(obs, torch.full((8,), choice)) for choice in (0, 1)]
+            found += [algorithm.model.values(obs, torch.full((8,), action)) for action in (0, 1)]
         elif hasattr(algorithm.model, "critic"):
             found += [algorithm.model.critic(obs, torch.full((8, 1), action)).amin(0) for action in (-0.5, 0.0, 0.5)]
         if hasattr(algorithm.model, "value"):
@@ -448,7 +448,7 @@ def test_without_a_constraint_the_policy_leaves_the_support_of_the_data() -> Non
     ),
 )
 def test_conservative_critics_value_actions_without_data_less(name: str, hyper: dict[str, Any]) -> None:
-    # Data from [-1, 0] only, where more is better: without the penalty the critics go on upwards beyond it.
+    # Data from [-1, 0] only, where more is better: without the penalty the critics rise beyond it.
     algorithm = _bandit_policy(name, high=0.0, learning_rate=5e-3, **hyper)
     assert _q_values(algorithm, 0.5, 1.0).mean() < _q_values(algorithm, -1.0, 0.0).mean()
 

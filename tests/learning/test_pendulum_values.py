@@ -14,7 +14,7 @@ import pytest
 from rl_training import estimate
 from rl_training.config import TrainConfig
 from rl_training.data import TransitionDataset, load_transition_dataset
-from rl_training.ope.verdicts import student_interval
+from rl_training.ope import student_interval
 from rl_training.runtime import train
 
 TRUTHS = {

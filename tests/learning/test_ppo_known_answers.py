@@ -65,7 +65,7 @@ def test_a_discrete_bandit_is_solved_and_its_values_are_known() -> None:
 
 
 @pytest.mark.parametrize(("terminates", "expected"), [(True, [1.8, 1.0]), (False, [5.0, 5.0])])
-def test_a_cut_episode_goes_on_with_the_value_of_what_came_last(terminates: bool, expected: list[float]) -> None:
+def test_a_cut_episode_continues_with_the_value_of_what_came_last(terminates: bool, expected: list[float]) -> None:
     # Two steps of reward 1, discounted by 0.8. Where the episode is cut, the second state has led to itself, so that
     # its value is v = 1 + 0.8 v.
     algorithm = _build(DiscreteActions(2), gamma=0.8, gae_lambda=0.9)

@@ -11,7 +11,7 @@ from own_encoders import Waves
 from torch import Tensor
 
 from rl_training.algorithms import ALGORITHMS
-from rl_training.algorithms.base.hyper import Hyper
+from rl_training.algorithms.base import Hyper
 from rl_training.core.batches import Batch
 from rl_training.core.errors import ConfigError
 from rl_training.core.spaces import BoxActions, DiscreteActions, SpaceSpec
@@ -19,11 +19,11 @@ from rl_training.models import Model
 from rl_training.models.mlp import ACTIVATIONS, Perceptron
 
 BOX = SpaceSpec.vector(4, BoxActions((-1.0, -1.0), (1.0, 1.0)))
-CHOICES = SpaceSpec.vector(4, DiscreteActions(3))
+DISCRETE = SpaceSpec.vector(4, DiscreteActions(3))
 CASES = [
     pytest.param(name, spaces, id=f"{name}-{spaces.action.kind}")
     for name, cls in sorted(ALGORITHMS.items())
-    for spaces in (BOX, CHOICES)
+    for spaces in (BOX, DISCRETE)
     if spaces.action.kind in cls.action_kinds
 ]
 LAYER_NORM_CASES = [case for case in CASES if case.values[0] != "crossq"]

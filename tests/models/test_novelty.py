@@ -39,7 +39,7 @@ def test_the_score_is_the_scaled_distance_from_the_nearest_code_in_the_unit_of_t
 def test_a_discrete_action_is_its_one_hot_vector() -> None:
     codebook = torch.tensor([[0.0, 1, 0, 0]])
     unit: dict[str, Any] = {"mean": torch.zeros(1), "std": torch.ones(1), "distance": torch.tensor(1.0)}
-    novelty = Novelty(**unit, codebook=codebook, choices=3)
+    novelty = Novelty(**unit, codebook=codebook, num_actions=3)
     assert novelty(torch.zeros(2, 1), torch.tensor([0, 2])).tolist() == pytest.approx([0, (2 / 4) ** 0.5])
 
 
@@ -82,7 +82,7 @@ def test_what_was_never_logged_scores_above_one() -> None:
 
 def test_a_log_of_few_distinct_rows_has_scores_all_the_same() -> None:
     obs = np.eye(4, dtype=np.float32)[np.arange(400) % 4]
-    novelty = fit_novelty(obs, np.arange(400) % 2, np.arange(400) // 20, held_out=[0, 1, 2], choices=2)
+    novelty = fit_novelty(obs, np.arange(400) % 2, np.arange(400) // 20, held_out=[0, 1, 2], num_actions=2)
     scores = novelty(torch.eye(4), torch.tensor([0, 1, 0, 0]))
     assert scores[:3].tolist() == pytest.approx([0, 0, 0], abs=1e-2)
     assert scores[3] > 1
@@ -120,7 +120,7 @@ def test_rows_that_do_not_fit_together_are_refused() -> None:
     with pytest.raises(DatasetError, match="as many rows each, got 1200, 1199 and 1200"):
         fit_novelty(obs, actions[1:], episodes, held_out=[0])
     with pytest.raises(DatasetError, match=r"actions \(rows,\) for discrete actions"):
-        fit_novelty(obs, actions, episodes, held_out=[0], choices=2)
+        fit_novelty(obs, actions, episodes, held_out=[0], num_actions=2)
 
 
 @pytest.mark.slow

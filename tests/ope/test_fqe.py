@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms import ALGORITHMS
-from rl_training.algorithms.base.optimizers import AdamW
+from rl_training.algorithms.base import AdamW
 from rl_training.core.spaces import BoxActions, DiscreteActions, SpaceSpec
-from rl_training.data import TransitionDataset
-from rl_training.data.infer_spaces import fit_masks
+from rl_training.data import TransitionDataset, fit_masks
 from rl_training.ope.fqe import (
     FQE,
     EvaluationLog,

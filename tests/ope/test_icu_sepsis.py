@@ -23,7 +23,7 @@ from rl_training.ope.importance import (
 from rl_training.ope.intervals import EpisodeEstimate, episode_interval
 from rl_training.ope.policies import Support
 from rl_training.ope.weights import WeightVerdict
-from rl_training.selection.evaluation_data import data_given
+from rl_training.selection import data_given
 
 Ints = NDArray[np.int64]
 

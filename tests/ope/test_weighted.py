@@ -17,7 +17,7 @@ from rl_training.cli.estimate import print_weighted
 from rl_training.core.errors import ConfigError
 from rl_training.ope.weighted import WeightedEstimate, WeightedValue, compared, kernel_densities
 from rl_training.ope.weights import number_states, second_moment_radius
-from rl_training.selection.results import Estimates
+from rl_training.selection import Estimates
 
 Array = NDArray[Any]
 QUICK: dict[str, Any] = {"members": 3, "tau": 0.2, "updates": 120, "hidden_sizes": (16,), "learning_rate": 3e-3}

@@ -25,7 +25,7 @@ from peers import (
 )
 from torch import Tensor, nn
 
-from rl_training.algorithms.base.algorithm import Step
+from rl_training.algorithms.base import Step
 from rl_training.algorithms.cql import CQL
 from rl_training.core.batches import Batch
 from rl_training.models import MLPCQLModel

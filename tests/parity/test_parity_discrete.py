@@ -26,7 +26,7 @@ from typing import Any
 import gymnasium
 import pytest
 import torch
-from choosing import CHOICES, build, choice_batches
+from discrete_cases import NUM_ACTIONS, build, discrete_batches
 from peers import (
     OBS_DIM,
     actor_layers,
@@ -70,7 +70,7 @@ def _create(d3rlpy: Any, name: str, *, quantiles: int | None = None, **settings:
     )
     config = getattr(d3rlpy.algos, f"{name}Config")
     algorithm: Any = config(q_func_factory=heads, **settings).create()
-    algorithm.create_impl((OBS_DIM,), CHOICES)
+    algorithm.create_impl((OBS_DIM,), NUM_ACTIONS)
     return algorithm.impl
 
 
@@ -97,7 +97,7 @@ def _assert_critics_equal(ours: Any, modules: Any) -> None:
 def _update_both(ours: Any, peer: Any) -> list[dict[str, float]]:
     """Updates of both, which choose the same after each; what ours reported."""
     reports = []
-    for number, batch in enumerate(choice_batches(UPDATES), start=1):
+    for number, batch in enumerate(discrete_batches(UPDATES), start=1):
         reports.append({name: float(value) for name, value in ours.update(batch).metrics.items()})
         peer.inner_update(peer_batch(batch), number)
         assert torch.equal(ours.act(batch["next_obs"]), peer.inner_predict_best_action(batch["next_obs"]))
@@ -120,9 +120,9 @@ def test_updates_of_cloned_actions_equal_d3rlpys(d3rlpy: Any) -> None:
     # Their penalty on log-probabilities is none of ours.
     config = d3rlpy.algos.DiscreteBCConfig(learning_rate=1e-2, encoder_factory=_networks(d3rlpy), beta=0.0)
     peer: Any = config.create()
-    peer.create_impl((OBS_DIM,), CHOICES)
+    peer.create_impl((OBS_DIM,), NUM_ACTIONS)
     copy_layers(peer_layers(peer.impl._modules.imitator), actor_layers(ours.model.actor))
-    for step, batch in enumerate(choice_batches(UPDATES)):
+    for step, batch in enumerate(discrete_batches(UPDATES)):
         ours.update(batch)
         peer.impl.inner_update(peer_batch(batch), step)
     assert_layers_equal(actor_layers(ours.model.actor), peer_layers(peer.impl._modules.imitator), RTOL)
@@ -210,7 +210,7 @@ def test_updates_of_discrete_sac_equal_d3rlpys(d3rlpy: Any, alpha: float | str, 
     for member in range(num_critics):
         for critics in (modules.q_funcs, modules.targ_q_funcs):
             copy_layers(peer_layers(critics[member]), critic_layers(ours.model.critic, member))
-    for number, batch in enumerate(choice_batches(UPDATES), start=1):
+    for number, batch in enumerate(discrete_batches(UPDATES), start=1):
         metrics = ours.update(batch).metrics
         peer_metrics = peer.inner_update(peer_batch(batch), number)
         assert float(metrics["actor_loss"]) == pytest.approx(peer_metrics["actor_loss"], rel=RTOL)
@@ -237,11 +237,11 @@ def _exact_temperature(modules: Any, alpha: float | str) -> Tensor:
     return found
 
 
-class _Choosing(gymnasium.Env[Any, Any]):
+class _DiscreteTask(gymnasium.Env[Any, Any]):
     """What a model needs to know of an environment that it never steps."""
 
     observation_space = gymnasium.spaces.Box(-9.0, 9.0, (OBS_DIM,))
-    action_space = gymnasium.spaces.Discrete(CHOICES)
+    action_space = gymnasium.spaces.Discrete(NUM_ACTIONS)
 
 
 @pytest.mark.parametrize("quantiles", [None, QUANTILES])
@@ -263,13 +263,13 @@ def test_updates_of_dqn_equal_those_of_stable_baselines3_and_sb3_contrib(
     if quantiles:
         cls, networks = sb3_contrib.QRDQN, {**networks, "n_quantiles": quantiles}
     no_norm = {} if max_grad_norm or quantiles else {"max_grad_norm": 1e9}
-    peer = cls("MlpPolicy", _Choosing(), buffer_size=1, device="cpu", policy_kwargs=networks, **settings | no_norm)
+    peer = cls("MlpPolicy", _DiscreteTask(), buffer_size=1, device="cpu", policy_kwargs=networks, **settings | no_norm)
     peer.set_logger(stable_baselines3.common.logger.Logger(folder=None, output_formats=[]))
     peer.replay_buffer = GivenBatch()
     online, lagged = (peer.quantile_net, peer.quantile_net_target) if quantiles else (peer.q_net, peer.q_net_target)
     for network in (online, lagged):
         copy_layers(peer_layers(network), _by_quantile(ours.model.critic, quantiles or 1))
-    for number, batch in enumerate(choice_batches(UPDATES), start=1):
+    for number, batch in enumerate(discrete_batches(UPDATES), start=1):
         if n_step:
             batch |= {"discounts": 0.95 ** (torch.arange(32) % 3 + 1).double()}
         metrics, peer_metrics = ours.update(batch).metrics, train_peer(peer, batch)
@@ -285,5 +285,5 @@ def test_updates_of_dqn_equal_those_of_stable_baselines3_and_sb3_contrib(
 def _by_quantile(critic: Any, quantiles: int) -> Layers:
     """Our layers, the outputs of the last one in their order: by quantile first and by action second."""
     *hidden, (weight, bias) = actor_layers(critic)
-    order = torch.arange(CHOICES * quantiles).view(CHOICES, quantiles).T.flatten()
+    order = torch.arange(NUM_ACTIONS * quantiles).view(NUM_ACTIONS, quantiles).T.flatten()
     return [*hidden, (weight[order], bias[order])]

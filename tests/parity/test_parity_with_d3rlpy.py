@@ -28,12 +28,13 @@ from torch import Tensor, nn
 
 from rl_training.algorithms import ALGORITHMS, Algorithm
 from rl_training.algorithms.awac import AWAC
-from rl_training.algorithms.base.algorithm import Step
+from rl_training.algorithms.base import Step
 from rl_training.algorithms.base.losses import bellman, critic_objective
 from rl_training.algorithms.crr import CRR
 from rl_training.algorithms.iql import IQL
 from rl_training.core.batches import Batch, Metrics
-from rl_training.models.actors import gaussian_log_prob, log_tanh_slope
+from rl_training.models import gaussian_log_prob
+from rl_training.models.actors import log_tanh_slope
 
 d3rlpy = pytest.importorskip("d3rlpy", reason="needs the extra 'peers'")
 RTOL = 1e-8

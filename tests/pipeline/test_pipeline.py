@@ -14,17 +14,15 @@ from steering import steering_log
 from rl_training import run_pipeline
 from rl_training.core.errors import ConfigError, DatasetError
 from rl_training.data import load_transition_dataset
-from rl_training.experiment import ExperimentManager, SeedProgress
-from rl_training.experiment.pools import ProgressListener
+from rl_training.experiment import ExperimentManager, ProgressListener, SeedProgress
 from rl_training.pipeline.candidates import AlgorithmCandidate
 from rl_training.pipeline.config import PipelineConfig, Workspace, read_pipeline
 from rl_training.pipeline.outcome import conclude
 from rl_training.pipeline.run import STAGES
 from rl_training.pipeline.splits import DataSplits, prepare_data
 from rl_training.pipeline.time_budget import TimeBudget, run_config
-from rl_training.runtime import train
+from rl_training.runtime import train, train_or_resume
 from rl_training.runtime.callbacks import TimeBudgetCallback
-from rl_training.runtime.train import train_or_resume
 
 SMALL: dict[str, Any] = {"hidden_sizes": [32], "batch_size": 64, "learning_rate": 3e-3}
 QUICK: dict[str, Any] = {"updates": 150, "seeds": [0], "gamma": 0.8, "members": 4, "fit_updates": 320}

@@ -23,8 +23,7 @@ from rl_training.pipeline.outcome import Judge
 from rl_training.pipeline.splits import DataSplits, prepare_data
 from rl_training.pipeline.time_budget import Clock, TimeBudget, describe_times, make_budget, run_config
 from rl_training.runtime import train
-from rl_training.storage.find import is_finished
-from rl_training.storage.run_directory import read_json
+from rl_training.storage import is_finished, read_json
 
 CANDIDATES = [AlgorithmCandidate(name, "bc", "") for name in ("bc", "iql", "td3_bc")]
 

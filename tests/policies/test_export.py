@@ -18,7 +18,7 @@ import pytest
 import torch
 from exported import (
     BOX,
-    CHOICES,
+    DISCRETE,
     KINDS,
     make_log,
     make_saved,
@@ -78,7 +78,7 @@ def _python(folder: Path, code: str, *blocked: str) -> subprocess.CompletedProce
 def test_every_algorithm_gives_the_same_actions_in_one_file_for_batches_of_any_size(
     algo: str, kind: str, tmp_path: Path
 ) -> None:
-    action = BOX if kind == "continuous" else CHOICES
+    action = BOX if kind == "continuous" else DISCRETE
     saved, log = make_saved(algo, action), make_log(action)
     result = write_bundle(saved, tmp_path / "out", log)
     files = {"check.py", "policy.json", "policy.onnx", "vectors.npz"}
@@ -137,8 +137,8 @@ def test_the_plain_policy_knows_every_activation(activation: str, tmp_path: Path
 
 
 def test_a_dueling_network_is_plain(tmp_path: Path) -> None:
-    saved = make_saved("dqn", CHOICES, dueling=True)
-    result = write_bundle(saved, tmp_path / "out", make_log(CHOICES))
+    saved = make_saved("dqn", DISCRETE, dueling=True)
+    result = write_bundle(saved, tmp_path / "out", make_log(DISCRETE))
     assert result.about["policy_numpy"]["available"]
     assert len(np.unique(np.load(tmp_path / "out" / "vectors.npz")["action"])) > 1
 

@@ -14,7 +14,7 @@ from conftest import transitions
 
 from rl_training.core.errors import ConfigError
 from rl_training.runtime import predict, train
-from rl_training.storage.checkpoint import save_tree
+from rl_training.storage import save_tree
 
 NEAR = [[0.1, -0.2, 0.3], [0.0, 0.5, 0.0]]
 

@@ -21,12 +21,11 @@ from conftest import transitions
 from rl_training.config import TrainConfig
 from rl_training.core.errors import CheckpointError, ConfigError, DatasetError
 from rl_training.core.torch_files import read_tree
-from rl_training.data import TransitionDataset
-from rl_training.data.convert import convert, load_any
+from rl_training.data import TransitionDataset, convert, load_any
 from rl_training.data.files.formats import read_pt, write_dataset
-from rl_training.reports.runs import read_runs
+from rl_training.reports import read_runs
 from rl_training.runtime import resume
-from rl_training.storage.run_directory import read_metrics
+from rl_training.storage import read_metrics
 
 RUN = Path(__file__).parents[1] / "fixtures" / "format_2"
 TENSORS = {name: torch.from_numpy(array) for name, array in transitions().items()}

@@ -13,10 +13,9 @@ from command_line import Answer, Command, call_main
 from small_runs import differences, online_config, rows_of, small, state_of
 
 from rl_training.core.errors import CheckpointError
-from rl_training.reports.runs import read_runs
+from rl_training.reports import read_runs
 from rl_training.runtime import predict, resume, train
-from rl_training.storage.checkpoint import load_checkpoint, load_tree, save_checkpoint, save_tree
-from rl_training.storage.run_directory import read_metrics
+from rl_training.storage import load_checkpoint, load_tree, read_metrics, save_checkpoint, save_tree
 
 MakeRun = Callable[..., Path]
 
@@ -179,7 +178,7 @@ def without_identity(run: Path) -> None:
         save_tree(path, {"rows": load_tree(path)["rows"]})
 
 
-def test_a_run_of_an_earlier_version_goes_on_and_gets_an_identity(tmp_path: Path) -> None:
+def test_a_run_of_an_earlier_version_continues_and_gets_an_identity(tmp_path: Path) -> None:
     run = train(online_config(tmp_path, "sac")).run_dir
     without_identity(run)
 
@@ -240,7 +239,7 @@ def test_a_number_that_was_altered_is_noticed(run: Path) -> None:
         read_metrics(run)
 
 
-def test_commands_name_damaged_lines_and_go_on(run: Path, command: Command) -> None:
+def test_commands_name_damaged_lines_and_continue(run: Path, command: Command) -> None:
     insert(run, b"half a li\n")
 
     with pytest.warns(UserWarning, match="line 3 is no JSON"):

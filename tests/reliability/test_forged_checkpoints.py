@@ -14,7 +14,7 @@ import torch
 
 from rl_training.core.errors import CheckpointError, UserError
 from rl_training.runtime import evaluate, predict, resume
-from rl_training.storage.checkpoint import load_checkpoint, load_tree, save_checkpoint, save_tree
+from rl_training.storage import load_checkpoint, load_tree, save_checkpoint, save_tree
 
 RUN = Path(__file__).parents[1] / "fixtures" / "format_2"
 OBS = [[0.5, -0.5, 1.0]]

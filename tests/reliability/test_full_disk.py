@@ -22,7 +22,7 @@ from small_runs import differences, rows_of, small, state_of
 from rl_training.core.errors import StorageError
 from rl_training.data import TransitionDataset
 from rl_training.runtime import Callback, TrainerState, loop, resume, train
-from rl_training.storage.checkpoint import load_checkpoint
+from rl_training.storage import load_checkpoint
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def check_sentence(answer: Answer, path: Path) -> None:
     assert sentence.startswith(f"error: {path}")
 
 
-def test_a_run_on_a_full_disk_ends_with_a_sentence_and_goes_on_once_there_is_room(
+def test_a_run_on_a_full_disk_ends_with_a_sentence_and_continues_once_there_is_room(
     disk: Path, tmp_path: Path, command: Command
 ) -> None:
     options = ("keep_checkpoints=all", "checkpoint_interval=2", "run_name=a")

@@ -20,8 +20,7 @@ from small_runs import differences, rows_of, small, state_of
 
 from rl_training.config import TrainConfig, load_config
 from rl_training.runtime import resume, train
-from rl_training.storage.checkpoint import load_checkpoint
-from rl_training.storage.run_directory import read_metrics
+from rl_training.storage import load_checkpoint, read_metrics
 
 
 def _command(*arguments: str) -> list[str]:
@@ -151,7 +150,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_over(tmp_path: Path) ->
     assert torch.equal(again["random"]["torch"], finished["random"]["torch"])
 
 
-def test_an_interrupt_saves_the_run_which_then_goes_on(tmp_path: Path) -> None:
+def test_an_interrupt_saves_the_run_which_then_continues(tmp_path: Path) -> None:
     with subprocess.Popen(_train_command(tmp_path, 4000, "never"), stderr=subprocess.PIPE, text=True) as process:
         while process.poll() is None and _updates_logged(tmp_path) < 40:
             try:

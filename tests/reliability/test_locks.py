@@ -21,7 +21,8 @@ from command_line import TINY, Command, call_main
 from rl_training.config import TrainConfig, load_config
 from rl_training.core.errors import ConfigError
 from rl_training.runtime import Callback, TrainerState, resume, train
-from rl_training.storage.lock import NAME, RunLock, is_locked
+from rl_training.storage import RunLock, is_locked
+from rl_training.storage.lock import NAME
 
 HOLD = (
     "import sys, time; from pathlib import Path; from rl_training.storage.lock import RunLock; "

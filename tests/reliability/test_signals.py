@@ -18,8 +18,8 @@ from small_runs import blank_state
 
 from rl_training.data import collect_dataset, write_dataset
 from rl_training.envs import make_native_env
-from rl_training.runtime.progress import ProgressCallback
-from rl_training.storage.checkpoint import load_checkpoint
+from rl_training.runtime import ProgressCallback
+from rl_training.storage import load_checkpoint
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals are those of POSIX")
 
@@ -110,7 +110,7 @@ def test_a_second_interrupt_ends_a_run_at_once(tmp_path: Path) -> None:
     assert saved_updates(run) == 0
 
 
-def test_a_killed_worker_is_named_and_the_others_go_on_until_all_are_told_to_end(tmp_path: Path) -> None:
+def test_a_killed_worker_is_named_and_the_others_continue_until_all_are_told_to_end(tmp_path: Path) -> None:
     with train(tmp_path, "--seeds", "0-1", "--workers", "2") as leader:
         wait(leader, lambda: len(logging_runs(tmp_path)) == 2)
         # The first child is the resource tracker of multiprocessing.

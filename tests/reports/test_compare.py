@@ -26,13 +26,13 @@ from rl_training.reports.plots import plot_profiles
 from rl_training.reports.runs import column_names, one_line, read_runs, read_sweep_folder
 from rl_training.reports.table import summarize
 
-Cell = tuple[Mapping[str, Any], Sequence[float]]
+Point = tuple[Mapping[str, Any], Sequence[float]]
 
 
-def make_sweep(folder: Path, *cells: Cell, metric: str = "return_mean") -> Path:
-    """A sweep's folder: of each cell its options and the last score of each seed."""
+def make_sweep(folder: Path, *points: Point, metric: str = "return_mean") -> Path:
+    """A sweep's folder: of each point its options and the last score of each seed."""
     found = []
-    for values, scores in cells:
+    for values, scores in points:
         for seed, score in enumerate(scores):
             kwargs = {key.removeprefix("algo_kwargs."): each for key, each in values.items() if "algo_kwargs." in key}
             about = {key: each for key, each in values.items() if key in ("algo", "env_id")}
@@ -43,12 +43,12 @@ def make_sweep(folder: Path, *cells: Cell, metric: str = "return_mean") -> Path:
     return folder
 
 
-def change_cell(folder: Path, place: int, **changes: Any) -> str:
+def change_point(folder: Path, place: int, **changes: Any) -> str:
     """Change what the sweep says of a run; its name."""
-    cells = json.loads((folder / "sweep.json").read_text())["cells"]
-    cells[place] |= changes
-    (folder / "sweep.json").write_text(json.dumps({"cells": cells}))
-    return str(cells[place]["name"])
+    points = json.loads((folder / "sweep.json").read_text())["cells"]
+    points[place] |= changes
+    (folder / "sweep.json").write_text(json.dumps({"cells": points}))
+    return str(points[place]["name"])
 
 
 def batch(size: int, **more: Any) -> dict[str, Any]:
@@ -56,8 +56,8 @@ def batch(size: int, **more: Any) -> dict[str, Any]:
 
 
 def test_a_row_per_combination_in_the_order_of_the_sweep_with_what_varied(tmp_path: Path) -> None:
-    cells = [(batch(size, algo=algo), [1.0 * size, 2.0 * size]) for algo in ("td3_bc", "bc") for size in (64, 16)]
-    rows = summarize(read_runs(make_sweep(tmp_path, *cells)))
+    points = [(batch(size, algo=algo), [1.0 * size, 2.0 * size]) for algo in ("td3_bc", "bc") for size in (64, 16)]
+    rows = summarize(read_runs(make_sweep(tmp_path, *points)))
     assert [(row["values"], row["runs"], row["iqm"]) for row in rows] == [
         ({"algo": "td3_bc", "batch_size": 64}, 2, 96.0),
         ({"algo": "td3_bc", "batch_size": 16}, 2, 24.0),
@@ -78,8 +78,8 @@ def test_names_of_columns_are_short_unless_two_would_be_the_same() -> None:
 
 def test_mappings_in_cases_are_columns_like_dotted_names(tmp_path: Path) -> None:
     folder = make_sweep(tmp_path, ({"algo": "bc"}, [1.0]), ({"algo": "bc"}, [2.0]))
-    change_cell(folder, 0, values={"algo_kwargs": {"tau": 0.1}, "seed": 0})
-    change_cell(folder, 1, values={"seed": 0})
+    change_point(folder, 0, values={"algo_kwargs": {"tau": 0.1}, "seed": 0})
+    change_point(folder, 1, values={"seed": 0})
     sweep = read_sweep_folder(folder)
     assert sweep is not None
     assert [dict(each.values) for each in sweep.runs.values()] == [{"tau": 0.1}, {}]
@@ -87,9 +87,9 @@ def test_mappings_in_cases_are_columns_like_dotted_names(tmp_path: Path) -> None
 
 def test_runs_that_are_not_done_are_named_with_their_error(tmp_path: Path) -> None:
     folder = make_sweep(tmp_path, (batch(16), [1.0, 2.0, 3.0]), (batch(32), [1.0, 2.0]))
-    failed = change_cell(folder, 4, status="failed", error="log.npz: 1 problem\n  it is no dataset")
-    missing = change_cell(folder, 0, name="bc__gone")
-    stopped = change_cell(folder, 1, status="waiting")
+    failed = change_point(folder, 4, status="failed", error="log.npz: 1 problem\n  it is no dataset")
+    missing = change_point(folder, 0, name="bc__gone")
+    stopped = change_point(folder, 1, status="waiting")
     (tmp_path / failed / "result.json").unlink()
     (tmp_path / stopped / "result.json").unlink()
     for run in tmp_path.glob("*seed0__*0000"):
@@ -150,12 +150,12 @@ def test_of_a_traceback_the_last_line_is_the_error() -> None:
     ],
 )
 def test_combinations_are_named_by_their_options(tmp_path: Path, first: str, second: str) -> None:
-    cells = [
+    points = [
         (batch(size, algo=algo), [size + len(algo) + each for each in range(4)])
         for algo in ("bc", "td3_bc")
         for size in (16, 64)
     ]
-    (found,) = compare_named(score_rows(read_runs(make_sweep(tmp_path, *cells))), first, second)
+    (found,) = compare_named(score_rows(read_runs(make_sweep(tmp_path, *points))), first, second)
     assert (found.probability, found.interval, found.verdict) == (0.0, (0.0, 0.0), "worse")
     assert found.meaning == f"p = 0.029 by a test of ranks: {first} is worse than {second}"
 
@@ -171,9 +171,9 @@ def test_combinations_are_named_by_their_options(tmp_path: Path, first: str, sec
     ],
 )
 def test_combinations_that_do_not_exist_are_refused(tmp_path: Path, texts: tuple[str, str], words: str) -> None:
-    cells = [(batch(size, algo=algo), [1.0, 2.0]) for algo in ("bc", "td3_bc") for size in (16, 64)]
+    points = [(batch(size, algo=algo), [1.0, 2.0]) for algo in ("bc", "td3_bc") for size in (16, 64)]
     with pytest.raises(ConfigError) as caught:
-        compare_named(score_rows(read_runs(make_sweep(tmp_path, *cells))), *texts)
+        compare_named(score_rows(read_runs(make_sweep(tmp_path, *points))), *texts)
     assert words in str(caught.value)
 
 
@@ -216,8 +216,8 @@ def test_less_of_an_error_is_an_improvement(tmp_path: Path) -> None:
 
 
 def on_tasks(folder: Path, metric: str, scores: Mapping[tuple[str, str], Sequence[float]]) -> Path:
-    cells = [({"algo": algo, "env_id": env_id}, values) for (algo, env_id), values in scores.items()]
-    return make_sweep(folder, *cells, metric=metric)
+    points = [({"algo": algo, "env_id": env_id}, values) for (algo, env_id), values in scores.items()]
+    return make_sweep(folder, *points, metric=metric)
 
 
 SCORES = {
@@ -268,12 +268,12 @@ def test_a_combination_that_lacks_a_task_is_left_out_of_all_tasks(tmp_path: Path
 
 
 def test_datasets_of_one_environment_are_tasks_that_can_be_put_together(tmp_path: Path) -> None:
-    cells = [
+    points = [
         ({"algo": algo, "algo_kwargs.dataset_path": path}, [1.0 + shift, 2.0 + shift, 3.0 + shift])
         for algo, shift in (("bc", 0.0), ("td3_bc", 10.0))
         for path in ("logs/medium.npz", "logs/expert.npz")
     ]
-    folder = make_sweep(tmp_path, *cells)
+    folder = make_sweep(tmp_path, *points)
     rows = score_rows(read_runs(folder))
     assert [row.group.task for row in rows][:2] == ["Task-v0, medium", "Task-v0, expert"]
     found = sweep_findings([folder], read_runs(folder))
@@ -299,8 +299,8 @@ def test_comparisons_that_stand_together_are_adjusted_for_their_number() -> None
 
 def test_names_on_the_page_are_what_varied(tmp_path: Path) -> None:
     values = ("dataset_seed", "learning_rate", "batch_size")
-    cells = [({f"algo_kwargs.{name}": place + 1 for name in values}, [place, place + 2.0]) for place in range(8)]
-    content = report_content(make_sweep(tmp_path, *cells))
+    points = [({f"algo_kwargs.{name}": place + 1 for name in values}, [place, place + 2.0]) for place in range(8)]
+    content = report_content(make_sweep(tmp_path, *points))
     (found,) = content["training"]["seeds"]
     assert (len(found["profiles"]), found["groups_in_all"]) == (6, 8)
     assert found["profiles"][0]["name"] == "dataset_seed=8, learning_rate=8, batch_size=8"

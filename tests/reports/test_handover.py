@@ -17,7 +17,7 @@ from rl_training import BC
 from rl_training.reports import handover as handing_over
 from rl_training.reports.handover import export_with_report, without_folders
 from rl_training.runtime import load_policy
-from rl_training.storage.checkpoint import policy_files
+from rl_training.storage import policy_files
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from rl_training.config import TrainConfig
 from rl_training.core.errors import ConfigError, TrainingError
 from rl_training.envs.goals import PointGoal
 from rl_training.runtime import resume, train
-from rl_training.storage.checkpoint import load_checkpoint
+from rl_training.storage import load_checkpoint
 
 MakeConfig = Callable[..., TrainConfig]
 
@@ -97,7 +97,7 @@ def test_options_given_on_resume_are_kept_with_the_run(tiny_config: MakeConfig) 
     assert load_config(result.run_dir / "config.yaml").total_timesteps == 25
 
 
-def test_a_run_resumed_from_an_older_checkpoint_goes_on_from_there(tiny_config: MakeConfig) -> None:
+def test_a_run_resumed_from_an_older_checkpoint_continues_from_there(tiny_config: MakeConfig) -> None:
     class StopError(Exception):
         pass
 

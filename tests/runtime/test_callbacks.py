@@ -21,8 +21,7 @@ from rl_training.runtime.callbacks import (
     TimeBudgetCallback,
     VideoCallback,
 )
-from rl_training.storage.checkpoint import load_checkpoint
-from rl_training.storage.run_directory import read_metrics
+from rl_training.storage import load_checkpoint, read_metrics
 
 MakeConfig = Callable[..., TrainConfig]
 

@@ -16,7 +16,7 @@ from rl_training.core.errors import ConfigError, DatasetError
 from rl_training.runtime import Callback, ScheduleSpec, TrainerState, resolve_schedule_value, train
 from rl_training.runtime.controls import ControlOptions
 from rl_training.runtime.schedules import as_schedule
-from rl_training.storage.run_directory import read_metrics
+from rl_training.storage import read_metrics
 
 MakeConfig = Callable[..., TrainConfig]
 

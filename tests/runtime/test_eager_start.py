@@ -15,14 +15,14 @@ import torch
 from torch._dynamo.utils import counters
 
 from rl_training.algorithms import ALGORITHMS, Algorithm
-from rl_training.compilation import graphs
-from rl_training.compilation.graphs import FOLDER, CompiledGradient
+from rl_training.compilation import CompiledGradient, graphs
+from rl_training.compilation.graphs import FOLDER
 from rl_training.config import TrainConfig
 from rl_training.core.batches import Batch
 from rl_training.core.spaces import BoxActions, SpaceSpec
 from rl_training.runtime import Callback, compiling, resume, train
 from rl_training.runtime.compiling import Compiling
-from rl_training.storage.checkpoint import load_checkpoint, load_tree, save_tree
+from rl_training.storage import load_checkpoint, load_tree, save_tree
 
 FIRST = 7
 """The first compiled update; they are counted from 0."""

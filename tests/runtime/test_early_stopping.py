@@ -12,7 +12,7 @@ from small_runs import blank_state
 from rl_training.config import TrainConfig
 from rl_training.core.errors import ConfigError
 from rl_training.runtime import EarlyStoppingCallback, EarlyStoppingConfig, resume, train
-from rl_training.storage.checkpoint import load_checkpoint
+from rl_training.storage import load_checkpoint
 
 MakeConfig = Callable[..., TrainConfig]
 

@@ -1,4 +1,4 @@
-"""Policies that were trained offline go on online: from data in the same run, or from another run's checkpoint."""
+"""Policies that were trained offline continue online: from data in the same run, or from another run's checkpoint."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from rl_training.core.errors import ConfigError
 from rl_training.runtime import Callback, TrainerState, TrainResult, read_options, resume, train
 from rl_training.runtime.assembly import open_session
 from rl_training.runtime.fine_tuning import FineTuning, fine_tuning_config
-from rl_training.storage.checkpoint import load_checkpoint
-from rl_training.storage.run_directory import read_metrics
+from rl_training.storage import load_checkpoint, read_metrics
 
 SHORT = ("env_kwargs.max_episode_steps=10", "algo_kwargs.eval_interval=10")
 """Episodes of ten steps, and an evaluation with each."""
@@ -184,7 +183,7 @@ def test_a_run_begins_with_the_policy_of_another(
     )
     state = load_checkpoint(run / "checkpoints" / "latest.pt")["trainer"]["state"]
     assert (state["env_steps"], state["update_count"]) == (40, 28)
-    # A trained policy takes no random steps, and goes on with prior data beside its own.
+    # A trained policy takes no random steps, and continues with prior data beside its own.
     kwargs = load_config(run / "config.yaml").algo_kwargs
     assert (kwargs["mode"], kwargs["warmup_steps"]) == ("offline_to_online", None)
 
@@ -223,7 +222,7 @@ def test_schedules_of_the_offline_run_are_its_own(offline: Callable[..., TrainRe
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["its own config", "another config"])
-def test_an_online_algorithm_goes_on_online(named: bool, tmp_path: Path) -> None:
+def test_an_online_algorithm_continues_online(named: bool, tmp_path: Path) -> None:
     normalized = "algo_kwargs.normalize_obs=true"
     before = train(online_config(tmp_path, "sac", normalized))
     source = online_config(tmp_path, "sac", normalized) if named else None
@@ -384,7 +383,7 @@ def test_rewards_that_are_normalised_by_other_data_are_refused_with_their_number
         train(fine_tuning_config(before.run_dir, overrides=overrides)[0])
     assert not (tmp_path / "online").exists()
 
-    # On the same data it goes on.
+    # On the same data it continues.
     overrides[-1] = "total_timesteps=20"
     assert train(fine_tuning_config(before.run_dir, overrides=overrides)[0]).fine_tuning
 
@@ -486,7 +485,7 @@ def test_an_offline_run_of_an_online_algorithm_goes_online_by_itself(tmp_path: P
 
 
 @pytest.mark.parametrize("algo", ["discrete_bcq", "discrete_cql", "discrete_iql", "discrete_crr", "discrete_sac"])
-def test_offline_policies_for_choices_go_online(algo: str, tmp_path: Path) -> None:
+def test_offline_policies_for_discrete_actions_go_online(algo: str, tmp_path: Path) -> None:
     config = "discrete_sac/cartpole_offline" if algo == "discrete_sac" else f"{algo}/cartpole"
     tiny = ("total_timesteps=4", "eval_episodes=1", "algo_kwargs.dataset_size=400", "algo_kwargs.hidden_sizes=[8]")
     before = train(load_config(config, overrides=[*tiny, f"output_dir={tmp_path}"]))

@@ -17,9 +17,9 @@ from command_line import Command, call_main
 from rl_training import BC, DQN, PPO, DiscreteBCQ, DiscreteSAC, estimate
 from rl_training.core.errors import ConfigError, DatasetError, UserCodeError
 from rl_training.data import TransitionDataset, load_transition_dataset
-from rl_training.policies.saved import collect, load_policy
+from rl_training.policies import collect, load_policy
 from rl_training.runtime.train import resume
-from rl_training.storage.checkpoint import load_checkpoint
+from rl_training.storage import load_checkpoint
 
 SMALL: dict[str, Any] = {"hidden_sizes": [16], "batch_size": 32}
 

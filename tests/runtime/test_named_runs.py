@@ -12,7 +12,7 @@ from command_line import TINY, Command, call_main
 from rl_training.core.errors import ConfigError
 from rl_training.runtime import read_options, train
 from rl_training.runtime.train import find_same, train_or_resume
-from rl_training.storage.checkpoint import link_checkpoint, load_checkpoint
+from rl_training.storage import link_checkpoint, load_checkpoint
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_a_run_has_the_name_it_is_given_and_no_other_run_gets_it(command: Comman
     assert f"there is a run 'nightly' in {str(tmp_path)!r} already: --resume auto continues it" in second.err
 
 
-def test_the_same_command_starts_a_run_and_goes_on_with_it(command: Command, tmp_path: Path) -> None:
+def test_the_same_command_starts_a_run_and_continues_it(command: Command, tmp_path: Path) -> None:
     started = command(*_arguments(tmp_path, "--resume", "auto", "--quiet"))
     longer = command(*_arguments(tmp_path, "--resume", "auto", "--quiet", "total_timesteps=30"))
     again = command(*_arguments(tmp_path, "--resume", "auto", "total_timesteps=30"))
@@ -87,9 +87,7 @@ def test_a_name_is_needed_in_python_too() -> None:
         train_or_resume("bc/pendulum")
 
 
-def test_seeds_given_again_run_what_is_missing_and_go_on_with_what_is_half_done(
-    command: Command, tmp_path: Path
-) -> None:
+def test_seeds_given_again_run_what_is_missing_and_continue_what_is_half_done(command: Command, tmp_path: Path) -> None:
     arguments = ["train", "bc/pendulum", *TINY, "--out", str(tmp_path)]
     first = command(*arguments, "--seeds", "0,1", "--json")
     done, half = (Path(result["run_dir"]) for result in json.loads(first.out))

@@ -23,8 +23,7 @@ from rl_training.config import TrainConfig, load_config
 from rl_training.core.errors import CheckpointError, ConfigError
 from rl_training.runtime import Callback, TrainerState, loop, resume, train
 from rl_training.runtime.trainer import Session
-from rl_training.storage.checkpoint import load_checkpoint, load_tree
-from rl_training.storage.run_directory import read_metrics
+from rl_training.storage import load_checkpoint, load_tree, read_metrics
 
 SPEEDS = ("updates_per_second", "steps_per_second")
 
@@ -201,7 +200,7 @@ def _without_stop(tree: dict[str, Any]) -> dict[str, Any]:
     ],
 )
 @pytest.mark.parametrize("kill", [False, True], ids=["interrupted", "killed"])
-def test_a_run_goes_on_as_if_it_had_never_stopped(
+def test_a_run_continues_as_if_it_had_never_stopped(
     name: str, moment: int, kill: bool, straight: Callable[[str], Path], tmp_path: Path
 ) -> None:
     algo, *overrides = SCENARIOS[name]
@@ -241,7 +240,7 @@ def test_an_interrupt_between_two_blocks_costs_nothing(
 @pytest.mark.parametrize(
     ("name", "update"), [("sac", 31), ("async", 7), ("her", 45), ("rebrac", 7), ("rebrac", 40), ("awr", 30)]
 )
-def test_a_round_of_updates_goes_on_where_it_was_interrupted(
+def test_a_round_of_updates_continues_where_it_was_interrupted(
     name: str, update: int, straight: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Seen(Stop):
@@ -285,7 +284,7 @@ def test_a_run_may_be_stopped_again_and_again(straight: Callable[[str], Path], t
 
 
 @pytest.mark.parametrize(("name", "step"), [("async", 40), ("sac", 220)])
-def test_a_run_goes_on_from_an_older_checkpoint_too(
+def test_a_run_continues_from_an_older_checkpoint_too(
     name: str, step: int, straight: Callable[[str], Path], tmp_path: Path
 ) -> None:
     run = tmp_path / "copy"

@@ -17,7 +17,7 @@ from rl_training.config import TrainConfig
 from rl_training.core.errors import ConfigError
 from rl_training.runtime import evaluate, load_policy, predict, train
 from rl_training.runtime.fine_tuning import fine_tuning_config
-from rl_training.storage.checkpoint import load_checkpoint
+from rl_training.storage import load_checkpoint
 
 MakeConfig = Callable[..., TrainConfig]
 OBS = [[0.5, -0.5, 1.0], [1.0, 0.0, -4.0]]

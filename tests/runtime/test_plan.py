@@ -13,15 +13,14 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from probe import LENGTHS, Probe
 from small_runs import PRIOR, PROBE, blank_state, differences, online_config
 
-from rl_training.acting.collecting import LocalCollector
+from rl_training.acting import LocalCollector
 from rl_training.algorithms import Algorithm
 from rl_training.config import TrainConfig
 from rl_training.core.errors import ConfigError
 from rl_training.envs.snapshots import Snapshot
 from rl_training.runtime import TrainResult, assembly, read_options, train
 from rl_training.runtime.schedules import Plan
-from rl_training.storage.checkpoint import load_checkpoint
-from rl_training.storage.run_directory import read_metrics
+from rl_training.storage import load_checkpoint, read_metrics
 
 
 class Diary:

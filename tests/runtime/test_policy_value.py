@@ -13,12 +13,11 @@ from steering import away, steering_log, towards, true_value
 
 from rl_training.core.errors import ConfigError
 from rl_training.data import TransitionDataset, load_transition_dataset
-from rl_training.ope.fqe import EvaluationLog, PolicyValue
+from rl_training.ope import EvaluationLog, PolicyValue
 from rl_training.runtime import TrainResult, assembly, load_policy, resume, train
 from rl_training.runtime import run_data as datasets
-from rl_training.selection.evaluation_data import data_given, data_of_runs
-from rl_training.storage.checkpoint import load_checkpoint
-from rl_training.storage.run_directory import read_metrics
+from rl_training.selection import data_given, data_of_runs
+from rl_training.storage import load_checkpoint, read_metrics
 
 
 class _Fixed:

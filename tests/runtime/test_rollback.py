@@ -20,9 +20,7 @@ from rl_training.runtime import (
     train,
 )
 from rl_training.runtime import saving as recovery
-from rl_training.storage.checkpoint import load_checkpoint
-from rl_training.storage.replay_files import ReplayStore
-from rl_training.storage.run_directory import RunDirectory, read_metrics
+from rl_training.storage import ReplayStore, RunDirectory, load_checkpoint, read_metrics
 
 pytestmark = pytest.mark.filterwarnings("ignore:timestep")
 
@@ -226,7 +224,7 @@ def test_the_checkpoint_to_go_back_to_stays_with_its_rows_whatever_is_kept(tmp_p
     _same_end(straight, stopped.run_dir)
 
 
-def test_a_good_checkpoint_that_a_kill_left_without_its_number_gets_it_when_the_run_goes_on(
+def test_a_good_checkpoint_that_a_kill_left_without_its_number_gets_it_when_the_run_continues(
     tiny_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tiny_config("td3_bc", *TOO_FAST, "algo_kwargs.eval_interval=20")

@@ -103,7 +103,9 @@ def plant(tmp_path: Path) -> Path:
 MAPPED = ["--obs-columns", "temp,mode", "--one-hot", "mode", "--action-columns", "valve", "--episode-column", "run"]
 
 
-def test_choices_come_back_by_name_and_bc_needs_no_rewards(plant: Path, tmp_path: Path, command: Command) -> None:
+def test_discrete_actions_come_back_by_name_and_bc_needs_no_rewards(
+    plant: Path, tmp_path: Path, command: Command
+) -> None:
     short = ["--total-timesteps", "200", "--out", tmp_path, "--run-name", "run", "algo_kwargs.hidden_sizes=[8]"]
     trained = command("train", "bc", "--data", plant, *MAPPED, "--quiet", "algo_kwargs.batch_size=16", *short)
     assert trained.code == 0, trained.err

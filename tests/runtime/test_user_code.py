@@ -25,8 +25,7 @@ from rl_training.data import collect as collection
 from rl_training.envs import make_vector_env
 from rl_training.runtime import TrainerState, resume, train
 from rl_training.runtime.callbacks import Callback
-from rl_training.storage.checkpoint import load_checkpoint
-from rl_training.storage.run_directory import read_metrics
+from rl_training.storage import load_checkpoint, read_metrics
 
 
 class Bad(PendulumEnv):
@@ -126,7 +125,7 @@ def refused(answer: Answer, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", list(WORDS))
-def test_an_online_run_names_the_fault_saves_itself_and_goes_on(
+def test_an_online_run_names_the_fault_saves_itself_and_continues(
     name: str, command: Command, fault: Callable[..., None], tmp_path: Path
 ) -> None:
     fault(name)

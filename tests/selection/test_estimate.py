@@ -15,7 +15,8 @@ from steering import QUICK, STEPS, away, rest, steering_log, towards, true_value
 import rl_training
 from rl_training.core.errors import ConfigError, DatasetError
 from rl_training.data import TransitionDataset
-from rl_training.ope.fqe import FQE, default_gamma
+from rl_training.ope import default_gamma
+from rl_training.ope.fqe import FQE
 from rl_training.selection.estimate import estimate
 from rl_training.selection.results import Estimates
 

@@ -11,10 +11,8 @@ from steering import QUICK, steering_log, towards
 from rl_training import TrainConfig, estimate, select
 from rl_training.core.errors import ConfigError, DatasetError
 from rl_training.core.spaces import BoxActions, DiscreteActions, SpaceSpec
-from rl_training.data import TransitionDataset
-from rl_training.data.infer_spaces import fit_spaces
-from rl_training.runtime.run_data import find_task, load_data
-from rl_training.runtime.run_options import bind_options
+from rl_training.data import TransitionDataset, fit_spaces
+from rl_training.runtime import bind_options, find_task, load_data
 from rl_training.selection.evaluation_data import data_given
 
 

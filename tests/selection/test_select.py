@@ -21,8 +21,7 @@ from rl_training.core.errors import ConfigError, DatasetError
 from rl_training.core.spaces import BoxActions, SpaceSpec
 from rl_training.core.statistics import winners_curse
 from rl_training.data import TransitionDataset
-from rl_training.ope.fqe import EvaluationLog, FitOptions, FitSettings, OutOfTimeError
-from rl_training.ope.verdicts import Verdict
+from rl_training.ope import EvaluationLog, FitOptions, FitSettings, OutOfTimeError, Verdict
 from rl_training.selection import claim as claiming
 from rl_training.selection.evaluation_data import data_given
 from rl_training.selection.ranking import _limit, regret_at_k, shuffle_control, spearman

@@ -15,8 +15,7 @@ from uploads import FIRST, SECOND, fetched, pointer_of, push
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import CheckpointError, ConfigError, DamagedError
-from rl_training.runtime import fetch_run, resume
-from rl_training.runtime.train import train_or_resume
+from rl_training.runtime import fetch_run, resume, train_or_resume
 from rl_training.storage.trust import is_own_run, remember_run
 from rl_training.storage.upload import Remote
 

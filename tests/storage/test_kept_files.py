@@ -13,10 +13,9 @@ import torch
 
 from rl_training import api
 from rl_training.core.errors import CheckpointError
-from rl_training.data.convert import load_any
-from rl_training.policies.novelty_check import find_novelty
-from rl_training.runtime import evaluate, load_policy, predict, resume
-from rl_training.runtime.fine_tuning import fine_tuning_config
+from rl_training.data import load_any
+from rl_training.policies import find_novelty
+from rl_training.runtime import evaluate, fine_tuning_config, load_policy, predict, resume
 from rl_training.storage.checkpoint import FORMAT, load_checkpoint, policy_files, save_checkpoint
 from rl_training.storage.run_directory import read_metrics
 
@@ -93,7 +92,7 @@ def test_a_managed_class_loads_an_older_format() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:the run was made with torch")
-def test_a_run_of_the_present_format_goes_on(tmp_path: Path) -> None:
+def test_a_run_of_the_present_format_continues(tmp_path: Path) -> None:
     shutil.copytree(FORMAT_2, tmp_path / "run")
 
     result = resume(tmp_path / "run", total_timesteps=30)
@@ -102,7 +101,7 @@ def test_a_run_of_the_present_format_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:the run was made with torch")
-def test_a_run_from_before_there_were_guards_goes_on_with_them(tmp_path: Path) -> None:
+def test_a_run_from_before_there_were_guards_continues_with_them(tmp_path: Path) -> None:
     shutil.copytree(FORMAT_2, tmp_path / "run")
     before = load_checkpoint(tmp_path / "run" / "checkpoints" / "latest.pt")["trainer"]
     assert "guards" not in before
@@ -113,7 +112,7 @@ def test_a_run_from_before_there_were_guards_goes_on_with_them(tmp_path: Path) -
     assert (guards["good"], guards["rollbacks"]) == ("step_000000030.pt", [])
 
 
-def test_a_run_of_an_older_format_does_not_go_on(tmp_path: Path) -> None:
+def test_a_run_of_an_older_format_does_not_continue(tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(FORMAT_2, run)
     shutil.copy(FORMAT_1, run / "checkpoints" / "latest.pt")

@@ -50,7 +50,7 @@ def test_a_policy_file_is_much_smaller_than_its_checkpoint(tiny_config: MakeConf
     assert policy_files(run)[-1].stat().st_size < whole / 8
 
 
-def test_a_run_does_not_go_on_from_a_policy_file(tiny_config: MakeConfig) -> None:
+def test_a_run_does_not_continue_from_a_policy_file(tiny_config: MakeConfig) -> None:
     file = policy_files(train(tiny_config("td3_bc")).run_dir)[-1]
     with pytest.raises(CheckpointError, match=r"holds a policy only.*take a file in checkpoints/"):
         resume(file)

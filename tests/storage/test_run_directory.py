@@ -19,7 +19,7 @@ from rl_training.core.errors import ConfigError
 from rl_training.runtime import train
 from rl_training.storage import run_directory as artifacts
 from rl_training.storage.metrics import MetricWindow
-from rl_training.storage.run_directory import RunDirectory, read_metrics, write_json
+from rl_training.storage.run_directory import RunDirectory, read_metrics
 
 MakeConfig = Callable[..., TrainConfig]
 
@@ -209,17 +209,6 @@ def test_a_torn_line_is_passed_over_when_metrics_are_read(tmp_path: Path) -> Non
     with pytest.warns(UserWarning, match="line 2 is torn: left out"):
         assert read_metrics(tmp_path) == [{"global_step": 1}]
     assert read_metrics(tmp_path / "nowhere") == []
-
-
-def test_json_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
-    path = tmp_path / "result.json"
-    write_json(path, {"a": 1})
-
-    with pytest.raises(TypeError):
-        write_json(path, {"a": object()})
-
-    assert json.loads(path.read_text()) == {"a": 1}
-    assert [item.name for item in tmp_path.iterdir()] == ["result.json"]
 
 
 def test_metrics_go_to_tensorboard_under_their_kind(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_wandb_has_the_curves_in_the_run_directory_and_sends_nothing(wandb: Any,
     own.finish()
 
 
-def test_a_resumed_run_goes_on_in_the_same_place(mlflow: Any, wandb: Any, tiny_config: MakeConfig) -> None:
+def test_a_resumed_run_continues_in_the_same_place(mlflow: Any, wandb: Any, tiny_config: MakeConfig) -> None:
     result = train(tiny_config("td3_bc", "sinks=[mlflow, wandb]"))
     first = only_run(mlflow.MlflowClient())
 

@@ -15,8 +15,7 @@ from command_line import Command, call_main
 from rl_training.config import TrainConfig
 from rl_training.core import user_code as importing
 from rl_training.core.errors import ConfigError
-from rl_training.runtime import evaluate, load_policy, predict, resume, train
-from rl_training.runtime.fine_tuning import fine_tuning_config
+from rl_training.runtime import evaluate, fine_tuning_config, load_policy, predict, resume, train
 from rl_training.storage.checkpoint import load_checkpoint, save_checkpoint
 from rl_training.storage.trust import is_own_run, remember_run
 
@@ -171,7 +170,7 @@ def test_a_link_into_another_folder_is_not_an_own_run(canary: Canary) -> None:
 
 
 @pytest.mark.parametrize("says_yes", [True, False], ids=["yes", "no"])
-def test_whoever_sits_at_the_terminal_is_asked(canary: Canary, monkeypatch: pytest.MonkeyPatch, says_yes: bool) -> None:
+def test_the_user_at_the_terminal_is_asked(canary: Canary, monkeypatch: pytest.MonkeyPatch, says_yes: bool) -> None:
     questions: list[str] = []
 
     def answer(question: str) -> bool:

@@ -205,7 +205,7 @@ def run(tmp_path: Path) -> RunDirectory:
 
 
 class Gate:
-    """Lets uploads begin, and go on one by one."""
+    """Lets uploads begin, and continue one by one."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.begun, self.open = threading.Semaphore(0), threading.Semaphore(0)

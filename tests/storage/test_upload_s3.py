@@ -156,7 +156,7 @@ def _start(output: Path, throttle: Throttle) -> subprocess.Popen[str]:
     return subprocess.Popen(arguments, env=environment, stderr=subprocess.PIPE, text=True)
 
 
-def test_a_run_killed_in_the_middle_of_an_upload_goes_on_elsewhere_to_the_same_bits(
+def test_a_run_killed_in_the_middle_of_an_upload_continues_elsewhere_to_the_same_bits(
     bucket: Bucket, throttle: Throttle, command: Command, tmp_path: Path
 ) -> None:
     straight = command("train", "--quiet", *SAC, "--out", tmp_path / "straight")
@@ -191,7 +191,7 @@ def test_a_run_killed_in_the_middle_of_an_upload_goes_on_elsewhere_to_the_same_b
     assert bucket.names() == {*objects, "sweep/swing/latest.json"}
 
 
-def test_the_same_command_on_another_machine_goes_on_with_the_run(
+def test_the_same_command_on_another_machine_continues_the_run(
     bucket: Bucket, command: Command, tmp_path: Path
 ) -> None:
     arguments = ["train", "--quiet", *SAC, "--resume", "auto"]

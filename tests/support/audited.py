@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from rl_training.core.spaces import BoxActions
 from rl_training.data import TransitionDataset
-from rl_training.data.audit import CHECKS, check_data
-from rl_training.data.audit.view import AuditFinding, View
+from rl_training.data.audit import CHECKS, AuditFinding, View, check_data
 
 EPISODES, LENGTH = 30, 40
 ROWS = EPISODES * LENGTH

@@ -15,11 +15,10 @@ from rl_training.algorithms import ALGORITHMS
 from rl_training.config import TrainConfig
 from rl_training.core.spaces import ActionSpace, BoxActions, DiscreteActions, SpaceSpec
 from rl_training.policies.export.log import Log
-from rl_training.runtime import Policy, SavedPolicy
-from rl_training.runtime.run_options import bind_hyper
+from rl_training.runtime import Policy, SavedPolicy, bind_hyper
 
 BOX = BoxActions((-2.0, 0.0, 10.0), (2.0, 1.0, 10.5))
-CHOICES = DiscreteActions(4, start=1)
+DISCRETE = DiscreteActions(4, start=1)
 WIDTH = 5
 KINDS = [(name, kind) for name in sorted(ALGORITHMS) for kind in ALGORITHMS[name].action_kinds]
 """Every registered algorithm with every kind of action that it takes."""

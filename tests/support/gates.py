@@ -30,7 +30,7 @@ class Gates(gym.Env[NDArray[np.float32], int]):
         return self._observe()
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        assert self.mask()[int(action)], f"choice {action} at gate {self.gate}"
+        assert self.mask()[int(action)], f"action {action} at gate {self.gate}"
         self.gate += int(action) != 3
         is_over = self.gate >= GATES
         obs, info = self._observe()
@@ -38,7 +38,7 @@ class Gates(gym.Env[NDArray[np.float32], int]):
 
     def mask(self) -> NDArray[np.int8]:
         """What is possible at this gate."""
-        return np.array([choice in (self.gate % 3, 3) for choice in range(4)], dtype=np.int8)
+        return np.array([action in (self.gate % 3, 3) for action in range(4)], dtype=np.int8)
 
     def state_dict(self) -> dict[str, Any]:
         return {"gate": self.gate}

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rl_training.ope.verdicts import CANNOT, SAME
-from rl_training.selection.results import Estimate, Estimates
+from rl_training.ope import CANNOT, SAME
+from rl_training.selection import Estimate, Estimates
 
 MEMBERS = (-11.0, -10.0, -9.0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rl_training.storage.run_directory import read_metrics
+from rl_training.storage import read_metrics
 from rl_training.storage.sinks import numbers
 
 Curves = dict[str, list[tuple[int, float]]]

@@ -1,6 +1,6 @@
 """Models of Stable-Baselines3 and of packages built on it, with our weights, trained by their own code on our batches.
 
-Whoever compares first calls `in_float64` and, where actions are sampled, `feed_noise` before each update.
+A comparison first calls `in_float64` and, where actions are sampled, `feed_noise` before each update.
 """
 
 from __future__ import annotations

@@ -103,11 +103,11 @@ class Sepsis:
         return float(ends.sum()), float(ends[SURVIVED - RUNNING] - self.value(policy, 1.0) ** 2), radius
 
     def sample(self, episodes: int, rng: np.random.Generator) -> Log:
-        choices = self.clinicians.cumsum(axis=1)
+        cumulated = self.clinicians.cumsum(axis=1)
         state = rng.choice(RUNNING, size=episodes, p=self.starts / self.starts.sum())
         number, steps = np.arange(episodes), []
         while len(state):
-            action = (rng.uniform(size=(len(state), 1)) * choices[state, -1:] < choices[state]).argmax(axis=1)
+            action = (rng.uniform(size=(len(state), 1)) * cumulated[state, -1:] < cumulated[state]).argmax(axis=1)
             pair = state * ACTIONS + action
             draws = pair + rng.uniform(size=len(state)) * (1 - 1e-9)
             after = np.searchsorted(self.cumulative, draws, side="right") - pair * self.transitions.shape[2]
@@ -142,7 +142,7 @@ class Sepsis:
         }
 
     def function(self, policy: Floats) -> Callable[[NDArray[np.float32]], Floats]:
-        """A policy as a function from observations to the probabilities of choices; anything where all is over."""
+        """A policy as a function from observations to the probabilities of actions; anything where all is over."""
         numbers = {center.tobytes(): state for state, center in enumerate(self.centers[:RUNNING])}
         answers = np.concatenate([policy, np.full((1, ACTIONS), 1 / ACTIONS)])
 

@@ -12,8 +12,7 @@ from conftest import packaged
 
 from rl_training.config import TrainConfig, load_config
 from rl_training.runtime import TrainerState
-from rl_training.storage.checkpoint import load_checkpoint
-from rl_training.storage.run_directory import read_metrics
+from rl_training.storage import load_checkpoint, read_metrics
 
 SMALL = (
     "total_timesteps=40",
@@ -35,7 +34,7 @@ PRIOR = (
     "algo_kwargs.dataset_size=400",
     "algo_kwargs.offline_pretrain_updates=15",
 )
-"""Overrides that let an offline algorithm go on online."""
+"""Overrides that let an offline algorithm continue online."""
 
 
 def online_config(output: Path, algo: str = "sac", *overrides: str) -> TrainConfig:

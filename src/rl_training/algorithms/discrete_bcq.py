@@ -21,7 +21,7 @@ from rl_training.algorithms.base import Step, losses, register
 from rl_training.algorithms.dqn import DQN, DQNHyper, dqn_loss
 from rl_training.core.batches import Batch, Metrics
 from rl_training.core.options import option, options
-from rl_training.models import MLPDiscreteBCQModel, allowed_choices, pick
+from rl_training.models import MLPDiscreteBCQModel, likely_actions, pick
 
 
 @options
@@ -65,12 +65,12 @@ class DiscreteBCQ(DQN):
         return self.model.constrain(values, obs).argmax(-1)
 
     def report(self, values: Tensor, logits: Tensor) -> Metrics:
-        """The mean number of allowed actions, and the share of rows whose best action is not allowed."""
-        allowed = allowed_choices(logits, self.hyper.threshold)
-        is_best_allowed = pick(allowed, values.argmax(-1))
+        """The mean number of likely actions, and the share of rows whose best action is not likely."""
+        likely = likely_actions(logits, self.hyper.threshold)
+        is_best_likely = pick(likely, values.argmax(-1))
         return {
-            "allowed_actions": allowed.sum(-1).to(values.dtype).mean(),
-            "constraint_active": losses.share(~is_best_allowed, values.dtype),
+            "allowed_actions": likely.sum(-1).to(values.dtype).mean(),
+            "constraint_active": losses.share(~is_best_likely, values.dtype),
         }
 
 

@@ -37,7 +37,7 @@ threads beside a busy core made a fiftieth of the updates of one thread. With th
 as many as before where all cores are free."""
 
 ArgumentError: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
-"""What Typer raises for a mistake in the arguments. It is Click's class, which newer versions of Typer have inside."""
+"""The error of Typer for a mistake in the arguments. It is Click's class, which newer versions of Typer have inside."""
 
 __all__ = ["app", "main"]
 

@@ -12,7 +12,7 @@ from rl_training.cli.audit import audit
 from rl_training.cli.display.console import print_json, print_table, working
 from rl_training.cli.display.options import BestOption, ImportOption, JsonOption, takes_columns
 from rl_training.core.errors import LARGEST_SEED, ConfigError
-from rl_training.core.text import number_text
+from rl_training.core.text import number_text, size_text
 
 SOURCE = "A .npz, .pt, .hdf5, .csv or .parquet file, a folder that ends in .rlt, or the id of a Minari dataset."
 SourceArgument = Annotated[str, typer.Argument(metavar="DATA", help=SOURCE)]
@@ -182,7 +182,7 @@ def collect(
 
 
 def _print_facts(about: dict[str, Any]) -> None:
-    size = f"{about['bytes'] / 2**20:.1f} MiB {'in memory' if about['is_in_memory'] else 'on disk'}"
+    size = f"{size_text(about['bytes'])} {'in memory' if about['is_in_memory'] else 'on disk'}"
     dropped = f" ({about['rows_dropped']} more were left out)" if about["rows_dropped"] else ""
     ends = f"{about['terminations']} terminations, {about['truncations']} truncations"
     episodes = "not known: the rows seem shuffled" if about["episodes"] is None else f"{about['episodes']}: {ends}"

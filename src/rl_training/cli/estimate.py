@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -14,8 +13,8 @@ import typer
 from rl_training.cli.display.console import print_json, print_table, working
 from rl_training.cli.display.options import BestOption, ImportOption, JsonOption, QuietOption, takes_columns
 from rl_training.core.errors import LARGEST_SEED, ConfigError
-from rl_training.core.files import write_text
-from rl_training.core.text import clock_text, number_text
+from rl_training.core.files import write_json
+from rl_training.core.text import clock_text, interval_text, number_text
 
 if TYPE_CHECKING:
     from rl_training.ope import Progress, WeightedEstimate
@@ -77,7 +76,7 @@ def estimate(
         )
     files = result.save()
     if out is not None:
-        write_text(out, json.dumps(result.to_plain(), indent=1) + "\n")
+        write_json(out, result.to_plain(), indent=1)
     if as_json:
         print_json(result.to_plain())
         return
@@ -119,11 +118,6 @@ def show_progress(*, quiet: bool) -> Iterator[Progress]:
             show(f"{name}: {done} of {total} updates{left}")
 
         yield report
-
-
-def interval_text(interval: Sequence[float] | None) -> str:
-    """An interval, or a dash where there is none."""
-    return "-" if interval is None else " to ".join(map(number_text, interval))
 
 
 def print_basis(result: Estimates) -> None:

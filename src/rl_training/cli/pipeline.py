@@ -19,10 +19,10 @@ from rl_training.cli.display.options import (
     takes_columns,
     worker_count,
 )
-from rl_training.cli.estimate import interval_text, weights_text
+from rl_training.cli.estimate import weights_text
 from rl_training.core.errors import ConfigError
 from rl_training.core.seeds import parse_seeds
-from rl_training.core.text import number_text
+from rl_training.core.text import interval_text, number_text
 
 if TYPE_CHECKING:
     from rl_training.pipeline import PipelineResult

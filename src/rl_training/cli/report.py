@@ -14,7 +14,7 @@ import typer
 from rl_training.cli.display.console import print_json, print_table
 from rl_training.cli.display.options import ImportOption, JsonOption
 from rl_training.core.errors import ConfigError
-from rl_training.core.text import first_of, number_text, plural
+from rl_training.core.text import first_of, interval_text, number_text, plural, value_text
 from rl_training.core.user_code import command_text
 
 if TYPE_CHECKING:
@@ -159,9 +159,7 @@ def taken_text(records: Sequence[RunRecord], names: Sequence[str]) -> str:
 
 def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print the rows of `summarize` as a table, without variants if there are none, and without a common metric."""
-    from rl_training.reports import value_text
-
-    swept = list(dict.fromkeys(name for row in rows for name in row.get("values", ())))
+    varied = list(dict.fromkeys(name for row in rows for name in row.get("values", ())))
     # Options that did not vary in a sweep stand above the table.
     is_sweep = all("values" in row for row in rows)
     columns = {} if is_sweep else {"algo": "algorithm", "task": "task"}
@@ -172,15 +170,10 @@ def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
     columns["runs"] = "n"
     cells = []
     for row in rows:
-        values = [value_text(row["values"][name]) if name in row["values"] else "-" for name in swept]
+        values = [value_text(row["values"][name]) if name in row["values"] else "-" for name in varied]
         numbers = ["-" if row[name] is None else number_text(row[name]) for name in ("last", "best", "iqm")]
         cells.append([*values, *(str(row[name]) for name in columns), *numbers, interval_text(row["interval"])])
-    print_table([*swept, *columns.values(), "last", "best", "IQM", "95 % interval"], cells)
-
-
-def interval_text(interval: Sequence[float] | None) -> str:
-    """An interval, or a dash."""
-    return "-" if interval is None else f"[{', '.join(map(number_text, interval))}]"
+    print_table([*varied, *columns.values(), "last", "best", "IQM", "95 % interval"], cells)
 
 
 def print_findings(found: Findings) -> None:

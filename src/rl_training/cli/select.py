@@ -20,14 +20,13 @@ from rl_training.cli.estimate import (
     SPLIT_HELP,
     UPDATES_HELP,
     check_options,
-    interval_text,
     parse_sizes,
     print_basis,
     show_progress,
     weights_text,
 )
 from rl_training.core.errors import LARGEST_SEED, ConfigError
-from rl_training.core.text import number_text, plural
+from rl_training.core.text import interval_text, number_text, plural
 from rl_training.core.user_code import command_text
 
 if TYPE_CHECKING:

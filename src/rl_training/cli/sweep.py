@@ -22,7 +22,7 @@ from rl_training.core.text import duration_text, number_text, plural
 from rl_training.core.user_code import command_text
 
 if TYPE_CHECKING:
-    from rl_training.experiment import Cell, CellResult, SweepSpec, TuneResult
+    from rl_training.experiment import PlannedRun, SweepRun, SweepSpec, TuneResult
 
 OUT_HELP = "Folder of the sweep; the same command continues it. Default sweeps/<name of the file>."
 SEARCH_OUT_HELP = "Folder of the search; the same command continues it. Default tuning/<name of the file>."
@@ -42,21 +42,21 @@ def sweep(
 ) -> None:
     """Train every combination of options in a file; run again, only the missing runs."""
     from rl_training.cli.display.progress import shown
-    from rl_training.experiment import find_cells, make_cells, read_sweep, run_sweep
+    from rl_training.experiment import keep_names, plan_runs, read_sweep, run_sweep
 
     if not Path(file).is_file():
         raise UserError(f"{file!r} does not exist: expected a YAML file that says what varies")
     spec, folder = read_sweep(file), Path(out or Path("sweeps", Path(file).stem))
     count = worker_count(workers, threads=spec.threads)
     if dry_run:
-        _show_cost(spec, find_cells(make_cells(spec, folder), folder), count, ray, quiet=quiet, as_json=as_json)
+        _show_cost(spec, keep_names(plan_runs(spec, folder), folder), count, ray, quiet=quiet, as_json=as_json)
         return
     with shown(quiet=quiet, as_json=as_json) as display:
         results = run_sweep(spec, folder, workers=count, ray=ray, watcher=display)
     _report(results, folder, quiet=quiet, as_json=as_json)
 
 
-def _report(results: Sequence[CellResult], out: Path, *, quiet: bool, as_json: bool) -> None:
+def _report(results: Sequence[SweepRun], out: Path, *, quiet: bool, as_json: bool) -> None:
     """Print the outcome of the runs: where the report is, or which runs failed."""
     from rl_training.cli.display.progress import tell_interrupt
 
@@ -69,7 +69,7 @@ def _report(results: Sequence[CellResult], out: Path, *, quiet: bool, as_json: b
         # The errors are part of what was printed.
         raise typer.Exit(2)
     if failed:
-        shown = [f"{each.cell.name}: {each.progress.error}" for each in failed[:SHOWN_ERRORS]]
+        shown = [f"{each.planned.name}: {each.progress.error}" for each in failed[:SHOWN_ERRORS]]
         more = [f"and {len(failed) - SHOWN_ERRORS} more: see {out / 'sweep.json'}"] * (len(failed) > SHOWN_ERRORS)
         raise UserError("\n".join([f"{len(failed)} of {len(results)} runs failed", *shown, *more]))
     if any(each.progress.status == "interrupted" for each in results):
@@ -77,7 +77,7 @@ def _report(results: Sequence[CellResult], out: Path, *, quiet: bool, as_json: b
 
 
 def _show_cost(
-    spec: SweepSpec, cells: Sequence[Cell], workers: int, ray: str | None, *, quiet: bool, as_json: bool
+    spec: SweepSpec, runs: Sequence[PlannedRun], workers: int, ray: str | None, *, quiet: bool, as_json: bool
 ) -> None:
     """Print the remaining steps and the estimated time of every run."""
     from rl_training.cli.display.console import working
@@ -85,7 +85,7 @@ def _show_cost(
 
     count = count_workers(workers, ray, threads=spec.threads)
     with working(quiet=quiet or as_json) as show:
-        costs = estimate_costs(cells, threads=spec.threads, tell=show)
+        costs = estimate_costs(runs, threads=spec.threads, tell=show)
     seconds = total_seconds(costs, count)
     if as_json:
         print_json({"cells": [cost.to_plain() for cost in costs], "workers": count, "seconds": seconds})
@@ -93,10 +93,10 @@ def _show_cost(
     rows = []
     for cost in costs:
         speed = "" if cost.steps_per_second is None else number_text(cost.steps_per_second)
-        rows.append((cost.cell.name, cost.status, str(cost.steps), speed, f"{cost.seconds / 60:.1f}"))
-    print_table(("run", "status", "steps", "per second", "minutes"), rows)
+        rows.append((cost.planned.name, cost.status, str(cost.steps), speed, duration_text(cost.seconds)))
+    print_table(("run", "status", "steps", "per second", "time"), rows)
     time = f"about {duration_text(seconds)} with {plural(count, 'worker')}"
-    print(f"{len(cells)} runs; {time}, by speeds measured on this machine")
+    print(f"{len(runs)} runs; {time}, by speeds measured on this machine")
 
 
 def tune(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from rl_training.core.errors import DatasetError, StorageError, nearest
 from rl_training.core.text import size_text
@@ -112,6 +114,11 @@ def write_text(path: Path, text: str) -> None:
     """Replace a text file as a whole."""
     with atomic_write(path, needs=len(text.encode())) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, values: Mapping[str, Any], *, indent: int = 2) -> None:
+    """Replace a JSON file as a whole."""
+    write_text(path, json.dumps(values, indent=indent) + "\n")
 
 
 def _sync(path: Path) -> None:

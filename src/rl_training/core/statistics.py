@@ -21,6 +21,12 @@ Scores: TypeAlias = "Sequence[float] | NDArray[np.float64]"
 NORMAL = NormalDist()
 
 
+def histogram(values: NDArray[np.floating], bins: int | Scores) -> tuple[list[int], list[float]]:
+    """The counts and edges of a histogram, for JSON; `bins` are a number of equal ones, or their edges."""
+    counts, edges = np.histogram(values, bins=bins)
+    return counts.tolist(), edges.tolist()
+
+
 def student_cdf(x: float, df: float) -> float:
     """Probability that a Student variable with `df` degrees of freedom is at most x."""
     from scipy.special import stdtr

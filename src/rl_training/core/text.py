@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -23,6 +24,16 @@ def number_text(value: float) -> str:
     if not 10 <= abs(value) < 1e6:
         return f"{value:.4g}"
     return f"{value:.1f}" if abs(value) < 1000 else f"{value:.0f}"
+
+
+def interval_text(interval: Sequence[float] | None) -> str:
+    """An interval, or a dash where there is none."""
+    return "-" if interval is None else " to ".join(map(number_text, interval))
+
+
+def value_text(value: Any) -> str:
+    """A value as it stands in YAML."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def plural(count: int, noun: str) -> str:

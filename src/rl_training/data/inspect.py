@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_training.core.statistics import histogram
 from rl_training.data.mapped_columns import chunks
 from rl_training.data.offline_dataset import BESIDE, TransitionDataset
 
@@ -54,13 +55,13 @@ def _field(values: NDArray[Any]) -> dict[str, Any]:
 
 def _spread(values: NDArray[Any]) -> dict[str, Any]:
     """Mean, standard deviation, quartiles, and a histogram."""
-    counts, edges = np.histogram(values.astype(np.float64), bins=BINS)
+    counts, edges = histogram(values.astype(np.float64), BINS)
     names = ("min", "quarter", "median", "three_quarters", "max")
     return {
         "mean": float(values.mean(dtype=np.float64)),
         "std": float(values.std(dtype=np.float64)),
         **dict(zip(names, map(float, np.quantile(values, (0, 0.25, 0.5, 0.75, 1))), strict=True)),
-        "histogram": {"edges": edges.tolist(), "counts": counts.tolist()},
+        "histogram": {"edges": edges, "counts": counts},
     }
 
 

@@ -5,23 +5,23 @@ from rl_training.experiment.manager import ExperimentManager, default_workers
 from rl_training.experiment.pools import ProgressListener, SeedProgress, count_workers
 from rl_training.experiment.registry import AlgorithmSpec, describe_options, get_algorithm_spec, list_algorithms
 from rl_training.experiment.sweep import (
-    CellResult,
     Cost,
+    SweepRun,
     estimate_costs,
-    find_cells,
+    keep_names,
     run_sweep,
     total_seconds,
 )
-from rl_training.experiment.sweep_spec import Cell, SweepSpec, make_cells, read_sweep
+from rl_training.experiment.sweep_spec import PlannedRun, SweepSpec, plan_runs, read_sweep
 from rl_training.experiment.tune import TuneResult, options_text, run_tuning
 from rl_training.experiment.tune_spec import read_tune
 from rl_training.reports import export_with_report, plot_curves, read_runs, summarize
 from rl_training.reports.page import report_content, write_report
 
 __all__ = [
-    "AlgorithmSpec", "Cell", "CellResult", "Cost", "ExperimentManager", "ProgressListener", "SeedProgress",
+    "AlgorithmSpec", "Cost", "ExperimentManager", "PlannedRun", "ProgressListener", "SeedProgress", "SweepRun",
     "SweepSpec", "TrainConfig", "TuneResult", "count_workers", "default_workers", "describe_options", "estimate_costs",
-    "export_with_report", "find_cells", "get_algorithm_spec", "list_algorithms", "make_cells", "options_text",
+    "export_with_report", "get_algorithm_spec", "keep_names", "list_algorithms", "options_text", "plan_runs",
     "plot_curves", "read_runs", "read_sweep", "read_tune", "report_content", "run_sweep", "run_tuning", "summarize",
     "total_seconds", "write_report",
 ]  # fmt: skip

@@ -16,16 +16,16 @@ from typing import Any, NamedTuple
 
 from rl_training.config import dump_yaml
 from rl_training.core.errors import ConfigError
-from rl_training.core.files import write_text
+from rl_training.core.files import write_json, write_text
 from rl_training.core.machine import configure_machine
 from rl_training.data import read_dataset, shared_key
 from rl_training.data.files import write_mapped
 from rl_training.experiment.manager import ExperimentManager
 from rl_training.experiment.pools import ProgressListener, SeedProgress, count_workers
-from rl_training.experiment.sweep_spec import Cell, SweepSpec, make_cells, read_sweep
+from rl_training.experiment.sweep_spec import PlannedRun, SweepSpec, plan_runs, read_sweep
 from rl_training.reports import RESULTS
 from rl_training.runtime import Session, open_session, read_options
-from rl_training.storage import RunLock, is_finished, is_run, read_metrics, write_json
+from rl_training.storage import RunLock, is_finished, is_run, read_metrics
 
 SCORES = ("normalized_score", "return_mean", "fqe_value")
 """Metrics that rank runs: the first that they report counts, and larger is better."""
@@ -41,18 +41,18 @@ EARLY_START = 500
 
 
 @dataclass(frozen=True)
-class CellResult:
-    """The outcome of one run of a sweep."""
+class SweepRun:
+    """One run of a sweep, and its outcome."""
 
-    cell: Cell
+    planned: PlannedRun
     progress: SeedProgress
 
     def to_plain(self) -> dict[str, Any]:
         """Plain values, as `sweep.json` has them."""
         found = self.progress
         return {
-            "name": self.cell.name,
-            "values": dict(self.cell.values),
+            "name": self.planned.name,
+            "values": dict(self.planned.values),
             **{name: getattr(found, name) for name in ("seed", "status", "global_step", "metrics", "run_dir", "error")},
         }
 
@@ -64,7 +64,7 @@ def run_sweep(
     workers: int = 1,
     ray: str | None = None,
     watcher: ProgressListener | None = None,
-) -> list[CellResult]:
+) -> list[SweepRun]:
     """Train all runs of a sweep in the folder `out`, by `workers` processes or on the Ray cluster with this address.
 
     A run that fails does not stop the others. The same call again continues the sweep: it recognises finished runs by
@@ -73,17 +73,17 @@ def run_sweep(
     watcher, spec, out = watcher or ProgressListener(), read_sweep(spec), Path(out)
     if workers < 1:
         raise ConfigError(f"a sweep needs at least one worker, got {workers}")
-    cells = find_cells(make_cells(spec, out), out)
+    runs = keep_names(plan_runs(spec, out), out)
     # A cluster that does not answer is noticed before anything is written.
     count_workers(workers, ray, threads=spec.threads)
     with locked_folder(out):
         write_text(out / SPEC, dump_yaml(json.loads(json.dumps(asdict(spec)))))
         # Reports made meanwhile, or after a kill, need to know which runs belong to the sweep.
-        _write_results(out, [CellResult(cell, SeedProgress(cell.config.seed, "waiting", cell.name)) for cell in cells])
-        watcher.on_runs(len(cells), scores=SCORES)
-        shared = share_data([cell for cell in cells if not is_run(out / cell.name)], out / DATA)
+        _write_results(out, [SweepRun(run, SeedProgress(run.config.seed, "waiting", run.name)) for run in runs])
+        watcher.on_runs(len(runs), scores=SCORES)
+        shared = share_data([run for run in runs if not is_run(out / run.name)], out / DATA)
         progress = ExperimentManager().train_all(
-            [cell.bound for cell in cells],
+            [run.bound for run in runs],
             workers=workers,
             ray=ray,
             threads=spec.threads,
@@ -91,22 +91,22 @@ def run_sweep(
             shared=shared,
             on_progress=watcher.on_run,
         )
-        results = [CellResult(cell, found) for cell, found in zip(cells, progress, strict=True)]
+        results = [SweepRun(run, found) for run, found in zip(runs, progress, strict=True)]
         _write_results(out, results)
         if all(each.progress.status == "done" for each in results):
             shutil.rmtree(out / DATA, ignore_errors=True)
     return results
 
 
-def _write_results(out: Path, results: Sequence[CellResult]) -> None:
+def _write_results(out: Path, results: Sequence[SweepRun]) -> None:
     write_json(out / RESULTS, {"cells": [each.to_plain() for each in results]})
 
 
-def find_cells(cells: Sequence[Cell], out: Path) -> list[Cell]:
+def keep_names(runs: Sequence[PlannedRun], out: Path) -> list[PlannedRun]:
     """The runs under the names that they already have in the folder, perhaps from a smaller sweep."""
     there = {path.name.rpartition("__")[2]: path.name for path in out.iterdir()} if out.is_dir() else {}
-    names = [there.get(cell.digest, cell.name) for cell in cells]
-    return [replace(cell, config=replace(cell.config, run_name=name)) for cell, name in zip(cells, names, strict=True)]
+    names = [there.get(run.digest, run.name) for run in runs]
+    return [replace(run, config=replace(run.config, run_name=name)) for run, name in zip(runs, names, strict=True)]
 
 
 @contextmanager
@@ -123,9 +123,9 @@ def locked_folder(out: Path) -> Iterator[None]:
         lock.release()
 
 
-def share_data(cells: Sequence[Cell], folder: Path) -> dict[str, str]:
+def share_data(runs: Sequence[PlannedRun], folder: Path) -> dict[str, str]:
     """Write large files that several runs read in the mapped form, once; their places by `shared_key`."""
-    specs = [spec for cell in cells for spec in (cell.options.data, *cell.options.data.dataset_mix)]
+    specs = [spec for run in runs for spec in (run.options.data, *run.options.data.dataset_mix)]
     keys = [(key, spec) for spec in specs if (key := shared_key(spec)) is not None]
     used = Counter(key for key, _ in keys)
     shared: dict[str, str] = {}
@@ -154,7 +154,7 @@ class RunSpeed(NamedTuple):
 class Cost:
     """The estimated cost of a run."""
 
-    cell: Cell
+    planned: PlannedRun
     status: str
     steps: int
     """Remaining timesteps."""
@@ -164,28 +164,28 @@ class Cost:
     def to_plain(self) -> dict[str, Any]:
         """Plain values."""
         about = {name: getattr(self, name) for name in ("status", "steps", "steps_per_second", "seconds")}
-        return {"name": self.cell.name, "values": dict(self.cell.values), **about}
+        return {"name": self.planned.name, "values": dict(self.planned.values), **about}
 
 
 def estimate_costs(
-    cells: Sequence[Cell], *, threads: int, tell: Callable[[str], None] = lambda text: None
+    runs: Sequence[PlannedRun], *, threads: int, tell: Callable[[str], None] = lambda text: None
 ) -> list[Cost]:
     """Estimate the cost of each run, without compilation; finished runs cost nothing."""
     configure_machine(threads)
     speeds: dict[str, RunSpeed] = {}
     costs = []
-    for cell in cells:
-        algo, left = cell.config.algo, _steps_left(cell)
+    for run in runs:
+        algo, left = run.config.algo, _steps_left(run)
         if not left:
-            costs.append(Cost(cell, "done", 0, None, 0.0))
+            costs.append(Cost(run, "done", 0, None, 0.0))
             continue
         if algo not in speeds:
-            tell(f"measuring {cell.name}")
-            speeds[algo] = measure(cell)
+            tell(f"measuring {run.name}")
+            speeds[algo] = measure_speed(run)
         start, pace, evaluation = speeds[algo]
-        evaluations = 1 + left // (cell.options.controls.eval_interval or ENDLESS)
-        status = "to do" if left == cell.config.total_timesteps else "half done"
-        costs.append(Cost(cell, status, left, pace, start + left / pace + evaluations * evaluation))
+        evaluations = 1 + left // (run.options.controls.eval_interval or ENDLESS)
+        status = "to do" if left == run.config.total_timesteps else "half done"
+        costs.append(Cost(run, status, left, pace, start + left / pace + evaluations * evaluation))
     return costs
 
 
@@ -197,13 +197,13 @@ def total_seconds(costs: Sequence[Cost], workers: int) -> float:
     return max(ends)
 
 
-def measure(cell: Cell) -> RunSpeed:
+def measure_speed(run: PlannedRun) -> RunSpeed:
     """Measure a run in its first seconds, in a temporary folder."""
-    kwargs: dict[str, Any] = {**cell.config.algo_kwargs, "compile": "never"}
-    if cell.options.mode != "offline" and (cell.options.online.learning_starts or 0) > EARLY_START:
+    kwargs: dict[str, Any] = {**run.config.algo_kwargs, "compile": "never"}
+    if run.options.mode != "offline" and (run.options.online.learning_starts or 0) > EARLY_START:
         kwargs["learning_starts"] = EARLY_START
     with TemporaryDirectory() as folder:
-        config = replace(cell.config, output_dir=folder, total_timesteps=ENDLESS, algo_kwargs=kwargs)
+        config = replace(run.config, output_dir=folder, total_timesteps=ENDLESS, algo_kwargs=kwargs)
         begin = time.perf_counter()
         session = open_session(*read_options(config))
         start = time.perf_counter() - begin
@@ -228,11 +228,11 @@ def _advance(session: Session, *, updates: int) -> None:
         session.learn(min(session.next_updates(), stop - state.update_count))
 
 
-def _steps_left(cell: Cell) -> int:
-    run, total = Path(cell.config.output_dir, cell.name), cell.config.total_timesteps
-    if not is_run(run):
+def _steps_left(run: PlannedRun) -> int:
+    path, total = Path(run.config.output_dir, run.name), run.config.total_timesteps
+    if not is_run(path):
         return total
-    if is_finished(run):
+    if is_finished(path):
         return 0
-    rows = read_metrics(run)
+    rows = read_metrics(path)
     return max(total - int(rows[-1]["global_step"]), 1) if rows else total

@@ -145,8 +145,8 @@ def read_ranges(ranges: Mapping[str, Any], where: str) -> dict[str, Range]:
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One point of a sweep: a run before it has begun."""
+class PlannedRun:
+    """A run before it has begun: one point of a sweep, or of a search."""
 
     config: TrainConfig
     """With its name, in the folder of the sweep."""
@@ -167,20 +167,20 @@ class Cell:
         return self.config, self.options
 
 
-def make_cells(spec: SweepSpec, out: Path) -> list[Cell]:
+def plan_runs(spec: SweepSpec, out: Path) -> list[PlannedRun]:
     """All points of a sweep, checked and without duplicates."""
-    cells: dict[str, Cell] = {}
+    runs: dict[str, PlannedRun] = {}
     for values in spec.points():
-        if len(cells) >= MOST_RUNS:
+        if len(runs) >= MOST_RUNS:
             raise ConfigError(f"a sweep has at most {MOST_RUNS} runs")
-        cell = make_cell(spec.config, [spec.options, values], values, out)
-        cells.setdefault(cell.digest, cell)
-    return list(cells.values())
+        run = plan_run(spec.config, [spec.options, values], values, out)
+        runs.setdefault(run.digest, run)
+    return list(runs.values())
 
 
-def make_cell(
+def plan_run(
     base: str | None, layers: Sequence[Mapping[str, Any]], values: Mapping[str, Any], out: Path, label: str = ""
-) -> Cell:
+) -> PlannedRun:
     """The run of a configuration with these options written over it; its name begins with the label."""
     try:
         config, options = read_options(write_over(base, layers))
@@ -197,7 +197,7 @@ def make_cell(
             parts.append(f"{key.rpartition('.')[2]}-{f'{value:g}' if isinstance(value, float) else value}")
     readable = re.sub(r"[^a-zA-Z0-9_.+-]", "-", "__".join([part for part in parts if part]))[:LONGEST_NAME]
     name = f"{readable}__seed{config.seed}__{digest}"
-    return Cell(replace(config, run_name=name, output_dir=str(out)), options, values, digest)
+    return PlannedRun(replace(config, run_name=name, output_dir=str(out)), options, values, digest)
 
 
 def write_over(base: str | None, layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

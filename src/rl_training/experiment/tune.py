@@ -10,7 +10,7 @@ from typing import Any
 
 from rl_training.config import dump_yaml
 from rl_training.core.errors import UserError
-from rl_training.core.files import write_text
+from rl_training.core.files import write_json, write_text
 from rl_training.core.statistics import interquartile_mean
 from rl_training.core.text import number_text
 from rl_training.core.user_code import IMPORTED
@@ -26,6 +26,7 @@ from rl_training.experiment.tune_spec import (
     importances,
     open_study,
     pick_metric,
+    plan_trial,
     read_space,
     read_tune,
     report,
@@ -33,12 +34,11 @@ from rl_training.experiment.tune_spec import (
     resume_trial,
     suggest,
     tell_end,
-    trial_cell,
 )
 from rl_training.ope import Outcome, outcome_text
 from rl_training.reports import draw_history, draw_importances, improvement
 from rl_training.selection import LOWER_BOUND
-from rl_training.storage import check_sinks, write_json
+from rl_training.storage import check_sinks
 
 SPEC, JOURNAL, TRIALS, RESULT, BEST = "tune.yaml", "study.journal", "trials", "result.json", "best.yaml"
 CHECKS = "checks"
@@ -89,7 +89,7 @@ def run_tuning(
     """
     watcher, spec, out = watcher or ProgressListener(), read_tune(spec), Path(out)
     require_optuna()
-    default = trial_cell(spec, {}, out / TRIALS, seed=spec.seed)
+    default = plan_trial(spec, {}, out / TRIALS, seed=spec.seed)
     space = read_space(spec, default.config.algo)
     check_space(spec, space, out / TRIALS)
     metric = pick_metric(spec, default)
@@ -185,10 +185,10 @@ class _Search:
         # Options that are proposed again get the next seed, because the same run again would add no information.
         before = [each for each in self.study.get_trials() if each.number < trial.number and _key(each) == _key(trial)]
         seed, label = self.spec.seed + len(before), f"trial{trial.number:04d}"
-        cell = trial_cell(self.spec, params, self.out / TRIALS, seed=seed, label=label)
-        trial.set_user_attr(RUN, cell.name)
-        modules = tuple(dict.fromkeys([*IMPORTED, cell.options.algorithm.__module__]))
-        job = Job(cell.config, True, self.spec.threads, modules, judge=self.metric == LOWER_BOUND)
+        run = plan_trial(self.spec, params, self.out / TRIALS, seed=seed, label=label)
+        trial.set_user_attr(RUN, run.name)
+        modules = tuple(dict.fromkeys([*IMPORTED, run.options.algorithm.__module__]))
+        job = Job(run.config, True, self.spec.threads, modules, judge=self.metric == LOWER_BOUND)
         self.running[job.key] = trial
         self.watcher.on_news([f"trial {trial.number}: {options_text(params)}"])
         pool.submit(job)
@@ -280,15 +280,15 @@ class Check:
 def check_best(search: _Search, params: Mapping[str, Any], *, workers: int, ray: str | None) -> Check:
     """Train best and default options on fresh seeds, except finished runs, and compare their scores."""
     spec, metric = search.spec, search.metric
-    cells = {
-        (label, seed): trial_cell(spec, values, search.out / CHECKS, seed=seed, label=label)
+    runs = {
+        (label, seed): plan_trial(spec, values, search.out / CHECKS, seed=seed, label=label)
         for seed in spec.fresh_seeds()
         for label, values in (("best", params), ("default", {}))
     }
-    search.watcher.on_news([f"{len(cells)} runs on fresh seeds, with the best options and with the default ones"])
-    search.watcher.on_runs(len(cells))
+    search.watcher.on_news([f"{len(runs)} runs on fresh seeds, with the best options and with the default ones"])
+    search.watcher.on_runs(len(runs))
     found = ExperimentManager().train_all(
-        [cell.bound for cell in cells.values()],
+        [run.bound for run in runs.values()],
         workers=workers,
         ray=ray,
         threads=spec.threads,
@@ -300,11 +300,11 @@ def check_best(search: _Search, params: Mapping[str, Any], *, workers: int, ray:
         raise KeyboardInterrupt
     scores: dict[str, list[float]] = {"best": [], "default": []}
     failed = []
-    for (label, _), cell, progress in zip(cells, cells.values(), found, strict=True):
+    for (label, _), run, progress in zip(runs, runs.values(), found, strict=True):
         if progress.metrics and metric in progress.metrics:
             scores[label].append(progress.metrics[metric])
         else:
-            failed.append(f"{cell.name}: {progress.error or f'it has no {metric}'}")
+            failed.append(f"{run.name}: {progress.error or f'it has no {metric}'}")
     return compare_scores(metric, scores["best"], scores["default"], failed)
 
 

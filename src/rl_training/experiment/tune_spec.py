@@ -13,7 +13,7 @@ from rl_training.config import read_group, read_mapping
 from rl_training.core.errors import LARGEST_SEED, ConfigError, import_extra, nearest
 from rl_training.core.options import option, options
 from rl_training.core.seeds import parse_seeds
-from rl_training.experiment.sweep_spec import Cell, Range, make_cell, read_ranges
+from rl_training.experiment.sweep_spec import PlannedRun, Range, plan_run, read_ranges
 from rl_training.selection import LOWER_BOUND
 
 Metric = Literal["return_mean", "normalized_score", "success_rate", "fqe_lower"]
@@ -83,21 +83,21 @@ def read_space(spec: TuneSpec, algo: str) -> dict[str, Range]:
     return read_ranges(read_mapping(packaged[name]), f"space {name}")
 
 
-def trial_cell(spec: TuneSpec, params: Mapping[str, Any], out: Path, *, seed: int, label: str = "") -> Cell:
+def plan_trial(spec: TuneSpec, params: Mapping[str, Any], out: Path, *, seed: int, label: str = "") -> PlannedRun:
     """The run with these options on top of those of the search."""
-    return make_cell(spec.config, [spec.options, params, {"seed": seed}], params, out, label)
+    return plan_run(spec.config, [spec.options, params, {"seed": seed}], params, out, label)
 
 
 def check_space(spec: TuneSpec, space: Mapping[str, Range], out: Path) -> None:
     """Refuse options that the algorithm does not have, or that cannot have a value of their range."""
     for key, each in space.items():
         for value in each.choice or (each.whole(each.low), each.whole(each.high)):
-            trial_cell(spec, {key: value}, out, seed=spec.seed)
+            plan_trial(spec, {key: value}, out, seed=spec.seed)
 
 
-def pick_metric(spec: TuneSpec, cell: Cell) -> Metric:
+def pick_metric(spec: TuneSpec, run: PlannedRun) -> Metric:
     """The metric of the search: the given one, else the return, or without an environment the estimated value."""
-    has_env = cell.config.env_id is not None
+    has_env = run.config.env_id is not None
     metric: Metric = spec.metric or ("return_mean" if has_env else "fqe_lower")
     if metric != LOWER_BOUND and not has_env:
         raise ConfigError(f"metric {metric} needs an environment: set env_id, or metric: {LOWER_BOUND}")

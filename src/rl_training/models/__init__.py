@@ -34,7 +34,7 @@ from rl_training.models.algorithm_models import (
     MLPTQCModel,
 )
 from rl_training.models.critics import Critic, QEnsemble, ValueNetwork
-from rl_training.models.discrete import CategoricalActor, DiscreteCritic, allowed_choices, expectation, pick
+from rl_training.models.discrete import CategoricalActor, DiscreteCritic, expectation, likely_actions, pick
 from rl_training.models.encoders import Network, SkipMask, VectorEncoder, encoder_path, make_encoder
 from rl_training.models.mlp import ACTIVATIONS, MLP, Activation, EnsembleMLP, Multiplier, Norm, Precision, products_in
 from rl_training.models.mlp_bcq import BehaviorVAE, MLPBCQModel
@@ -49,6 +49,6 @@ __all__ = [
     "MLPDiscreteBCQModel", "MLPDiscreteCRRModel", "MLPDiscreteIQLModel", "MLPDiscreteSACModel", "MLPFQEModel",
     "MLPIQLModel", "MLPMARWILModel", "MLPPPOModel", "MLPREDQModel", "MLPReBRACModel", "MLPSACModel", "MLPSACNModel",
     "MLPTD3Model", "MLPTQCModel", "Model", "Multiplier", "Network", "Norm", "Novelty", "PerturbationActor", "Precision",
-    "QEnsemble", "SkipMask", "TanhGaussianActor", "ValueNetwork", "VectorEncoder", "allowed_choices", "encoder_path",
-    "expectation", "fit_novelty", "gaussian_log_prob", "make_encoder", "novelty_split", "pick", "products_in",
+    "QEnsemble", "SkipMask", "TanhGaussianActor", "ValueNetwork", "VectorEncoder", "encoder_path", "expectation",
+    "fit_novelty", "gaussian_log_prob", "likely_actions", "make_encoder", "novelty_split", "pick", "products_in",
 ]  # fmt: skip

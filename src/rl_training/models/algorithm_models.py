@@ -19,9 +19,9 @@ from rl_training.models.discrete import (
     CategoricalActor,
     DiscreteCritic,
     DiscreteEnsemble,
-    allowed_choices,
     certain,
     draw,
+    likely_actions,
     pick,
 )
 from rl_training.models.initializers import (
@@ -318,12 +318,12 @@ class MLPDiscreteBCQModel(MLPDQNModel):
         self.threshold = threshold
 
     def act(self, obs: Tensor, *, deterministic: bool) -> Tensor:
-        """The action (B,) of the highest value among the allowed ones; there is nothing to sample."""
+        """The action (B,) of the highest value among those that the clone finds likely; there is nothing to sample."""
         return self.constrain(self.critic(obs), obs).argmax(-1)
 
     def constrain(self, values: Tensor, obs: Tensor) -> Tensor:
         """Values (B, actions), minus infinity where the clone finds an action too unlikely."""
-        return values.masked_fill(~allowed_choices(self.clone(obs), self.threshold), -math.inf)
+        return values.masked_fill(~likely_actions(self.clone(obs), self.threshold), -math.inf)
 
 
 class MLPDiscreteIQLModel(GreedyModel):
@@ -357,7 +357,7 @@ class MLPDiscreteIQLModel(GreedyModel):
         log_probs: Tensor = self.actor(obs)
         values = self.critic.all_values(obs).amin(0)
         if self.extraction == "constrained":
-            return values.masked_fill(~allowed_choices(log_probs, self.threshold), -math.inf).argmax(-1)
+            return values.masked_fill(~likely_actions(log_probs, self.threshold), -math.inf).argmax(-1)
         # The value of the state is the same for all actions, and does not change which is the best. Invalid actions are
         # out by their probability; 0 times their value would be no number.
         return (log_probs + self.beta * values.masked_fill(values == -math.inf, 0)).argmax(-1)

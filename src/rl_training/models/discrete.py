@@ -124,7 +124,7 @@ def expectation(probs: Tensor, values: Tensor) -> Tensor:
     return (probs * values.masked_fill(values == -math.inf, 0)).sum(-1)
 
 
-def allowed_choices(log_probs: Tensor, threshold: float) -> Tensor:
+def likely_actions(log_probs: Tensor, threshold: float) -> Tensor:
     """Flags (B, actions) of actions that are more likely than `threshold` times the likeliest, which always is."""
     ratios = log_probs - log_probs.amax(-1, keepdim=True)
     return ratios > (math.log(threshold) if threshold > 0 else -math.inf)

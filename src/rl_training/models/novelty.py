@@ -38,7 +38,7 @@ CHUNK = 4096
 class Novelty(nn.Module):
     """The distance from the nearest logged row, as a multiple of the usual distance: above 1 is unfamiliar.
 
-    `actions` are as networks see them: (B, dim) in [-1, 1], or numbers (B,) of one of `choices` discrete actions.
+    `actions` are as networks see them: (B, dim) in [-1, 1], or numbers (B,) of one of `num_actions` discrete actions.
     """
 
     mean: Tensor
@@ -47,14 +47,14 @@ class Novelty(nn.Module):
     distance: Tensor
 
     def __init__(
-        self, *, mean: Tensor, std: Tensor, codebook: Tensor, distance: Tensor, choices: int = 0, episodes: int = 0
+        self, *, mean: Tensor, std: Tensor, codebook: Tensor, distance: Tensor, num_actions: int = 0, episodes: int = 0
     ) -> None:
         super().__init__()
         self.register_buffer("mean", mean)
         self.register_buffer("std", std)
         self.register_buffer("codebook", codebook)
         self.register_buffer("distance", distance)
-        self.choices = choices
+        self.num_actions = num_actions
         self.episodes = episodes
         """The number of episodes that D comes from."""
 
@@ -64,7 +64,7 @@ class Novelty(nn.Module):
 
     def distances(self, obs: Tensor, actions: Tensor) -> Tensor:
         """Distances (B,) from the nearest code: root mean squares over the coordinates."""
-        rows = _join((obs - self.mean) / self.std, actions, self.choices)
+        rows = _join((obs - self.mean) / self.std, actions, self.num_actions)
         nearest = self.codebook[_nearest(rows, self.codebook)]
         # From the differences again: what the search compares is rounded too coarsely where a row is close to a code.
         return (rows - nearest).square().mean(-1).sqrt()
@@ -82,7 +82,7 @@ def fit_novelty(
     episodes: ArrayLike | Tensor,
     *,
     held_out: ArrayLike | Tensor,
-    choices: int = 0,
+    num_actions: int = 0,
     seed: int = 0,
 ) -> Novelty:
     """The novelty score of a log, whose rows belong to the `episodes` (N,), calibrated on those that are `held_out`.
@@ -92,7 +92,7 @@ def fit_novelty(
     """
     states, moves = torch.as_tensor(obs), torch.as_tensor(actions)
     numbers, kept_back = np.asarray(episodes), np.unique(np.asarray(held_out))
-    _check(states, moves, numbers, choices)
+    _check(states, moves, numbers, num_actions)
     bounds = _rows_of(numbers, kept_back)
     training = np.flatnonzero(~np.isin(numbers, kept_back))
     if not bounds:
@@ -106,10 +106,10 @@ def fit_novelty(
     chosen = torch.from_numpy(training)[torch.randperm(len(training), generator=generator)[:FITTED_ROWS]]
     sample = states[chosen].float()
     mean, std = sample.mean(0), sample.std(0, correction=0) + EPSILON
-    rows = _join((sample - mean) / std, moves[chosen], choices)
+    rows = _join((sample - mean) / std, moves[chosen], num_actions)
     codebook = _k_means(rows, min(CODES, max(1, len(rows) // ROWS_PER_CODE)), generator)
     parts = {"mean": mean, "std": std, "codebook": codebook}
-    novelty = Novelty(**parts, distance=torch.tensor(1.0), choices=choices, episodes=len(bounds))
+    novelty = Novelty(**parts, distance=torch.tensor(1.0), num_actions=num_actions, episodes=len(bounds))
     novelty.distance = calibrate(novelty, states, moves, bounds)
     return novelty.requires_grad_(False).eval()
 
@@ -142,13 +142,13 @@ def novelty_split(episodes: ArrayLike | Tensor, fraction: float = 0.2, *, seed: 
     return np.sort(np.random.default_rng(seed).permutation(numbers)[:size])
 
 
-def _check(obs: Tensor, actions: Tensor, episodes: NDArray[np.int64], choices: int) -> None:
+def _check(obs: Tensor, actions: Tensor, episodes: NDArray[np.int64], num_actions: int) -> None:
     lengths = (len(obs), len(actions), len(episodes))
     if len(set(lengths)) > 1:
         raise DatasetError("obs, actions and episodes must have as many rows each, got {}, {} and {}".format(*lengths))
-    expected = 1 if choices else 2
+    expected = 1 if num_actions else 2
     if obs.ndim != 2 or actions.ndim != expected:
-        shape = "(rows,) for discrete actions" if choices else "(rows, dim)"
+        shape = "(rows,) for discrete actions" if num_actions else "(rows, dim)"
         raise DatasetError(
             f"obs must be (rows, dim) and actions {shape}, got {tuple(obs.shape)} and {tuple(actions.shape)}"
         )
@@ -162,10 +162,10 @@ def _rows_of(episodes: NDArray[np.int64], numbers: NDArray[np.int64]) -> list[ND
     return [order[start:stop] for start, stop in zip(starts, stops, strict=True) if stop > start]
 
 
-def _join(obs: Tensor, actions: Tensor, choices: int) -> Tensor:
+def _join(obs: Tensor, actions: Tensor, num_actions: int) -> Tensor:
     """The rows z (B, dim) whose distances are measured, from normalised observations."""
-    if choices:
-        actions = (actions[..., None] == torch.arange(choices, device=actions.device)).to(obs.dtype)
+    if num_actions:
+        actions = (actions[..., None] == torch.arange(num_actions, device=actions.device)).to(obs.dtype)
     return torch.cat([obs, actions.to(obs.dtype)], -1)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rl_training.ope import importance, intervals, verdicts, weights
+from rl_training.ope import importance, intervals, weights
 from rl_training.ope.fqe import (
     VALUE,
     EvaluationLog,
@@ -26,21 +26,31 @@ from rl_training.ope.verdicts import (
     MOST_NOVEL,
     SAME,
     WORSE,
+    Control,
     Outcome,
     Verdict,
     among_the_best,
+    anchored,
     decide_outcomes,
+    judge_differences,
+    movement,
     outcome_text,
+    probability_above,
     probability_text,
+    refuse_all,
+    refuse_one,
+    refuse_unsupported,
     simultaneous,
+    student_interval,
     verdict_text,
 )
 from rl_training.ope.weighted import NO_PROBABILITIES, WeightedEstimate, WeightedValue, weigh_policies
 
 __all__ = [
     "BETTER", "CANNOT", "LEAST_KAPPA", "MOST_CLIPPED", "MOST_NOVEL", "NO_PROBABILITIES", "SAME", "VALUE", "WORSE",
-    "EvaluationLog", "FitOptions", "FitSettings", "Floats", "OutOfTimeError", "Outcome", "PolicyValue", "Progress",
-    "Support", "ValueFit", "ValueFitter", "Verdict", "WeightedEstimate", "WeightedValue", "among_the_best",
-    "decide_outcomes", "default_gamma", "importance", "intervals", "novelty_of_log", "outcome_text", "policy_inputs",
-    "probability_text", "simultaneous", "verdict_text", "verdicts", "weigh_policies", "weights",
+    "Control", "EvaluationLog", "FitOptions", "FitSettings", "Floats", "OutOfTimeError", "Outcome", "PolicyValue",
+    "Progress", "Support", "ValueFit", "ValueFitter", "Verdict", "WeightedEstimate", "WeightedValue", "among_the_best",
+    "anchored", "decide_outcomes", "default_gamma", "importance", "intervals", "judge_differences", "movement",
+    "novelty_of_log", "outcome_text", "policy_inputs", "probability_above", "probability_text", "refuse_all",
+    "refuse_one", "refuse_unsupported", "simultaneous", "student_interval", "verdict_text", "weigh_policies", "weights",
 ]  # fmt: skip

@@ -111,7 +111,7 @@ def novelty_of_log(log: EvaluationLog, *, seed: int = 0) -> tuple[Novelty, NDArr
     """The distance from a log, and the numbers of the episodes that were held out to calibrate it."""
     data, held_out = log.dataset, novelty_split(log.episodes, seed=seed)
     count = log.spaces.action_dim if data.is_discrete else 0
-    return fit_novelty(data.obs, data.actions, log.episodes, held_out=held_out, choices=count, seed=seed), held_out
+    return fit_novelty(data.obs, data.actions, log.episodes, held_out=held_out, num_actions=count, seed=seed), held_out
 
 
 class Support:

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rl_training.core.statistics import histogram
 from rl_training.ope import importance
 from rl_training.ope.fqe import EvaluationLog, FitSettings, ValueFitter, in_chunks, policy_inputs
 from rl_training.ope.importance import Trajectories
@@ -310,7 +311,7 @@ def _describe(found: WeightDiagnostics, log: Trajectories) -> dict[str, Any]:
     """Diagnostics as plain values, with a histogram of the logarithms of final weights."""
     positive = np.log10(np.maximum(log.final_weights, 1e-300))
     shown = positive[log.final_weights > 1e-300]
-    counts, edges = np.histogram(shown, bins=BINS) if len(shown) else (np.zeros(0), np.zeros(0))
+    counts, edges = histogram(shown, BINS) if len(shown) else ([], [])
     return {
         "episodes": found.episodes,
         "effective_sample_size": float(found.effective_sample_sizes[-1]),
@@ -323,7 +324,7 @@ def _describe(found: WeightDiagnostics, log: Trajectories) -> dict[str, Any]:
         "effective_sample_sizes": found.effective_sample_sizes.tolist(),
         "largest_shares": found.largest_shares.tolist(),
         "means": [_plain(each) for each in found.means],
-        "log10_histogram": {"counts": counts.tolist(), "edges": edges.tolist(), "zeros": len(positive) - len(shown)},
+        "log10_histogram": {"counts": counts, "edges": edges, "zeros": len(positive) - len(shown)},
     }
 
 

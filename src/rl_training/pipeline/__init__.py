@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rl_training.pipeline.config import read_values
+from rl_training.pipeline.config import PipelineConfig, read_values
 from rl_training.pipeline.run import PipelineResult, run_pipeline
 from rl_training.pipeline.time_budget import describe_times
 
-__all__ = ["PipelineResult", "describe_times", "read_values", "run_pipeline"]
+__all__ = ["PipelineConfig", "PipelineResult", "describe_times", "read_values", "run_pipeline"]

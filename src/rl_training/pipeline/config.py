@@ -13,7 +13,7 @@ from pydantic import Field
 
 from rl_training.config import PathText, dump_yaml, read_group, read_mapping
 from rl_training.core.errors import LARGEST_SEED, ConfigError
-from rl_training.core.files import write_text
+from rl_training.core.files import write_json, write_text
 from rl_training.core.options import option, options, options_with
 from rl_training.data import ColumnsConfig
 from rl_training.pipeline.candidates import check_name
@@ -152,7 +152,7 @@ class Workspace:
     def keep(self, name: str, result: Mapping[str, Any]) -> dict[str, Any]:
         """Write the result of a stage."""
         plain: dict[str, Any] = json.loads(json.dumps({"made_from": self.key, **result}))
-        write_text(self.out / name, json.dumps(plain, indent=1) + "\n")
+        write_json(self.out / name, plain, indent=1)
         return plain
 
     def stage(self, name: str, make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ REPORT, REPORT_CONTENT = "report.html", "report.json"
 STAGES = ("data", "plan", "training", "selection", "claim", "export", "report")
 """The stages, in their order."""
 PURPOSES = {"train": "training", "selection": "selection", "claim": "the claim"}
-"""What the episodes of each part are for."""
+"""The purpose of the episodes of each part."""
 
 
 @dataclass(frozen=True)

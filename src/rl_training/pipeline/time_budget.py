@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 
 from rl_training.config import TrainConfig
-from rl_training.core.files import write_text
+from rl_training.core.files import write_json
 from rl_training.core.machine import one_thread
 from rl_training.core.text import duration_text, plural
 from rl_training.data import load_transition_dataset
@@ -319,7 +318,7 @@ class Clock:
         now, stage = time.monotonic(), str(self.stage)
         self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self.since
         self.since = self.written = now
-        write_text(self.path, json.dumps(self.seconds, indent=1) + "\n")
+        write_json(self.path, self.seconds, indent=1)
 
     @property
     def spent(self) -> float:

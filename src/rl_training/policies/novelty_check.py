@@ -38,7 +38,7 @@ def find_novelty(saved: SavedPolicy, *, fit: bool, dataset: Any = None) -> Novel
     novelty = fit_log(log, saved.policy)
     if path is not None and (path.parent / "checkpoints").is_dir():
         state = {name: getattr(novelty, name) for name in PARTS}
-        save_tree(path, {"novelty": {**state, "choices": novelty.choices, "episodes": novelty.episodes}})
+        save_tree(path, {"novelty": {**state, "choices": novelty.num_actions, "episodes": novelty.episodes}})
     return novelty
 
 
@@ -54,7 +54,7 @@ def _read(path: Path, saved: SavedPolicy) -> Novelty:
     if state["codebook"].shape[1:] != (width + saved.spaces.action_dim,) or state.get("choices") != count:
         raise CheckpointError(f"{path} is for other observations or actions: delete it, and use --novelty again")
     parts = {name: state[name].float() for name in PARTS}
-    return Novelty(**parts, choices=count, episodes=int(state.get("episodes") or 0))
+    return Novelty(**parts, num_actions=count, episodes=int(state.get("episodes") or 0))
 
 
 @torch.no_grad()

@@ -6,12 +6,12 @@ from rl_training.reports.compare import Findings, Improvement, improvement, swee
 from rl_training.reports.data_plot import plot_dataset
 from rl_training.reports.handover import export_with_report
 from rl_training.reports.plots import check_picture, plot_curves, plot_profiles
-from rl_training.reports.runs import RESULTS, RunRecord, read_runs, value_text
+from rl_training.reports.runs import RESULTS, RunRecord, read_runs
 from rl_training.reports.table import is_one_sweep, summarize
 from rl_training.reports.tune_plot import draw_history, draw_importances
 
 __all__ = [
     "RESULTS", "Findings", "Improvement", "RunRecord", "check_picture", "draw_history", "draw_importances",
     "export_with_report", "improvement", "is_one_sweep", "plot_curves", "plot_dataset", "plot_profiles", "read_runs",
-    "summarize", "sweep_findings", "value_text",
+    "summarize", "sweep_findings",
 ]  # fmt: skip

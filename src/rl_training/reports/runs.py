@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from rl_training.config import TrainConfig, flatten, load_config
 from rl_training.core.errors import CheckpointError, ConfigError
+from rl_training.core.text import value_text
 from rl_training.storage import (
     find_runs,
     first_mistake,
@@ -44,7 +45,7 @@ class RunRecord:
     rows: list[dict[str, Any]]
     metadata: Mapping[str, Any]
     alarms: tuple[RunAlarm, ...] = ()
-    swept: SweepPoint | None = None
+    point: SweepPoint | None = None
     """Its point, if it is part of a sweep."""
 
     @property
@@ -117,7 +118,7 @@ def _is_below(folder: Path, names: Iterable[str | Path]) -> bool:
     return any(Path(name).is_dir() and Path(name).resolve() in places for name in names)
 
 
-def _read_run(run: Path, swept: SweepPoint | None) -> RunRecord:
+def _read_run(run: Path, point: SweepPoint | None) -> RunRecord:
     try:
         config, rows = load_config(run / "config.yaml"), read_metrics(run)
     except OSError as error:
@@ -127,7 +128,7 @@ def _read_run(run: Path, swept: SweepPoint | None) -> RunRecord:
     evaluations = [row for row in rows if row["kind"] in ("eval", "validation", "callback")]
     if rows and (value := estimated_value(run)) is not None:
         evaluations.append({"kind": "estimate", "global_step": rows[-1]["global_step"], "fqe_value": value})
-    return RunRecord(run, config, evaluations, read_metadata(run), tuple(_alarms(rows)), swept)
+    return RunRecord(run, config, evaluations, read_metadata(run), tuple(_alarms(rows)), point)
 
 
 def _alarms(rows: Sequence[Mapping[str, Any]]) -> Iterator[RunAlarm]:
@@ -255,14 +256,14 @@ def read_sweep_folder(path: Path) -> SweepFolder | None:
     if not (path / RESULTS).is_file():
         return None
     try:
-        cells = [(str(each["name"]), _options_of(each["values"]), each) for each in read_json(path / RESULTS)["cells"]]
-        undone = tuple(_undone(path, [each for _, _, each in cells]))
+        points = [(str(each["name"]), _options_of(each["values"]), each) for each in read_json(path / RESULTS)["cells"]]
+        undone = tuple(_undone(path, [each for _, _, each in points]))
     except (KeyError, TypeError, AttributeError):
         raise ConfigError(f"{str(path / RESULTS)!r} is damaged: run the same sweep again to rewrite it") from None
-    names = column_names([values for _, values, _ in cells])
+    names = column_names([values for _, values, _ in points])
     runs: dict[str, SweepPoint] = {}
     places: dict[str, int] = {}
-    for name, values, _ in cells:
+    for name, values, _ in points:
         shown = {names[key]: value for key, value in values.items() if key in names}
         place = places.setdefault(json.dumps(shown, sort_keys=True), len(places))
         runs[name] = SweepPoint(path, place, shown, tuple(names.values()))
@@ -288,14 +289,9 @@ def is_task_option(name: str) -> bool:
     return any(part in TASK_OPTIONS for part in name.split("."))
 
 
-def value_text(value: Any) -> str:
-    """A value as text, as in YAML."""
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _undone(path: Path, cells: Sequence[Mapping[str, Any]]) -> Iterator[UnfinishedRun]:
+def _undone(path: Path, points: Sequence[Mapping[str, Any]]) -> Iterator[UnfinishedRun]:
     """The runs that are not done. Their folders decide, because a killed sweep could not write their outcome."""
-    for each in cells:
+    for each in points:
         run = path / str(each["name"])
         if is_finished(run):
             continue

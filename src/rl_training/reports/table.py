@@ -35,19 +35,19 @@ class Group(NamedTuple):
     task: str
     options: tuple[tuple[str, str], ...]
     """The options that differ from other groups of this algorithm and task; in a sweep, all that vary."""
-    is_swept: bool = False
+    is_of_sweep: bool = False
 
     @property
     def variant(self) -> str:
         """The options other than algorithm and task, as text."""
         # In a sweep, the name and the task of a group contain some options already.
-        known = [name for name, _ in self.options if self.is_swept and (name in ALGORITHM or is_task_option(name))]
+        known = [name for name, _ in self.options if self.is_of_sweep and (name in ALGORITHM or is_task_option(name))]
         return ", ".join(f"{name}={value}" for name, value in self.options if name not in known)
 
     @property
     def name(self) -> str:
         """Its name among the groups of its task: in a sweep, the values that vary."""
-        if not self.is_swept:
+        if not self.is_of_sweep:
             return ", ".join(filter(None, (self.algo, self.variant)))
         subject = [value for name, value in self.options if name in ALGORITHM]
         return ", ".join(filter(None, (*subject, self.variant))) or self.algo
@@ -75,7 +75,7 @@ def summarize(records: Sequence[RunRecord], *, metrics: Sequence[str] = ()) -> l
                 "algo": group.algo,
                 "task": group.task,
                 "variant": group.variant,
-                **({"values": dict(members[0].swept.values)} if group.is_swept and members[0].swept else {}),
+                **({"values": dict(members[0].point.values)} if group.is_of_sweep and members[0].point else {}),
                 "metric": name,
                 "runs": len(curves),
                 "last": sum(last) / len(last),
@@ -120,7 +120,7 @@ def group_runs(records: Sequence[RunRecord]) -> dict[Group, list[RunRecord]]:
     if not evaluated:
         raise ConfigError("none of these runs has an evaluation yet")
     if is_one_sweep(evaluated):
-        return _swept_groups(evaluated)
+        return _sweep_groups(evaluated)
     groups: dict[Group, list[RunRecord]] = {}
     for subject in sorted({record.group for record in evaluated}):
         neighbours = [record for record in evaluated if record.group == subject]
@@ -132,19 +132,19 @@ def group_runs(records: Sequence[RunRecord]) -> dict[Group, list[RunRecord]]:
 
 def is_one_sweep(records: Sequence[RunRecord]) -> bool:
     """Whether all runs are of one sweep."""
-    folders = {None if record.swept is None else record.swept.folder for record in records}
+    folders = {None if record.point is None else record.point.folder for record in records}
     return len(folders) == 1 and None not in folders
 
 
-def _swept_groups(records: Sequence[RunRecord]) -> dict[Group, list[RunRecord]]:
+def _sweep_groups(records: Sequence[RunRecord]) -> dict[Group, list[RunRecord]]:
     """The runs of a sweep by the options that vary, in the order of the sweep."""
-    swept = {record.path: record.swept for record in records if record.swept is not None}
-    names = dict.fromkeys(name for each in swept.values() for name in each.columns)
+    points = {record.path: record.point for record in records if record.point is not None}
+    names = dict.fromkeys(name for each in points.values() for name in each.columns)
     apart = [name for name in names if is_task_option(name) and name != "env_id"]
-    texts = {name: {dict(each.texts)[name] for each in swept.values() if name in each.values} for name in apart}
+    texts = {name: {dict(each.texts)[name] for each in points.values() if name in each.values} for name in apart}
     groups: dict[Group, list[RunRecord]] = {}
-    for record in sorted(records, key=lambda record: swept[record.path].place):
-        found = dict(swept[record.path].texts)
+    for record in sorted(records, key=lambda record: points[record.path].place):
+        found = dict(points[record.path].texts)
         more = [_task_text(name, found[name], texts[name]) for name in apart if name in found]
         task = ", ".join(dict.fromkeys([record.group[1], *more]))
         groups.setdefault(Group(record.config.algo, task, tuple(found.items()), True), []).append(record)

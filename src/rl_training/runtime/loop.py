@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.core.errors import DivergedError, UserCodeError, UserError
+from rl_training.core.files import write_json
 from rl_training.core.user_code import own_code_failed, resume_command
 from rl_training.diagnostics import LOWER, GuardAlarm
 from rl_training.runtime.fine_tuning import FineTuning
 from rl_training.runtime.progress import introduce_disk_use
 from rl_training.runtime.saving import respond, rolled_back, save, save_latest
 from rl_training.runtime.trainer import Session, TrainResult
-from rl_training.storage import write_json
 
 LOG = "error.log"
 

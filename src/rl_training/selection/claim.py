@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 
 from rl_training.core.statistics import winners_curse
-from rl_training.ope import BETTER, CANNOT, FitSettings, OutOfTimeError, verdicts, weigh_policies
+from rl_training.ope import (
+    BETTER,
+    CANNOT,
+    FitSettings,
+    OutOfTimeError,
+    judge_differences,
+    probability_above,
+    weigh_policies,
+)
 from rl_training.selection.estimate import judge_policies
 from rl_training.selection.evaluation_data import EvaluationData, NamedPolicies
 from rl_training.selection.results import Basis, Claim, Estimate, Estimates, Selection
@@ -52,11 +60,11 @@ def _corrected(each: Estimate, found: Estimates, among: int) -> Claim:
     low, high = each.interval
     return replace(
         _plain_claim(each, "corrected", found.episodes),
-        verdict=verdicts.judge_differences({each.name: lowered}, {each.name: each.fit_error})[each.name],
+        verdict=judge_differences({each.name: lowered}, {each.name: each.fit_error})[each.name],
         value=each.value - correction,
         interval=(low - correction, high - correction),
         difference=each.difference - correction,
-        probability_better=verdicts.probability_above(lowered, error=each.fit_error),
+        probability_better=probability_above(lowered, error=each.fit_error),
         correction=correction,
     )
 

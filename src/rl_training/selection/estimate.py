@@ -16,6 +16,7 @@ from rl_training.core.seeds import forked
 from rl_training.ope import (
     CANNOT,
     NO_PROBABILITIES,
+    Control,
     FitOptions,
     FitSettings,
     OutOfTimeError,
@@ -23,9 +24,16 @@ from rl_training.ope import (
     Support,
     ValueFit,
     Verdict,
+    among_the_best,
+    anchored,
     default_gamma,
+    judge_differences,
+    movement,
     policy_inputs,
-    verdicts,
+    probability_above,
+    refuse_all,
+    refuse_one,
+    student_interval,
     weigh_policies,
 )
 from rl_training.runtime import Split, TrainerState
@@ -94,7 +102,7 @@ def fit_options(data: EvaluationData, gamma: float | None, **options: Any) -> Fi
 class _Fits:
     """All fits, and what is needed to judge them."""
 
-    control: verdicts.Control
+    control: Control
     behavior: ValueFit
     policies: dict[str, ValueFit]
     novel_shares: dict[str, float]
@@ -112,7 +120,7 @@ class _Fits:
         shares = {name: support.novel_share(act) for name, act in acting.items()}
         behavior = fitter.fit_behavior(progress=settings.progress_of("the logged behaviour"))
         returns = fitter.logged_returns()
-        control = verdicts.Control(fitter.mean_values(returns), behavior.values, returns[0])
+        control = Control(fitter.mean_values(returns), behavior.values, returns[0])
         with suppress(OutOfTimeError):
             for name, act in acting.items():
                 fits[name] = fitter.fit_policy(act, progress=settings.progress_of(name))
@@ -120,21 +128,21 @@ class _Fits:
 
     def error(self, name: str) -> float:
         """The known error of one policy's estimate."""
-        moved = verdicts.movement(self.policies[name].course - self.behavior.course)
+        moved = movement(self.policies[name].course - self.behavior.course)
         return math.hypot(self.control.error, moved)
 
     def estimate(self, name: str, path: str | None, reasons: list[str], verdict: Verdict) -> Estimate:
         """The estimate of one policy; it has no value if there are reasons against one."""
         found, error = self.policies[name], self.error(name)
-        values, difference = verdicts.anchored(self.control, found.values), found.values - self.control.estimated
+        values, difference = anchored(self.control, found.values), found.values - self.control.estimated
         return Estimate(
             name=name,
             verdict=verdict,
             reasons=tuple(reasons),
             value=None if reasons else float(values[0]),
-            interval=None if reasons else verdicts.student_interval(values, error=error),
+            interval=None if reasons else student_interval(values, error=error),
             difference=None if reasons else float(difference[0]),
-            probability_better=None if reasons else verdicts.probability_above(difference, error=error),
+            probability_better=None if reasons else probability_above(difference, error=error),
             raw_value=float(found.values[0]),
             members=tuple(found.values[1:].tolist()),
             fit_error=error,
@@ -153,10 +161,10 @@ def judge_policies(named: NamedPolicies, data: EvaluationData, settings: FitSett
     fits, options, log = _Fits.of(named, data, settings), settings.options, data.log
     control, kappa = fits.control, options.reached_kappa
     low, high = (end / (1 - options.gamma) for end in log.reward_range)
-    for_all = verdicts.refuse_all(control, kappa=kappa, episodes=len(log.bounds), is_held_out=data.is_held_out)
+    for_all = refuse_all(control, kappa=kappa, episodes=len(log.bounds), is_held_out=data.is_held_out)
     reasons = {
         name: for_all
-        + verdicts.refuse_one(
+        + refuse_one(
             control,
             found.values,
             clipped=found.clipped_share,
@@ -168,13 +176,13 @@ def judge_policies(named: NamedPolicies, data: EvaluationData, settings: FitSett
     }
     judged = {name: found.values for name, found in fits.policies.items() if not reasons[name]}
     errors = {name: fits.error(name) for name in judged}
-    known = verdicts.judge_differences({name: each - control.estimated for name, each in judged.items()}, errors)
-    values = {name: verdicts.anchored(control, each) for name, each in judged.items()}
+    known = judge_differences({name: each - control.estimated for name, each in judged.items()}, errors)
+    values = {name: anchored(control, each) for name, each in judged.items()}
     return Estimates(
         policies=tuple(
             fits.estimate(name, named[name].path, why, known.get(name, CANNOT)) for name, why in reasons.items()
         ),
-        best=tuple(verdicts.among_the_best(values, errors)),
+        best=tuple(among_the_best(values, errors)),
         source=data.source,
         relation=data.relation,
         is_held_out=data.is_held_out,

@@ -12,10 +12,11 @@ from typing import Any, Literal, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from rl_training.core.errors import ConfigError
+from rl_training.core.files import write_json
 from rl_training.ope import FitOptions, Verdict, WeightedEstimate
 from rl_training.selection.ranking import ShuffleControl
 from rl_training.selection.real_episodes import Pull
-from rl_training.storage import first_mistake, is_run, run_of, write_json
+from rl_training.storage import first_mistake, is_run, run_of
 
 ESTIMATES_FILE = "estimate.json"
 """The estimates of a run's policies, in its directory."""

@@ -12,7 +12,16 @@ import numpy as np
 
 from rl_training.core.errors import ConfigError
 from rl_training.core.machine import configure_machine
-from rl_training.ope import BETTER, CANNOT, LEAST_KAPPA, FitSettings, Progress, Support, policy_inputs, verdicts
+from rl_training.ope import (
+    BETTER,
+    CANNOT,
+    LEAST_KAPPA,
+    FitSettings,
+    Progress,
+    Support,
+    policy_inputs,
+    refuse_unsupported,
+)
 from rl_training.runtime import Split
 from rl_training.selection.claim import corrected_claim, held_out_claim
 from rl_training.selection.estimate import fit_options, judge_policies
@@ -122,9 +131,7 @@ def make_shortlist(named: NamedPolicies, data: EvaluationData, settings: FitSett
         return Shortlist(named)
     acting = {name: policy_inputs(each.policy, data.log, name) for name, each in named.items()}
     support = Support(data.log, seed=settings.options.seed)
-    reasons = {
-        name: verdicts.refuse_unsupported(support.novel_share(act), support.missing) for name, act in acting.items()
-    }
+    reasons = {name: refuse_unsupported(support.novel_share(act), support.missing) for name, act in acting.items()}
     backed = [name for name, why in reasons.items() if not why]
     rough = replace(settings, options=replace(settings.options, members=0, kappa=LEAST_KAPPA))
     fitter = rough.fitter(data.log, len(backed) + 1)

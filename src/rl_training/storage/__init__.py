@@ -47,7 +47,6 @@ from rl_training.storage.run_directory import (
     read_metrics,
     refuse_taken,
     run_of,
-    write_json,
 )
 from rl_training.storage.sinks import check_sinks
 from rl_training.storage.trust import check_trust, remember_run
@@ -61,5 +60,5 @@ __all__ = [
     "load_checkpoint", "load_networks", "load_tree", "numbered_checkpoints", "open_checkpoint", "package_version",
     "policy_files", "policy_name", "policy_path", "policy_step", "read_json", "read_metrics", "read_rows",
     "refuse_foreign", "refuse_taken", "refusing_broken_state", "refusing_other_networks", "remember_run", "rows_path",
-    "run_of", "save_checkpoint", "save_tree", "saved_spaces", "saved_spans", "write_json",
+    "run_of", "save_checkpoint", "save_tree", "saved_spaces", "saved_spans",
 ]  # fmt: skip

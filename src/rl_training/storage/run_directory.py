@@ -21,7 +21,7 @@ from typing import Any
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import ConfigError, StorageError
-from rl_training.core.files import atomic_write, is_full, write_text, writing
+from rl_training.core.files import atomic_write, is_full, write_json, write_text, writing
 from rl_training.core.user_code import resume_command
 from rl_training.storage.lock import RunLock, is_locked, is_signed
 from rl_training.storage.metrics import METRICS, MetricLine, describe_damage, encode_row, read_lines
@@ -304,11 +304,6 @@ def read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return values if isinstance(values, dict) else {}
-
-
-def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Replace a JSON file atomically."""
-    write_text(path, json.dumps(values, indent=2) + "\n")
 
 
 def describe_machine() -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import math
 import os
 import re
@@ -19,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 from rl_training.config import flatten
 from rl_training.core.errors import ConfigError, StorageError, import_extra, nearest
 from rl_training.core.files import writing
+from rl_training.core.text import value_text
 
 Ending = Literal["finished", "failed", "interrupted"]
 """The end of a run, as far as this process knows."""
@@ -157,7 +157,7 @@ class MLflowSink(Sink):
         tags = {"run_id": about.run_id, "run_dir": str(about.folder)}
         run = self._client.create_run(self._experiment_id(), run_name=about.folder.name, tags=tags)
         new = self._mlflow.entities.Param
-        params = [new(_allowed(name), _text(value)) for name, value in flatten(about.config).items()]
+        params = [new(_allowed(name), value_text(value)) for name, value in flatten(about.config).items()]
         # The most that a request may have.
         for first in range(0, len(params), 100):
             self._client.log_batch(run.info.run_id, params=params[first : first + 100])
@@ -282,11 +282,6 @@ def _wandb_mode() -> str:
 def _allowed(name: str) -> str:
     """A name that MLflow accepts."""
     return re.sub(r"[^\w\-. :/]", "_", name)
-
-
-def _text(value: Any) -> str:
-    """A value as it stands in YAML."""
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _reason(error: BaseException) -> str:

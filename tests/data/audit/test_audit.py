@@ -394,7 +394,7 @@ def test_masks_beside_ends_of_the_recording_do_not_contradict_them() -> None:
     assert not findings(arrays)["end flags"].is_alarm
 
 
-def test_choices_that_were_hardly_made_are_named() -> None:
+def test_discrete_actions_that_were_hardly_taken_are_named() -> None:
     arrays = good_log()
     arrays["actions"] = np.arange(ROWS) % 3
     assert not findings(arrays, bounds=None)["coverage"].is_alarm
@@ -480,45 +480,46 @@ def test_rewards_of_an_angle_are_found_to_be_late_by_its_cosine_and_sine(shift: 
     assert f"fit the row {which} better" in finding.message
 
 
-def from_actions(actions: Callable[[Any, Arrays], Any], *, delay: bool = False) -> Arrays:
+def from_actions(rule: Callable[[Any, dict[str, Any]], Any], *, delay: bool = False) -> Arrays:
     """A good log whose actions are chosen by a rule from the state and what the rule remembers."""
     rng = np.random.default_rng(7)
     arrays = good_log()
     effect = np.array([[0.3, 0.0, 0.1], [0.0, 0.3, -0.1]])
     for start in range(0, ROWS, LENGTH):
-        state, memory = rng.normal(size=3), {"rng": rng, "noise": np.zeros(2), "last": np.zeros(2)}
+        state = rng.normal(size=3)
+        memory: dict[str, Any] = {"rng": rng, "noise": np.zeros(2), "last": np.zeros(2)}
         for row in range(start, start + LENGTH):
-            action = np.clip(actions(state, memory), -0.999, 0.999)
+            action = np.clip(rule(state, memory), -0.999, 0.999)
             after = 0.95 * state + (memory["last"] if delay else action) @ effect + 0.01 * rng.normal(size=3)
             arrays["obs"][row], arrays["actions"][row], arrays["next_obs"][row] = state, action, after
             state, memory["last"] = after, action
     return arrays
 
 
-def autocorrelated(state: Any, memory: Arrays) -> Any:
+def autocorrelated(state: Any, memory: dict[str, Any]) -> Any:
     memory["noise"] = 0.95 * memory["noise"] + 0.1 * memory["rng"].normal(size=2)
     return memory["noise"] - 0.2 * state[:2]
 
 
-def held_for_five_rows(state: Any, memory: Arrays) -> Any:
+def held_for_five_rows(state: Any, memory: dict[str, Any]) -> Any:
     is_new = memory["rng"].random() < 0.2
     return 0.4 * memory["rng"].normal(size=2) - 0.2 * state[:2] if is_new else memory["last"]
 
 
-def without_noise(state: Any, memory: Arrays) -> Any:
+def without_noise(state: Any, memory: dict[str, Any]) -> Any:
     return -0.3 * state[:2]
 
 
-def nearly_without_noise(state: Any, memory: Arrays) -> Any:
+def nearly_without_noise(state: Any, memory: dict[str, Any]) -> Any:
     return 0.02 * memory["rng"].normal(size=2) - 0.3 * state[:2]
 
 
-def loose(state: Any, memory: Arrays) -> Any:
+def loose(state: Any, memory: dict[str, Any]) -> Any:
     return 0.4 * memory["rng"].normal(size=2) - 0.2 * state[:2]
 
 
 @pytest.mark.parametrize("rule", [autocorrelated, held_for_five_rows, without_noise, nearly_without_noise, loose])
-def test_actions_of_their_own_rows_are_not_called_shifted(rule: Callable[[Any, Arrays], Any]) -> None:
+def test_actions_of_their_own_rows_are_not_called_shifted(rule: Callable[..., Any]) -> None:
     assert not findings(from_actions(rule))["action timing"].is_alarm
 
 

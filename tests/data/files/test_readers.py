@@ -199,7 +199,7 @@ def test_without_minari_the_error_says_what_to_install(monkeypatch: pytest.Monke
 def test_a_minari_dataset_that_is_not_there_is_not_fetched_unasked(
     empty_minari: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(minari, "download_dataset", lambda *_: pytest.fail("nobody asked to download"))
+    monkeypatch.setattr(minari, "download_dataset", lambda *_: pytest.fail("a download was not asked for"))
     with pytest.raises(DatasetError, match=f"is not in {empty_minari}; set dataset_download: true to fetch it"):
         read_minari("D4RL/door/human-v2", download=False)
 

@@ -1,4 +1,4 @@
-"""Goals exchanged for what was achieved: which goals, how often, and what follows from them."""
+"""Goals relabelled with what was achieved: which goals, how often, and what follows from them."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def logged() -> TransitionDataset:
 PLAIN = Transitions()
 
 
-def test_goals_of_a_log_are_exchanged_as_those_of_a_buffer() -> None:
+def test_goals_of_a_log_are_relabelled_as_those_of_a_buffer() -> None:
     buffer = hindsight(her_ratio=0.5, seed=3, n_step=2, gamma=0.5)
     add_episode(buffer, 0, 4)
     add_episode(buffer, 100, 2)
@@ -259,7 +259,7 @@ def test_rewards_of_a_log_are_transformed_once() -> None:
     assert torch.equal(batch["rewards"], 10 * raw + 1)
 
 
-def test_a_saved_source_of_a_log_goes_on_exactly() -> None:
+def test_a_saved_source_of_a_log_continues_exactly() -> None:
     how = Hindsight(1, reward)
     first, second = (hindsight_source(logged().with_seed(seed), PLAIN, how, gamma=0.9) for seed in (1, 2))
     first.sample(8)

@@ -167,7 +167,7 @@ def test_a_ring_that_was_overwritten_whole_is_computed_at_once() -> None:
 
 @pytest.mark.parametrize("prior", [False, True])
 @pytest.mark.parametrize("stop", [1, 3, 4, 5])
-def test_a_saved_source_goes_on_exactly_though_rows_were_overwritten_since(stop: int, prior: bool) -> None:
+def test_a_saved_source_continues_exactly_though_rows_were_overwritten_since(stop: int, prior: bool) -> None:
     def make() -> tuple[ReplayBuffer, Value, AnnotatedSource]:
         buffer, value = buffer_of(capacity=6), Value()
         add_episode(buffer, 0, 4, "C")

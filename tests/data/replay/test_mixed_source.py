@@ -125,7 +125,7 @@ def test_metrics_are_rows_of_either_kind_in_a_batch_since_the_last_call() -> Non
 
 
 @pytest.mark.parametrize("ratio", [0.5, "proportional"])
-def test_a_restored_source_goes_on_with_the_same_batches(ratio: Ratio) -> None:
+def test_a_restored_source_continues_with_the_same_batches(ratio: Ratio) -> None:
     mixed, other = source(ratio, seed=3), source(ratio, online=0)
     for _ in range(5):
         mixed.sample(16)

@@ -244,7 +244,7 @@ def test_an_episode_longer_than_the_buffer_is_refused() -> None:
         add_episode(buffer, 0, 4, "T")
 
 
-def test_an_episode_whose_last_row_is_left_out_does_not_go_on_in_the_next() -> None:
+def test_an_episode_whose_last_row_is_left_out_does_not_continue_in_the_next() -> None:
     buffer = episodic(needs=("next_actions",), n_step=3, gamma=0.5)
     add_episode(buffer, 0, 3, "C")
     add_episode(buffer, 10, 2, "T")

@@ -308,7 +308,7 @@ def hindsight(play: Play, capacity: int, *, her_ratio: float, strategy: Any = "f
 
 
 def relabelled(window: list[Row], goal: int) -> dict[str, float]:
-    """What a window is with another goal in a task that goes on when it is reached."""
+    """What a window is with another goal in a task that continues when it is reached."""
     return expected(window) | {
         "rewards": sum(GAMMA**k * (0 if row.number + 1 == goal else -1) for k, row in enumerate(window))
     }

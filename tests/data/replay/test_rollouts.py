@@ -102,7 +102,7 @@ def test_rows_that_come_before_the_last_pass_begin_a_round_without_the_old_ones(
 
 def test_advantages_by_hand_for_two_environments_with_each_kind_of_end() -> None:
     toy, buffer, source = parts()
-    # Environment 0 goes on after row 1, environment 1 terminates with row 101.
+    # Environment 0 continues after row 1, environment 1 terminates with row 101.
     collect(buffer, 0, 2, "-T")
     collect(buffer, 2, 1, "C-")
     found = source.sample(6)
@@ -130,7 +130,7 @@ def test_annotations_stay_those_of_the_networks_that_acted() -> None:
 
 
 @pytest.mark.parametrize("stop", range(9))
-def test_a_round_that_was_saved_in_its_middle_goes_on_exactly(stop: int) -> None:
+def test_a_round_that_was_saved_in_its_middle_continues_exactly(stop: int) -> None:
     toy, buffer, source = parts()
 
     def play(update: int, *each: tuple[Toy, ReplayBuffer, RolloutSource]) -> list[Batch]:

@@ -64,7 +64,7 @@ def test_equal_seeds_draw_equal_streams_across_blocks() -> None:
     assert streams[0][:5] != streams[0][BLOCK:]
 
 
-def test_another_batch_size_goes_on_with_the_stream() -> None:
+def test_another_batch_size_continues_with_the_stream() -> None:
     first, second, third = draws(sampler(), 8, 3, 8)
     assert (len(first), len(second), len(third)) == (8, 3, 8)
     # It does not start anew.
@@ -92,7 +92,7 @@ def test_a_batch_has_at_least_one_row(size: int) -> None:
 
 
 @pytest.mark.parametrize("drawn", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1])
-def test_a_saved_stream_goes_on_exactly(drawn: int) -> None:
+def test_a_saved_stream_continues_exactly(drawn: int) -> None:
     source = sampler()
     draws(source, *[8] * drawn)
     state = source.state_dict()
@@ -167,7 +167,7 @@ def test_rows_out_of_order_have_no_windows() -> None:
         sample_trajectory_windows(dataset().take(torch.tensor([2, 0])), 2, 4)
 
 
-def test_a_source_of_windows_draws_the_same_from_a_log_and_from_a_ring_and_goes_on_where_it_was_saved() -> None:
+def test_a_source_of_windows_draws_the_same_from_a_log_and_from_a_ring_and_continues_where_it_was_saved() -> None:
     data = dataset()
     logged = UniformSource(data.rows, (), seed=3, is_raw=False)
     ring = ReplayBuffer(capacity=100, obs_dim=2, action_dim=1, whole_episodes=True, seed=3)

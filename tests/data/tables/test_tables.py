@@ -52,7 +52,7 @@ def test_rows_are_put_in_order_and_episodes_end_where_they_do(tmp_path: Path) ->
     assert data.truncations.tolist() == [False, False, False, True]
 
 
-def test_text_is_a_choice_and_keeps_its_name(tmp_path: Path) -> None:
+def test_text_is_a_discrete_action_and_keeps_its_name(tmp_path: Path) -> None:
     data = load(tmp_path)
     assert data.is_discrete
     assert data.actions.tolist() == [0, 1, 1, 0]
@@ -154,7 +154,7 @@ def test_a_table_may_hold_categories_but_no_lists() -> None:
         TransitionDataset.from_table(pa.table(kinds), {**columns, "obs": ["x"]})
 
 
-def test_integers_are_choices_unless_they_are_said_to_be_quantities(tmp_path: Path) -> None:
+def test_integers_are_discrete_actions_unless_they_are_said_to_be_quantities(tmp_path: Path) -> None:
     data = load(tmp_path, obs=["x_1"], actions=["x_2"])
     assert data.is_discrete
     assert any("action_kind: continuous" in note for note in data.notes)

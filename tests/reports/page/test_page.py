@@ -337,7 +337,7 @@ def test_runs_get_short_names_that_tell_them_apart(tmp_path: Path) -> None:
     ]
 
 
-def test_choices_are_compared_by_their_shares(tmp_path: Path) -> None:
+def test_discrete_actions_are_compared_by_their_shares(tmp_path: Path) -> None:
     log = steering_log(20)
     choices = np.random.default_rng(0).integers(0, 3, len(log["rewards"]))
     np.savez(tmp_path / "log.npz", **{**log, "actions": choices})

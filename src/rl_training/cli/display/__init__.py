@@ -1,1 +1,1 @@
-"""What commands print, and the options they share."""
+"""Output of commands, and the options they share."""

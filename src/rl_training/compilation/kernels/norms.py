@@ -38,7 +38,7 @@ def in_use() -> Iterator[None]:
 
 
 def _decompositions(torch_norm: Operator, torch_gradients: Operator) -> dict[Any, Operator]:
-    """What becomes of a normalisation and of its gradients; without loops for it, what torch makes of them."""
+    """A normalisation and its gradients in a graph; without loops for it, those of torch."""
 
     def normalize(rows: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float) -> Any:
         if not _fits(rows, weight, bias):

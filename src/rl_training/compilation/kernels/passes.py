@@ -18,7 +18,7 @@ from torch.fx import Graph, Node
 from rl_training.compilation.kernels import matrix, norms
 
 FILES = tuple(str(path) for path in sorted(Path(__file__).parent.iterdir()) if path.suffix in (".py", ".h"))
-"""What decides about the code of a graph."""
+"""Files that decide about the code of a graph."""
 
 
 def are_faster() -> bool:
@@ -216,7 +216,7 @@ class _Part:
         return part
 
     def arguments(self, node: Node) -> list[Any] | None:
-        """What the part is computed from."""
+        """The inputs of the part."""
         found: list[Any] | None = None
         arguments: Any = node.args
         match node.target, arguments:

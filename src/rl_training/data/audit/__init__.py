@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rl_training.data.audit import action_timing, borders, coverage, order, rewards, values
+from rl_training.data.audit import borders, coverage, effects, order, rewards, values
 from rl_training.data.audit.coverage import NEARLY_DETERMINISTIC, action_spread
 from rl_training.data.audit.view import AuditFinding, Check, View, count_verdicts
 from rl_training.data.offline_dataset import TransitionDataset
@@ -29,7 +29,7 @@ CHECKS: tuple[Check, ...] = (
     *(values.action_bounds, values.valid_actions, values.masks_in_order, values.logged_probabilities),
     *(values.stuck_actions, values.quantised_actions, values.action_scale),
     *(rewards.constant_reward, rewards.reward_outliers, rewards.reward_leak, rewards.late_rewards),
-    action_timing.action_timing,
+    effects.action_timing,
     *(coverage.returns, coverage.drift, coverage.determinism, coverage.coverage),
     *(coverage.trajectories, coverage.enough),
 )

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rl_training.core.errors import DatasetError
-from rl_training.core.files import atomic_folder, write_text
+from rl_training.core.files import atomic_folder, write_json
 from rl_training.data.fields import EndConflict, Origin
 from rl_training.data.mapped_columns import UNTRAINED, Stored, chunks, column_digest, hasher, joint_digest, map_column
 from rl_training.data.offline_dataset import BESIDE, TransitionDataset
@@ -65,7 +65,7 @@ class MappedWriter:
             "fingerprint": joint_digest({name: digests[name] for name in digests if _is_hashed(name)}),
             "columns": self.about,
         }
-        write_text(self.folder / INDEX, json.dumps({**index, "checksum": _index_checksum(index)}, indent=2) + "\n")
+        write_json(self.folder / INDEX, {**index, "checksum": _index_checksum(index)})
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import runpy
 import shutil
 from collections.abc import Callable, Mapping
@@ -17,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from rl_training.core.errors import ConfigError, UserError, import_extra
-from rl_training.core.files import atomic_folder
+from rl_training.core.files import atomic_folder, write_json
 from rl_training.core.spaces import BoxActions
 from rl_training.policies.export.description import describe
 from rl_training.policies.export.graph import PolicyGraph, latencies, plain_arrays, require_onnx, write_onnx
@@ -120,7 +119,7 @@ def _write_about(folder: Path, about: Mapping[str, Any]) -> dict[str, Any]:
     """Write policy.json with the checksums of all other files; its contents."""
     files = sorted(file for file in folder.iterdir() if file.name != ABOUT)
     found = {**about, "sha256": {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}}
-    (folder / ABOUT).write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    write_json(folder / ABOUT, found)
     return found
 
 

@@ -105,7 +105,7 @@ def _action(spaces: SpaceSpec, columns: ColumnsConfig | None) -> dict[str, Any]:
 def _novelty(novelty: Novelty | None, log: Log | None, why_not: str) -> dict[str, Any]:
     if novelty is None or log is None:
         return {"available": False, "why_not": why_not}
-    count = novelty.choices
+    count = novelty.num_actions
     return {
         "available": True,
         "threshold": 1.0,

@@ -141,7 +141,7 @@ def fit_log(log: Log, policy: Policy) -> Novelty:
     """The novelty score of a log."""
     space = policy.spaces.action
     count = space.count if isinstance(space, DiscreteActions) else 0
-    return fit_novelty(log.obs, log.actions, log.episodes, held_out=log.held_out, choices=count, seed=SEED)
+    return fit_novelty(log.obs, log.actions, log.episodes, held_out=log.held_out, num_actions=count, seed=SEED)
 
 
 @torch.no_grad()

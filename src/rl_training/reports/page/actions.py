@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from rl_training.core.spaces import BoxActions, DiscreteActions
+from rl_training.core.statistics import histogram
 from rl_training.ope import novelty_of_log
 from rl_training.policies import SavedPolicy, find_columns, observation_names
 from rl_training.selection import EvaluationData
@@ -87,9 +88,8 @@ def _pair_actions(saved: SavedPolicy, data: EvaluationData, seed: int) -> Action
 
 def _shares(values: Any, edges: Numbers) -> list[float]:
     """The share of values in each bin; values beyond the edges count in the outer bins."""
-    counts, _ = np.histogram(np.clip(values, edges[0], edges[-1]), bins=edges)
-    shares: list[float] = (counts / max(len(values), 1)).tolist()
-    return shares
+    counts, _ = histogram(np.clip(values, edges[0], edges[-1]), edges)
+    return [count / max(len(values), 1) for count in counts]
 
 
 def _dimension(found: ActionPairs, space: BoxActions, place: int, name: str) -> dict[str, Any]:

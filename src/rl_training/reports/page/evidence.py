@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.core.errors import ConfigError
+from rl_training.core.statistics import histogram
 from rl_training.reports.compare import (
     EVALUATIONS,
     ScoreTable,
@@ -88,8 +89,8 @@ def _histogram(values: NDArray[np.float64]) -> Plain:
     low, high = float(values.min()), float(values.max())
     room = 0.5 * abs(low) or 0.5
     edges = np.linspace(low, high, min(BINS, max(8, len(values) // 4)) + 1) if high > low else [low - room, low + room]
-    counts, found = np.histogram(values, bins=edges)
-    return {"edges": found.tolist(), "counts": counts.tolist()}
+    counts, found = histogram(values, edges)
+    return {"edges": found, "counts": counts}
 
 
 def risk(material: Material) -> Plain:
@@ -173,7 +174,7 @@ def handover(material: Material) -> Plain | None:
 
 
 def limits(material: Material) -> Plain:
-    """What was not examined, and how to reproduce the report."""
+    """Limits of the report, and how to reproduce it."""
     machine = describe_machine()
     found = [_command(each.metadata.get("command")) for each in material.records]
     commands = [*dict.fromkeys(command for command in found if command)]
@@ -283,7 +284,7 @@ def _options(material: Material) -> Plain:
     Varying options of a sweep are left out, because the table of scores has their columns.
     """
     found = options_that_differ([record.config for record in material.records])
-    points = [record.swept for record in material.records if record.swept]
+    points = [record.point for record in material.records if record.point]
     varied = {name for point in points for name in point.columns} if is_one_sweep(material.records) else set()
     names = [name for name in found[0] if name not in varied and len({each[name] for each in found} - {"None"}) > 1]
     groups: dict[tuple[str, ...], list[RunRecord]] = {}

@@ -308,8 +308,8 @@ def display_names(records: Sequence[RunRecord]) -> dict[Path, str]:
 
 
 def _short_name(record: RunRecord) -> str:
-    if record.swept is not None:
-        shown = [value if name in ALGORITHM else f"{name}={value}" for name, value in record.swept.texts]
+    if record.point is not None:
+        shown = [value if name in ALGORITHM else f"{name}={value}" for name, value in record.point.texts]
         return ", ".join([*(shown or [record.config.algo]), f"seed {record.config.seed}"])
     match = NAMED.fullmatch(record.path.name)
     return f"{match['algo']}, seed {match['seed']}" if match else record.path.name

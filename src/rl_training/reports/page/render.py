@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from string import ascii_uppercase
 from typing import Any
 
-from rl_training.core.text import fill_template
+from rl_training.core.text import fill_template, value_text
 from rl_training.ope import BETTER, WORSE
 from rl_training.reports.page import charts
 from rl_training.reports.page.charts import DASH, LONGEST_NAME, number, percent, span
-from rl_training.reports.runs import value_text
 
 Plain = Mapping[str, Any]
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from rl_training.core.errors import ConfigError
-from rl_training.core.files import write_text
+from rl_training.core.files import write_json, write_text
 from rl_training.core.text import first_of
 from rl_training.reports.page import evidence, gather, render, verdict
 
@@ -70,7 +69,7 @@ def write_report(
     check_page(out)
     content = report_content(runs, title=title, **options)
     write_text(out, render.render(content))
-    write_text(out.with_suffix(".json"), json.dumps(content, indent=1, allow_nan=False) + "\n")
+    write_json(out.with_suffix(".json"), content, indent=1)
     return content
 
 

@@ -13,11 +13,11 @@ from rl_training.algorithms import ALGORITHMS
 from rl_training.core.batches import Batch
 from rl_training.core.spaces import Column, DiscreteActions, SpaceSpec
 
-CHOICES = 3
-SPACES = SpaceSpec.vector(OBS_DIM, DiscreteActions(CHOICES))
+NUM_ACTIONS = 3
+SPACES = SpaceSpec.vector(OBS_DIM, DiscreteActions(NUM_ACTIONS))
 MASKED = SpaceSpec(
-    {"valid_actions": Column((CHOICES,)), "obs": Column((OBS_DIM,))},
-    DiscreteActions(CHOICES),
+    {"valid_actions": Column((NUM_ACTIONS,)), "obs": Column((OBS_DIM,))},
+    DiscreteActions(NUM_ACTIONS),
 )
 BANDIT = SpaceSpec.vector(1, DiscreteActions(2))
 """One state and two actions; with linear networks, this is a table."""
@@ -38,17 +38,19 @@ def distinct(algorithm: Any) -> Any:
     return algorithm
 
 
-def choice_batches(count: int, size: int = 32) -> list[Batch]:
+def discrete_batches(count: int, size: int = 32) -> list[Batch]:
     """Random transitions in float64, some of them terminal, with discrete actions."""
     generator = torch.Generator().manual_seed(2)
-    return [batch | {"actions": torch.randint(CHOICES, (size,), generator=generator)} for batch in batches(count, size)]
+    return [
+        batch | {"actions": torch.randint(NUM_ACTIONS, (size,), generator=generator)} for batch in batches(count, size)
+    ]
 
 
 def masked_batches(count: int, size: int = 32) -> list[Batch]:
     """The same behind masks of one to three valid actions, of which the logged one always is one."""
     generator, found = torch.Generator().manual_seed(3), []
-    for batch in choice_batches(count, size):
-        masks = torch.randint(2, (2, size, CHOICES), generator=generator).double()
+    for batch in discrete_batches(count, size):
+        masks = torch.randint(2, (2, size, NUM_ACTIONS), generator=generator).double()
         masks[0].scatter_(1, batch["actions"][:, None], 1.0)
         masks[1, masks[1].sum(-1) == 0, 0] = 1.0
         found.append(batch | {name: torch.cat([mask, batch[name]], -1) for name, mask in _named(masks)})
@@ -72,7 +74,7 @@ def bandit_batch() -> Batch:
     }
 
 
-def fix_choices(network: Any, *members: Sequence[float]) -> None:
+def fix_outputs(network: Any, *members: Sequence[float]) -> None:
     """Let a network, or each member of an ensemble, put out the same for every state."""
     last = network.mlp.layers[-1]
     outputs = torch.tensor(members)
@@ -84,7 +86,7 @@ def fix_choices(network: Any, *members: Sequence[float]) -> None:
 def transition(*, reward: float, action: int = 0, done: float = 0.0) -> Batch:
     """A batch of one transition."""
     numbers = {"rewards": torch.tensor([reward]).double(), "dones": torch.tensor([done]).double()}
-    return choice_batches(1, size=1)[0] | numbers | {"actions": torch.tensor([action])}
+    return discrete_batches(1, size=1)[0] | numbers | {"actions": torch.tensor([action])}
 
 
 def slopes(loss: Tensor, network: Any) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""What algorithms for choices must reach: CartPole from a replay buffer, ICU-Sepsis from a log of its clinicians.
+"""Bars for algorithms for discrete actions: CartPole from a replay buffer, ICU-Sepsis from a log of its clinicians.
 
 Each case is an algorithm with its options, a number of updates, and a bar on the mean over three seeds. The bars are
 frozen. The options of discrete CQL and SAC on ICU-Sepsis were chosen on the first of these logs, and so was the falling
@@ -87,7 +87,7 @@ SEPSIS = {
     "dqn": Case("dqn", 0.79, {**OFFLINE, **UNDISCOUNTED}),
     "qr_dqn": Case("dqn", 0.79, {**OFFLINE, **UNDISCOUNTED, "num_quantiles": 32, "huber_delta": 0.01}),
     "discrete_bcq": Case("discrete_bcq", 0.797, UNDISCOUNTED),
-    # Each step adds up to the weight to the value of a frequent choice: it must be small where episodes are long.
+    # Each step adds up to the weight to the value of a frequent action: it must be small where episodes are long.
     "discrete_cql": Case("discrete_cql", 0.790, {"conservative_weight": 0.02}),
     "discrete_iql": Case("discrete_iql", 0.790, {**UNDISCOUNTED, "beta": 30.0}),
     "discrete_crr": Case("discrete_crr", 0.790, {**UNDISCOUNTED, "beta": 0.05}),
@@ -103,7 +103,7 @@ class Survival:
     """What a policy is worth, and what its own networks say."""
 
     policy: Floats
-    """Probabilities of choices in every state."""
+    """Probabilities of actions in every state."""
     truth: float
     claim: float
 

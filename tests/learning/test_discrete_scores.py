@@ -1,4 +1,4 @@
-"""Algorithms for choices on CartPole and ICU-Sepsis against frozen bars; cases and bars are in `choice_scores`."""
+"""Scores of algorithms for discrete actions, CartPole and ICU-Sepsis, against the frozen bars of `discrete_scores`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from choice_scores import (
+from discrete_scores import (
     CARTPOLE,
     CARTPOLE_DATA,
     SEEDS,
@@ -53,7 +53,7 @@ def test_values_without_ends_rise_towards_their_limit(shared_data: Path, tmp_pat
     assert result.metrics["return_mean"] <= 100
     saved, obs = load_policy(result.run_dir), data.obs[::50].numpy()
     assert 50 < saved.predict_value(obs, data.actions[::50].numpy()).mean() < 100
-    left, right = (saved.predict_value(obs, np.full(len(obs), choice)) for choice in (0, 1))
+    left, right = (saved.predict_value(obs, np.full(len(obs), action)) for action in (0, 1))
     assert left.mean() == pytest.approx(right.mean(), rel=0.01)
 
 
@@ -90,7 +90,7 @@ def test_fqe_knows_the_clinicians_and_refuses_chance(task: Sepsis) -> None:
 
 
 def _best(task: Sepsis, allowed: Floats, gamma: float = 1.0) -> Floats:
-    """The best policy among allowed choices (states, choices), by policy iteration."""
+    """The best policy among likely actions (states, actions), by policy iteration."""
     policy: Floats = np.eye(ACTIONS)[np.where(allowed, task.clinicians, -1).argmax(axis=1)]
     for _ in range(10):
         q = task.action_values(policy, gamma)
