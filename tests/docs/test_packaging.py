@@ -51,7 +51,7 @@ def test_files_beside_the_modules_are_named_as_data_and_the_command_is_there() -
 
 @pytest.mark.slow
 def test_the_wheel_holds_every_module_the_configs_and_the_marker_of_types(wheel: zipfile.ZipFile) -> None:
-    kinds = ("*.py", "*.pyi", "*.h", "*.yaml", "*.json", "py.typed")
+    kinds = ("*.py", "*.pyi", "*.h", "*.yaml", "*.json", "*.html", "*.css", "*.mplstyle", "py.typed")
     expected = {path.relative_to(SOURCES.parent).as_posix() for kind in kinds for path in SOURCES.rglob(kind)}
 
     found = {name for name in wheel.namelist() if ".dist-info/" not in name}
