@@ -82,6 +82,54 @@ def late_actions_of_one_operator(arrays: Arrays) -> None:
         arrays["actions"][rows] = np.roll(arrays["actions"][rows], 1, axis=0)
 
 
+def wrong_sign_of_one_operator(arrays: Arrays) -> None:
+    arrays["actions"][3 * LENGTH : 6 * LENGTH, 1] *= -1
+
+
+def exchanged_actions_of_one_operator(arrays: Arrays) -> None:
+    arrays["actions"][7 * LENGTH : 9 * LENGTH] = arrays["actions"][7 * LENGTH : 9 * LENGTH, ::-1].copy()
+
+
+def end_of(kind: str) -> Callable[[Arrays], None]:
+    """As a recorder writes the last next observation that it does not have."""
+
+    def change(arrays: Arrays) -> None:
+        ends = {
+            "zeros": 0,
+            "the observation before": arrays["obs"][LAST],
+            "the first": arrays["obs"][(LAST + 1) % ROWS],
+        }
+        arrays["next_obs"][LAST] = ends[kind]
+
+    return change
+
+
+def sums_of_rewards(arrays: Arrays) -> None:
+    arrays["rewards"] = np.cumsum(np.abs(arrays["rewards"]).reshape(EPISODES, LENGTH), axis=1).reshape(-1)
+
+
+def missing_readings(arrays: Arrays) -> None:
+    arrays["obs"][50::100, 2] = -999
+    arrays["next_obs"][49::100, 2] = -999
+
+
+def frozen(arrays: Arrays) -> None:
+    for start in (LENGTH, 2 * LENGTH, 3 * LENGTH):
+        arrays["obs"][start + 5 : start + 35, 1] = arrays["obs"][start + 5, 1]
+        arrays["next_obs"][start + 4 : start + 34, 1] = arrays["obs"][start + 5, 1]
+
+
+def at_rest(arrays: Arrays) -> None:
+    """A door that nothing touches for the first half of each episode."""
+    place = np.maximum(np.tile(np.arange(LENGTH + 1) - LENGTH // 2, EPISODES).reshape(EPISODES, -1), 0) ** 2 * 0.01
+    arrays["obs"][:, 1], arrays["next_obs"][:, 1] = place[:, :-1].reshape(-1), place[:, 1:].reshape(-1)
+
+
+def unit_changes(arrays: Arrays) -> None:
+    for name in ("obs", "next_obs"):
+        arrays[name][ROWS // 2 :, 1] *= 1000
+
+
 def noisy_late_rewards(arrays: Arrays) -> None:
     noise = np.random.default_rng(2).normal(size=ROWS) * arrays["rewards"].std()
     arrays["rewards"] = (arrays["rewards"] + noise).astype(np.float32)
@@ -217,6 +265,22 @@ DEFECTS = [
         (4 * LENGTH, 5 * LENGTH),
         2 * LENGTH,
     ),
+    Defect(
+        "action columns",
+        "warn",
+        wrong_sign_of_one_operator,
+        "in 3 episodes of 30, observations change with the negative of action column 1",
+        (3 * LENGTH, 4 * LENGTH, 5 * LENGTH),
+        3 * LENGTH,
+    ),
+    Defect("action columns", "warn", exchanged_actions_of_one_operator, "action columns 0 and 1 exchanged"),
+    Defect("cut episodes", "warn", end_of("zeros"), "29 of 29 cut episodes the last next_obs is zeros"),
+    Defect("cut episodes", "warn", end_of("the observation before"), "the observation before the last action"),
+    Defect("cut episodes", "warn", end_of("the first"), "first observation of the next episode", tuple(LAST[:5])),
+    Defect("cumulative rewards", "warn", sums_of_rewards, "never do anything but rise inside an episode"),
+    Defect("placeholder values", "warn", missing_readings, "2 (-999, 12 rows)", (50, 150, 250, 350, 450), 12),
+    Defect("frozen sensors", "warn", frozen, "stay the same for 20 rows or more, and then jump: 1 ("),
+    Defect("drift", "warn", unit_changes, "the range of observation column 1 (times "),
     Defect("returns", "warn", equal_returns, "all 30 episodes have the return 780"),
     Defect("drift", "warn", drifting, "columns 2"),
     Defect("drift", "warn", learning, "returns ("),
@@ -527,6 +591,12 @@ def test_a_process_that_reacts_one_step_late_is_told_from_a_shifted_log_by_advic
     finding = findings(from_actions(loose, delay=True))["action timing"]
     assert "change with the action of the row before" in finding.message
     assert "if the process itself reacts one step late, add the action before to the observations" in finding.advice
+
+
+def test_things_at_rest_are_no_frozen_sensors() -> None:
+    arrays = good_log()
+    at_rest(arrays)
+    assert not findings(arrays)["frozen sensors"].is_alarm
 
 
 def test_shuffled_rows_are_not_called_broken() -> None:

@@ -14,6 +14,8 @@ DRIFT = 1.0
 """Shift of a column's mean between early and late episodes, in standard deviations, that counts as drift."""
 NEAR_BEST = 0.1
 """Part of the range of returns below the best that counts as near it."""
+OTHER_UNIT = 10.0
+"""Factor between the ranges of a column in early and in late episodes that suggests another unit."""
 MOST_COLUMNS = 500
 """Columns whose directions are counted."""
 QUERIES = 1000
@@ -48,11 +50,28 @@ def drift(view: View) -> AuditFinding:
     chance = np.sqrt((before.var() + after.var()) / third)
     moved = abs(after.mean() - before.mean())
     has_moved = moved > DRIFT * returns.std() and moved > 5 * chance
-    if not len(columns) and not has_moved:
-        return passed("early and late episodes are alike")
     parts = [f"observation columns {view.obs_named(columns)}"] if len(columns) else []
     parts += [f"returns ({before.mean():.4g} before, {after.mean():.4g} after)"] if has_moved else []
+    parts += _other_widths(view, third)
+    if not parts:
+        return passed("early and late episodes are alike")
     return found(f"the last third of the episodes differs from the first: {' and '.join(parts)}")
+
+
+def _other_widths(view: View, third: int) -> list[str]:
+    """Columns that vary far more, or far less, in late episodes than in early ones, as after a change of unit."""
+    columns = {f"observation column {name}": view.obs[:, number] for number, name in enumerate(view.obs_names)}
+    if not view.dataset.is_discrete:
+        columns |= {f"action column {name}": view.actions[:, number] for number, name in enumerate(view.action_names)}
+    changed = []
+    for name, column in {**columns, "rewards": view.rewards}.items():
+        values = column.astype(np.float64)
+        mean, square = (np.add.reduceat(each, view.episodes[:, 0]) / view.lengths for each in (values, values**2))
+        widths = np.sqrt(np.maximum(square - mean**2, 0))
+        before, after = float(np.median(widths[:third])), float(np.median(widths[-third:]))
+        if min(before, after) > 0 and not 1 / OTHER_UNIT <= after / before <= OTHER_UNIT:
+            changed.append(f"{name} (times {after / before:.3g})")
+    return [f"the range of {listed(changed)}"] if changed else []
 
 
 @check(

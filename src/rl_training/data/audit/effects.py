@@ -1,10 +1,11 @@
-"""The check for actions that stand in another row than the step that they caused."""
+"""Checks of actions by their effects: whether they stand in the row and the column of what they caused."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 
 import numpy as np
 
@@ -37,6 +38,9 @@ LEAST_OF_AN_EPISODE = 10
 SHIFTED, SURE = 0.3, 4.0
 """Mean logarithm by which errors of an episode fall with a neighbour's actions, and by how many standard errors."""
 ROUNDS = 3
+MOST_ACTIONS = 6
+"""Action columns whose sign and order are looked at."""
+TOO_FEW = "there are too few different rows inside episodes, or too many columns, to tell"
 
 WHERE: Mapping[int, tuple[str, str]] = {1: ("after", "late"), -1: ("before", "early")}
 """By the row whose action explains a step: in words, and what that says of the log."""
@@ -45,12 +49,9 @@ WHERE: Mapping[int, tuple[str, str]] = {1: ("after", "late"), -1: ("before", "ea
 @check("action timing", why="a policy would learn what the action before it leads to, or the one after it")
 def action_timing(view: View) -> AuditFinding:
     """Steps that the action of the row before or after explains, and their own does not."""
-    rows = middle_rows(view)
-    if len(rows) < LEAST_ROWS or view.is_tabular:
-        return unchecked("there are too few different rows inside episodes to tell")
-    steps = _Steps(view, rows)
-    if not steps.degree or not steps.moves.size:
-        return unchecked("there are too few rows for the number of columns to tell")
+    steps = _Steps(view, middle_rows(view))
+    if not steps.tell:
+        return unchecked(TOO_FEW)
     without = steps.errors([])
     own = steps.errors([0])
     for shift, (which, kind) in WHERE.items():
@@ -61,18 +62,49 @@ def action_timing(view: View) -> AuditFinding:
         added = other.mean() - steps.errors([0, shift]).mean()
         if added < NOTHING * other.mean() + ROUNDING * own.mean():
             says = f"observations change with the action of the row {which}, and not with their own"
-            return found(says, rows, count=view.rows, advice=_advice(kind))
-    shifted = {shift: steps.shifted_episodes(shift) for shift in WHERE if shift != 1 or not steps.are_answered}
+            return found(says, steps.rows, count=view.rows, advice=_advice(kind))
+    shifts = [shift for shift in WHERE if shift != 1 or not steps.are_answered]
+    shifted = {shift: steps.episodes_explained_by(steps.actions(shift)) for shift in shifts}
     shift, episodes = max(shifted.items(), key=lambda item: len(item[1]))
     if len(episodes):
         which, kind = WHERE[shift]
-        inside = f"in {plural(len(episodes), 'episode')} of {len(view.lengths):,}"
-        says = f"{inside}, observations change with the action of the row {which}, and not with their own"
-        first = view.episodes[episodes, 0]
-        return found(says, first, count=int(view.lengths[episodes].sum()), advice=_advice(kind))
+        return _in_episodes(view, episodes, f"the action of the row {which}, and not with their own", _advice(kind))
     if own.mean() > EXPLAINED * without.mean() or steps.are_answered:
         return unchecked("actions hardly change the next observation, or follow from it nearly without noise")
     return passed("found no sign that actions stand in another row than their effect")
+
+
+@check(
+    "action columns",
+    why="in these episodes an action means something else than in the others",
+    needs="continuous actions",
+)
+def action_columns(view: View) -> AuditFinding:
+    """Episodes whose steps follow from actions with another sign, or with two columns exchanged."""
+    steps = _Steps(view, middle_rows(view))
+    if not steps.tell:
+        return unchecked(TOO_FEW)
+    actions, count = steps.actions(0), min(view.actions.shape[1], MOST_ACTIONS)
+    changed: dict[str, Floats] = {}
+    for number in range(count):
+        signs = np.where(np.arange(actions.shape[1]) == number, -1.0, 1.0)
+        changed[f"the negative of action column {view.action_names[number]}"] = actions * signs
+    for first, second in combinations(range(count), 2):
+        order = np.arange(actions.shape[1])
+        order[[first, second]] = second, first
+        names = f"{view.action_names[first]} and {view.action_names[second]}"
+        changed[f"action columns {names} exchanged"] = actions[:, order]
+    explained = {how: steps.episodes_explained_by(each) for how, each in changed.items()}
+    how, episodes = max(explained.items(), key=lambda item: len(item[1]))
+    if len(episodes):
+        return _in_episodes(view, episodes, how, "find out who or what logged these episodes, and mend their actions")
+    return passed("found no sign that action columns have another sign or order in some episodes")
+
+
+def _in_episodes(view: View, episodes: Indices, how: str, advice: str) -> AuditFinding:
+    """The answer that observations change with something else than the logged actions in some episodes."""
+    says = f"in {plural(len(episodes), 'episode')} of {len(view.lengths):,}, observations change with {how}"
+    return found(says, view.episodes[episodes, 0], count=int(view.lengths[episodes].sum()), advice=advice)
 
 
 def _advice(kind: str) -> str:
@@ -89,6 +121,12 @@ class _Steps:
 
     view: View
     rows: Indices
+
+    @cached_property
+    def tell(self) -> bool:
+        """Whether there are enough different rows for the number of columns."""
+        is_many = len(self.rows) >= LEAST_ROWS and not self.view.is_tabular
+        return is_many and self.moves.size > 0 and self.degree > 0
 
     @cached_property
     def columns(self) -> Indices:
@@ -124,7 +162,7 @@ class _Steps:
     @cached_property
     def are_answered(self) -> bool:
         """Whether the next row's actions follow from its own observation, better than from the one before."""
-        actions = self._actions(1)
+        actions = self.actions(1)
         deviation = actions.std(axis=0)
         targets = (actions - actions.mean(axis=0)) / np.where(deviation > 0, deviation, 1)
         after = self.view.next_obs[np.ix_(self.rows, self.columns)].astype(np.float64)
@@ -135,7 +173,7 @@ class _Steps:
         """Squared errors of steps that are predicted from observations and from actions of these neighbours."""
         return self._left(self._inputs(shifts), self.moves)
 
-    def _actions(self, shift: int) -> Floats:
+    def actions(self, shift: int) -> Floats:
         """Actions of the rows at this distance."""
         actions = self.view.actions[self.rows + shift]
         if self.view.dataset.is_discrete:
@@ -144,7 +182,7 @@ class _Steps:
 
     def _inputs(self, shifts: Sequence[int]) -> Floats:
         """Observations, and actions of the rows at these distances."""
-        return np.concatenate([self.obs, *map(self._actions, shifts)], axis=1)
+        return np.concatenate([self.obs, *map(self.actions, shifts)], axis=1)
 
     def _left(self, inputs: Floats, targets: Floats) -> Floats:
         """Mean squared errors of a fit on rows, for each half by what the other half taught."""
@@ -156,9 +194,9 @@ class _Steps:
             errors[other] = targets[other] - features[other] @ _fit(features[seen], targets[seen])
         return np.asarray(np.minimum(errors**2, 25).mean(axis=1))
 
-    def shifted_episodes(self, shift: int) -> Indices:
-        """Episodes whose steps follow, by what all rows teach of their own actions, from the neighbours' actions."""
-        own, other = self._surprise(0), self._surprise(shift)
+    def episodes_explained_by(self, actions: Floats) -> Indices:
+        """Episodes whose steps follow from these actions, by what all rows teach of the logged ones."""
+        own, other = self._own_surprise, self._surprise(actions)
         fall = np.log(own + 1e-6) - np.log(other + 1e-6)
         episode = np.searchsorted(self.view.episodes[:, 1], self.rows, side="right")
         count = np.maximum(np.bincount(episode, minlength=len(self.view.episodes)), 1)
@@ -167,16 +205,16 @@ class _Steps:
         is_shifted = (count >= LEAST_OF_AN_EPISODE) & (mean > SHIFTED) & (mean > SURE * error)
         return np.flatnonzero(is_shifted)
 
-    def _surprise(self, shift: int) -> Floats:
-        """How many times the usual error steps are off, if the neighbours' actions stood in these rows."""
-        taught = self._inputs([0])
-        mean, deviation = taught.mean(axis=0), taught.std(axis=0)
-        own, given = (
-            polynomial((inputs - mean) / np.where(deviation > 0, deviation, 1), self.degree).astype(np.float64)
-            for inputs in (taught, self._inputs([shift]))
-        )
-        surprise = np.zeros(len(self.rows))
-        for seen, other in self.halves:
+    @cached_property
+    def _own_surprise(self) -> Floats:
+        return self._surprise(self.actions(0))
+
+    @cached_property
+    def _taught(self) -> list[tuple[Floats, Floats]]:
+        """Weights of a fit of each half to its own actions, and the usual errors."""
+        own = self._features(self.actions(0))
+        taught = []
+        for seen, _ in self.halves:
             kept = seen
             for _ in range(ROUNDS):
                 weights = _fit(own[kept], self.moves[kept])
@@ -185,7 +223,22 @@ class _Steps:
                 sizes = np.log1p(errors / usual).mean(axis=1)
                 # Rows that do not fit, such as those of shifted episodes, teach nothing.
                 kept = seen & (sizes <= np.quantile(sizes[seen], 0.9))
-            left = np.abs(self.moves[other] - given[other] @ weights)
+            taught.append((weights, usual))
+        return taught
+
+    def _features(self, actions: Floats) -> Floats:
+        """Polynomials of observations and these actions, in the units of the logged ones."""
+        logged = self._inputs([0])
+        deviation = logged.std(axis=0)
+        inputs = np.concatenate([self.obs, actions], axis=1)
+        plain = (inputs - logged.mean(axis=0)) / np.where(deviation > 0, deviation, 1)
+        return polynomial(plain, self.degree).astype(np.float64)
+
+    def _surprise(self, actions: Floats) -> Floats:
+        """How many times the usual error steps are off, if these were the actions that caused them."""
+        features, surprise = self._features(actions), np.zeros(len(self.rows))
+        for (_, other), (weights, usual) in zip(self.halves, self._taught, strict=True):
+            left = np.abs(self.moves[other] - features[other] @ weights)
             surprise[other] = np.expm1(np.log1p(left / usual).mean(axis=1))
         return surprise
 

@@ -12,6 +12,8 @@ TOLERANCE = 1e-3
 """Difference, in standard deviations of a column, above which two observations are not the same."""
 FEW_BREAKS = 0.01
 """Share of rows up to which next observations that do not fit are single breaks."""
+FALSE_ENDS = 0.2
+"""Share of cut episodes that end in another state from which on that is no coincidence."""
 UNEVEN = 0.1
 LEAST_EPISODES = 4
 """Episodes of equal length that make a time limit plausible."""
@@ -89,6 +91,30 @@ def _rows_away(distance: int) -> str:
     if distance == 0:
         return "the same row"
     return f"the row {plural(abs(distance), 'row')} {'later' if distance > 0 else 'earlier'}"
+
+
+@check(
+    "cut episodes",
+    why="an episode that is cut continues: its value is taken from its last next_obs, which is that of another state",
+    advice="log the observation that the last action led to (final_observation); or drop the last row of such episodes",
+    needs="episodes",
+)
+def cut_episodes(view: View) -> AuditFinding:
+    """Last next observations of cut episodes that are zeros, a repetition, or the start of another episode."""
+    last = view.episodes[:-1, 1] - 1
+    rows = last[~view.dones[last]]
+    if len(rows) < LEAST_EPISODES or view.is_tabular:
+        return unchecked("there are too few cut episodes with different observations to tell")
+    after, moved = view.next_obs[rows], (view.obs[rows] != view.obs[rows - 1]).any(axis=1)
+    kinds = {
+        "zeros": (after == 0).all(axis=1) & view.obs[rows].any(axis=1),
+        "the observation before the last action": (after == view.obs[rows]).all(axis=1) & moved,
+        "the first observation of the next episode": (after == view.obs[rows + 1]).all(axis=1),
+    }
+    kind, wrong = max(kinds.items(), key=lambda item: int(item[1].sum()))
+    if wrong.mean() < FALSE_ENDS:
+        return passed("no sign that the last next_obs of cut episodes is of another state")
+    return found(f"in {wrong.sum():,} of {len(rows):,} cut episodes the last next_obs is {kind}", rows[wrong])
 
 
 @check(

@@ -10,6 +10,9 @@ from rl_training.data.audit.view import AuditFinding, Floats, Indices, View, che
 BEYOND = 10.0
 """How many times the usual range an outlier lies outside it."""
 
+CHANGING = 0.1
+"""Share of steps at which sums of rewards change, at least."""
+
 LEAK = 0.999
 """Correlation with one observation column from which it gives the reward away."""
 
@@ -49,6 +52,24 @@ def reward_outliers(view: View) -> AuditFinding:
         return passed(f"no reward is far outside [{low:.4g}, {high:.4g}]")
     first = view.rewards[rows[0]]
     return found(f"{plural(len(rows), 'reward')} far outside [{low:.4g}, {high:.4g}], the first is {first:.4g}", rows)
+
+
+@check(
+    "cumulative rewards",
+    why="a reward is what one step earns; sums count the first step as often as an episode has steps",
+    advice="log differences, or name the column of single rewards",
+    needs="episodes",
+)
+def cumulative_rewards(view: View) -> AuditFinding:
+    """Rewards that only rise, or only fall, inside every episode, and begin anew in the next one."""
+    if len(view.episodes) < 2 or len(view.inside) < LEAST_ROWS or not view.dataset.has_rewards:
+        return unchecked("there are too few episodes or rows to tell")
+    steps = np.diff(view.rewards.astype(np.float64))
+    inside, between = steps[view.inside], steps[view.episodes[:-1, 1] - 1]
+    for sign, way in ((1, "rise"), (-1, "fall")):
+        if (sign * inside >= 0).all() and (sign * between < 0).all() and (inside != 0).mean() > CHANGING:
+            return found(f"rewards never do anything but {way} inside an episode, and begin anew in the next one")
+    return passed("rewards do not look like sums over an episode")
 
 
 @check(

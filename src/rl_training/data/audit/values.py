@@ -6,7 +6,18 @@ import numpy as np
 
 from rl_training.core.spaces import BoxActions, DiscreteActions
 from rl_training.core.text import plural
-from rl_training.data.audit.view import FIRST, AuditFinding, View, check, found, hash_rows, passed, unchecked
+from rl_training.data.audit.view import (
+    FIRST,
+    SAMPLE,
+    AuditFinding,
+    View,
+    check,
+    found,
+    hash_rows,
+    listed,
+    passed,
+    unchecked,
+)
 from rl_training.data.fields import MASKS
 
 MOST_COLUMNS = 1000
@@ -16,6 +27,16 @@ NEARLY = 0.9999
 AT_BOUND = 0.5
 """Share of rows at a bound from which actions count as stuck."""
 FEW_VALUES = 32
+FEW_REPEATS = 0.0005
+"""Share of rows that hold a placeholder, at least."""
+FAR_AWAY = 3.0
+"""How many times the usual width of its column a placeholder is away from all other values."""
+FROZEN = 20
+"""Rows for which a frozen sensor stays the same, at least."""
+JUMP = 3.0
+"""How many times its usual change a frozen reading jumps at the end, at least."""
+SELDOM = 0.01
+"""Share of rows at which other readings of such a sensor repeat, at most."""
 NARROW = 0.02
 """Share of the bounds that actions fill when they are probably in another unit."""
 
@@ -107,6 +128,62 @@ def constant_columns(view: View) -> AuditFinding:
     if not len(constant):
         return passed("every observation column varies")
     return found(f"observation columns that never change: {view.obs_named(constant)}")
+
+
+@check(
+    "placeholder values",
+    why="a number that stands for a missing reading is taken for a reading, and scales of all others shrink",
+    advice="fill the gaps from neighbouring rows, or drop such rows; add a column that says where readings are missing",
+)
+def placeholders(view: View) -> AuditFinding:
+    """A number, such as -999, that an observation column has again and again, far from all its others."""
+    names, rows = [], []
+    for number in np.flatnonzero(view.low < view.high)[:MOST_COLUMNS]:
+        column = view.obs[:, number]
+        for end in (view.low[number], view.high[number]):
+            is_end = column == end
+            others = column[~is_end]
+            low, high = np.quantile(others[:: max(1, len(others) // SAMPLE)], (0.01, 0.99))
+            gap = min(abs(float(end) - float(others.min())), abs(float(end) - float(others.max())))
+            repeats = max(3, FEW_REPEATS * view.rows) <= is_end.sum() <= 0.5 * view.rows
+            if repeats and high > low and gap > FAR_AWAY * (high - low):
+                names.append(f"{view.obs_names[number]} ({end:g}, {plural(int(is_end.sum()), 'row')})")
+                rows.append(np.flatnonzero(is_end))
+    if not names:
+        return passed("no observation column has one number again and again far from its others")
+    return found(f"numbers that look like missing readings: {listed(names)}", np.unique(np.concatenate(rows)))
+
+
+@check(
+    "frozen sensors",
+    why="the last reading is repeated while the process moves; the policy would learn that nothing changes",
+    advice="find out when the sensor was disconnected, and leave those rows out",
+    needs="episodes",
+)
+def frozen_sensors(view: View) -> AuditFinding:
+    """Observation columns that change at nearly every row, stay exactly as they are for many rows, and then jump."""
+    if len(view.inside) < 10 * FROZEN or view.is_tabular:
+        return unchecked("there are too few different rows to tell")
+    names, rows = [], []
+    for number in np.flatnonzero(view.low < view.high)[:MOST_COLUMNS]:
+        # By how much each row differs from the one before it; not a number where an episode starts.
+        moved = np.full(view.rows + 1, np.nan)
+        moved[view.inside + 1] = np.abs(view.obs[view.inside + 1, number] - view.obs[view.inside, number])
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], moved == 0, [False]]).astype(np.int8)))
+        first, after = edges[::2], edges[1::2]
+        seldom = (moved == 0).sum() - (after - first)[after - first >= FROZEN].sum() < SELDOM * len(view.inside)
+        if not seldom or not (moved > 0).any():
+            continue
+        # What was at rest, such as a door, begins to move slowly. A reading that comes back is far from the last one.
+        jumps = moved[after] > JUMP * np.median(moved[moved > 0])
+        is_frozen = (after - first >= FROZEN) & jumps
+        if is_frozen.any():
+            names.append(f"{view.obs_names[number]} ({plural(int((after - first)[is_frozen].sum()), 'row')})")
+            rows.append(first[is_frozen])
+    if not names:
+        return passed("no sign of sensors that repeat their last reading")
+    message = f"observation columns that change all the time, stay the same for {FROZEN} rows or more, and then jump"
+    return found(f"{message}: {listed(names)}", np.unique(np.concatenate(rows)))
 
 
 @check(
