@@ -32,6 +32,7 @@ ONLINE: dict[str, tuple[str, ...]] = {
     "rlpd": (*SMALL, "algo_kwargs.dataset_size=400"),
     "her": SMALL,
     "dqn": SMALL,
+    "discrete_sac": SMALL,
     "ppo": ROLLOUTS,
 }
 """What makes the run of an algorithm small that acts; all others are offline."""
