@@ -21,7 +21,14 @@ from rl_training.core.rewards import RewardPreset, RewardTransformConfig
 __all__ = ["RewardPreset", "RewardTransformConfig", "TrainConfig", "load_config", "packaged_configs"]
 
 
-PathText = Annotated[str, BeforeValidator(lambda path: os.fspath(path) if isinstance(path, os.PathLike) else path)]
+def _path_text(path: Any) -> Any:
+    text = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if isinstance(text, str) and "\0" in text:
+        raise ValueError("a path holds no null character")
+    return text
+
+
+PathText = Annotated[str, BeforeValidator(_path_text)]
 """A path as text; Python's path objects are taken too."""
 DEVICES = r"^(auto|cpu|cuda(:\d+)?|mps)$"
 

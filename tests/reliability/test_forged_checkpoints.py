@@ -115,6 +115,9 @@ RESUMED: dict[str, dict[str, Any]] = {
     "more rows than steps": {"trainer/state/stored": 1 << 31},
     "branches of lists": {"trainer/branches": [[1]]},
     "a batch that claims": {"config/algo_kwargs/batch_size": (1 << 63) - 1},
+    "a buffer that claims": {"config/algo_kwargs/buffer_capacity": (1 << 63) + 1},
+    "no seed": {"config/seed": DELETED},
+    "a path that cannot be": {"config/algo_kwargs/initial_checkpoint": "runs/\0/checkpoints/latest.pt"},
 }
 
 

@@ -42,7 +42,7 @@ class OnlineOptions:
     """Acting and the use of experience; for runs with `mode: online` or `offline_to_online`."""
 
     modes: ClassVar = ("online", "offline_to_online")
-    buffer_capacity: int = replay_option(1_000_000, "transitions that the replay buffer holds", ge=1)
+    buffer_capacity: int = replay_option(1_000_000, "transitions that the replay buffer holds", ge=1, le=10**12)
     learning_starts: int = replay_option(5_000, "environment steps before the first update", ge=0)
     update_to_data: float | None = replay_option(None, "updates per collected transition; default 1", gt=0)
     train_frequency: int | None = replay_option(None, "vector-environment steps between rounds of updates", ge=1)

@@ -353,7 +353,7 @@ def _refuse_other_options(path: Path, tree: Mapping[str, Any], config: Path) -> 
         return
     others = [name for name in DEFINING if name in stored and stored[name] != tree["config"].get(name)]
     if others:
-        theirs, ours = (", ".join(f"{name} {each[name]}" for name in others) for each in (tree["config"], stored))
+        theirs, ours = (", ".join(f"{name} {each.get(name)}" for name in others) for each in (tree["config"], stored))
         advice = "put back the file of this run, or move this one away"
         raise CheckpointError(f"{path} belongs to another run ({theirs}; this one has {ours}): {advice}")
 
