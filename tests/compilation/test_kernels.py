@@ -135,7 +135,7 @@ def products(batch: dict[str, Tensor]) -> list[Tensor]:
 
 
 @pytest.mark.skipif(not are_faster(), reason="loops are for AMD processors with AVX-512")
-@pytest.mark.parametrize("threads", [1, 7], indirect=True)
+@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.slow), 7], indirect=True)
 def test_loops_compute_what_torch_computes(threads: None) -> None:
     torch.manual_seed(0)
     batch = factors()

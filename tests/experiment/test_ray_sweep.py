@@ -139,6 +139,7 @@ def test_a_run_that_is_stopped_saves_its_state_and_one_that_fails_says_why(clust
     assert "no.npz" in str(found[0].progress.error)
 
 
+@pytest.mark.slow
 def test_a_pipeline_trains_there_too(cluster: Any, tmp_path: Path) -> None:
     np.savez(tmp_path / "log.npz", **steering_log(40))
     config = {"data": str(tmp_path / "log.npz"), "updates": 20, "seeds": [0], "gamma": 0.8, "members": 2}

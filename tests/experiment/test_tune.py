@@ -189,6 +189,7 @@ def test_a_killed_search_continues(tmp_path: Path, unchecked: None) -> None:
     assert min((each.global_step for each in watcher.told if str(each.name) in begun), default=1) > 0
 
 
+@pytest.mark.slow
 def test_without_an_environment_the_lower_bound_decides(tmp_path: Path, unchecked: None) -> None:
     """The policy that acts as the log does is judged; its score is the lower end of the interval."""
 

@@ -156,6 +156,7 @@ def _start(output: Path, throttle: Throttle) -> subprocess.Popen[str]:
     return subprocess.Popen(arguments, env=environment, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_a_run_killed_in_the_middle_of_an_upload_continues_elsewhere_to_the_same_bits(
     bucket: Bucket, throttle: Throttle, command: Command, tmp_path: Path
 ) -> None:
