@@ -74,5 +74,5 @@ def _has(env: Any, name: str) -> bool:
 
 
 def _random_action(env: Any, obs: Any, masked: int) -> Any:
-    """A uniform action; a valid one where observations begin with a mask of so many actions."""
+    """A uniform random action. Only valid ones are drawn if observations begin with a mask of this many actions."""
     return env.action_space.sample(mask=obs[:masked].astype(np.int8)) if masked else env.action_space.sample()

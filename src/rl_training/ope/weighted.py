@@ -82,7 +82,7 @@ class WeightedEstimate:
     agrees: bool | None = None
     """Whether its interval and that of FQE have values in common; None where they cannot be compared."""
     is_drawn: bool = False
-    """The estimate is of the stochastic policy; that of FQE is of its likeliest action."""
+    """Whether this estimates the stochastic policy, while FQE estimates the policy that takes its likeliest action."""
     bandwidth: float | None = None
     """Half the width of the noise that was added to a deterministic policy, with actions in [-1, 1]."""
     cap: float | None = None

@@ -593,6 +593,29 @@ def test_a_process_that_reacts_one_step_late_is_told_from_a_shifted_log_by_advic
     assert "if the process itself reacts one step late, add the action before to the observations" in finding.advice
 
 
+def test_a_process_that_continues_after_a_cut_is_no_false_end() -> None:
+    arrays = good_log()
+    # One long run, cut into shifts: the next observation is the first one of the next shift.
+    steps = np.random.default_rng(3).normal(size=(ROWS + 1, 3))
+    run = np.cumsum(0.1 * steps, axis=0, dtype=np.float32)
+    arrays["obs"], arrays["next_obs"] = run[:-1], run[1:]
+    assert not findings(arrays)["cut episodes"].is_alarm
+
+
+def test_coarse_readings_are_no_false_ends() -> None:
+    arrays = good_log()
+    for name in ("obs", "next_obs"):
+        arrays[name] = np.round(arrays[name][:, :1])
+    assert not findings(arrays)["cut episodes"].is_alarm
+
+
+def test_distances_that_shrink_are_no_sums_of_rewards() -> None:
+    arrays = good_log()
+    sums_of_rewards(arrays)
+    arrays["rewards"] -= arrays["rewards"].max()
+    assert not findings(arrays)["cumulative rewards"].is_alarm
+
+
 def test_things_at_rest_are_no_frozen_sensors() -> None:
     arrays = good_log()
     at_rest(arrays)

@@ -7,12 +7,9 @@ from dataclasses import dataclass
 from itertools import combinations_with_replacement
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rl_training.core.text import plural
-from rl_training.data.audit.view import AuditFinding, Floats, Indices, View, check, found, passed, unchecked
-
-Flags = NDArray[np.bool_]
+from rl_training.data.audit.view import AuditFinding, Flags, Floats, Indices, View, check, found, passed, unchecked
 
 MOST_COLUMNS = 200
 """Observation columns that are looked at."""

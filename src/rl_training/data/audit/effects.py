@@ -10,9 +10,9 @@ from itertools import combinations
 import numpy as np
 
 from rl_training.core.text import plural
-from rl_training.data.audit.borders import Flags, largest_degree, polynomial, usual_errors
+from rl_training.data.audit.borders import largest_degree, polynomial, usual_errors
 from rl_training.data.audit.rewards import CERTAIN, certainty, middle_rows
-from rl_training.data.audit.view import AuditFinding, Floats, Indices, View, check, found, passed, unchecked
+from rl_training.data.audit.view import AuditFinding, Flags, Floats, Indices, View, check, found, passed, unchecked
 
 LEAST_ROWS = 200
 MOST_COLUMNS = 200
@@ -28,10 +28,10 @@ view of the result, but only beside it.
 """
 EXPLAINED = 0.95
 """Part of the error without any action that the better explanation leaves, at most."""
-ANSWERED = 0.1
-"""Part of the variance of the next row's action that its own observation leaves where the action answers it.
+NEARLY_EXACT = 0.1
+"""Share of the variance of actions up to which an observation leaves them unexplained if they follow from it.
 
-Such an action says what the observation is. It therefore explains the step before it, in a good log too.
+Such an action tells what its observation is. It therefore explains the step before it, in a good log too.
 """
 LEAST_OF_AN_EPISODE = 10
 """Rows of an episode that tell whether its actions are shifted."""
@@ -50,26 +50,26 @@ WHERE: Mapping[int, tuple[str, str]] = {1: ("after", "late"), -1: ("before", "ea
 def action_timing(view: View) -> AuditFinding:
     """Steps that the action of the row before or after explains, and their own does not."""
     steps = _Steps(view, middle_rows(view))
-    if not steps.tell:
+    if not steps.is_enough:
         return unchecked(TOO_FEW)
     without = steps.errors([])
     own = steps.errors([0])
     for shift, (which, kind) in WHERE.items():
         other = steps.errors([shift])
         explains = other.mean() < min(BETTER * own.mean(), EXPLAINED * without.mean())
-        if not explains or certainty(own, other) < CERTAIN or (shift == 1 and steps.are_answered):
+        if not explains or certainty(own, other) < CERTAIN or (shift == 1 and steps.follow_obs):
             continue
         added = other.mean() - steps.errors([0, shift]).mean()
         if added < NOTHING * other.mean() + ROUNDING * own.mean():
             says = f"observations change with the action of the row {which}, and not with their own"
             return found(says, steps.rows, count=view.rows, advice=_advice(kind))
-    shifts = [shift for shift in WHERE if shift != 1 or not steps.are_answered]
+    shifts = [shift for shift in WHERE if shift != 1 or not steps.follow_obs]
     shifted = {shift: steps.episodes_explained_by(steps.actions(shift)) for shift in shifts}
     shift, episodes = max(shifted.items(), key=lambda item: len(item[1]))
     if len(episodes):
         which, kind = WHERE[shift]
         return _in_episodes(view, episodes, f"the action of the row {which}, and not with their own", _advice(kind))
-    if own.mean() > EXPLAINED * without.mean() or steps.are_answered:
+    if own.mean() > EXPLAINED * without.mean() or steps.follow_obs:
         return unchecked("actions hardly change the next observation, or follow from it nearly without noise")
     return passed("found no sign that actions stand in another row than their effect")
 
@@ -82,7 +82,7 @@ def action_timing(view: View) -> AuditFinding:
 def action_columns(view: View) -> AuditFinding:
     """Episodes whose steps follow from actions with another sign, or with two columns exchanged."""
     steps = _Steps(view, middle_rows(view))
-    if not steps.tell:
+    if not steps.is_enough:
         return unchecked(TOO_FEW)
     actions, count = steps.actions(0), min(view.actions.shape[1], MOST_ACTIONS)
     changed: dict[str, Floats] = {}
@@ -123,7 +123,7 @@ class _Steps:
     rows: Indices
 
     @cached_property
-    def tell(self) -> bool:
+    def is_enough(self) -> bool:
         """Whether there are enough different rows for the number of columns."""
         is_many = len(self.rows) >= LEAST_ROWS and not self.view.is_tabular
         return is_many and self.moves.size > 0 and self.degree > 0
@@ -154,20 +154,19 @@ class _Steps:
         return largest_degree(len(self.rows) // 2, self._inputs([0, 1]).shape[1])
 
     @cached_property
-    def halves(self) -> list[tuple[Flags, Flags]]:
-        """The first and the second half, each with the other one, as masks."""
+    def halves(self) -> tuple[Flags, Flags]:
+        """The first and the second half of the rows, as masks."""
         first = np.arange(len(self.rows)) < len(self.rows) // 2
-        return [(first, ~first), (~first, first)]
+        return first, ~first
 
     @cached_property
-    def are_answered(self) -> bool:
-        """Whether the next row's actions follow from its own observation, better than from the one before."""
+    def follow_obs(self) -> bool:
+        """Whether actions follow from their own observation nearly without noise, and less so from the one before."""
         actions = self.actions(1)
-        deviation = actions.std(axis=0)
-        targets = (actions - actions.mean(axis=0)) / np.where(deviation > 0, deviation, 1)
+        targets = _scaled(actions, like=actions)
         after = self.view.next_obs[np.ix_(self.rows, self.columns)].astype(np.float64)
         now, before = (float(self._left(obs, targets).mean()) for obs in (after, self.obs))
-        return now < min(ANSWERED, before)
+        return now < min(NEARLY_EXACT, before)
 
     def errors(self, shifts: Sequence[int]) -> Floats:
         """Squared errors of steps that are predicted from observations and from actions of these neighbours."""
@@ -186,12 +185,10 @@ class _Steps:
 
     def _left(self, inputs: Floats, targets: Floats) -> Floats:
         """Mean squared errors of a fit on rows, for each half by what the other half taught."""
-        deviation = inputs.std(axis=0)
-        plain = (inputs - inputs.mean(axis=0)) / np.where(deviation > 0, deviation, 1)
-        features = polynomial(plain, self.degree).astype(np.float64)
+        features = polynomial(_scaled(inputs, like=inputs), self.degree).astype(np.float64)
         errors = np.zeros_like(targets)
-        for seen, other in self.halves:
-            errors[other] = targets[other] - features[other] @ _fit(features[seen], targets[seen])
+        for seen in self.halves:
+            errors[~seen] = targets[~seen] - features[~seen] @ _fit(features[seen], targets[seen])
         return np.asarray(np.minimum(errors**2, 25).mean(axis=1))
 
     def episodes_explained_by(self, actions: Floats) -> Indices:
@@ -214,7 +211,7 @@ class _Steps:
         """Weights of a fit of each half to its own actions, and the usual errors."""
         own = self._features(self.actions(0))
         taught = []
-        for seen, _ in self.halves:
+        for seen in self.halves:
             kept = seen
             for _ in range(ROUNDS):
                 weights = _fit(own[kept], self.moves[kept])
@@ -228,19 +225,22 @@ class _Steps:
 
     def _features(self, actions: Floats) -> Floats:
         """Polynomials of observations and these actions, in the units of the logged ones."""
-        logged = self._inputs([0])
-        deviation = logged.std(axis=0)
         inputs = np.concatenate([self.obs, actions], axis=1)
-        plain = (inputs - logged.mean(axis=0)) / np.where(deviation > 0, deviation, 1)
-        return polynomial(plain, self.degree).astype(np.float64)
+        return polynomial(_scaled(inputs, like=self._inputs([0])), self.degree).astype(np.float64)
 
     def _surprise(self, actions: Floats) -> Floats:
         """How many times the usual error steps are off, if these were the actions that caused them."""
         features, surprise = self._features(actions), np.zeros(len(self.rows))
-        for (_, other), (weights, usual) in zip(self.halves, self._taught, strict=True):
-            left = np.abs(self.moves[other] - features[other] @ weights)
-            surprise[other] = np.expm1(np.log1p(left / usual).mean(axis=1))
+        for seen, (weights, usual) in zip(self.halves, self._taught, strict=True):
+            left = np.abs(self.moves[~seen] - features[~seen] @ weights)
+            surprise[~seen] = np.expm1(np.log1p(left / usual).mean(axis=1))
         return surprise
+
+
+def _scaled(values: Floats, *, like: Floats) -> Floats:
+    """Values in standard deviations from the mean of others."""
+    deviation = like.std(axis=0)
+    return np.asarray((values - like.mean(axis=0)) / np.where(deviation > 0, deviation, 1))
 
 
 def _fit(features: Floats, targets: Floats) -> Floats:

@@ -5,7 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 from rl_training.core.text import plural
-from rl_training.data.audit.view import AuditFinding, Indices, View, check, found, hash_rows, passed, unchecked
+from rl_training.data.audit.view import (
+    AuditFinding,
+    Flags,
+    Floats,
+    Indices,
+    View,
+    check,
+    found,
+    hash_rows,
+    passed,
+    unchecked,
+)
 from rl_training.data.mapped_columns import chunks
 
 TOLERANCE = 1e-3
@@ -13,7 +24,9 @@ TOLERANCE = 1e-3
 FEW_BREAKS = 0.01
 """Share of rows up to which next observations that do not fit are single breaks."""
 FALSE_ENDS = 0.2
-"""Share of cut episodes that end in another state from which on that is no coincidence."""
+"""Share of cut episodes whose last next_obs looks false, beyond the share of such rows inside episodes."""
+JUMP = 3.0
+"""How many times as long as a usual step a step to the start of the next episode is, at least, if it never happened."""
 UNEVEN = 0.1
 LEAST_EPISODES = 4
 """Episodes of equal length that make a time limit plausible."""
@@ -105,16 +118,32 @@ def cut_episodes(view: View) -> AuditFinding:
     rows = last[~view.dones[last]]
     if len(rows) < LEAST_EPISODES or view.is_tabular:
         return unchecked("there are too few cut episodes with different observations to tell")
-    after, moved = view.next_obs[rows], (view.obs[rows] != view.obs[rows - 1]).any(axis=1)
+    inside = view.drawn(view.inside)
+    usual = np.median(_step_sizes(view, inside)) if len(inside) else 0.0
+    # A process that continues after a cut takes a usual step to where the next episode starts.
+    is_start = (view.next_obs[rows] == view.obs[rows + 1]).all(axis=1) & (_step_sizes(view, rows) > JUMP * usual)
     kinds = {
-        "zeros": (after == 0).all(axis=1) & view.obs[rows].any(axis=1),
-        "the observation before the last action": (after == view.obs[rows]).all(axis=1) & moved,
-        "the first observation of the next episode": (after == view.obs[rows + 1]).all(axis=1),
+        "zeros": (_are_zeros(view, rows), _are_zeros(view, inside)),
+        "the observation before the last action": (_step_sizes(view, rows) == 0, _step_sizes(view, inside) == 0),
+        "the first observation of the next episode": (is_start, np.zeros(1, dtype=bool)),
     }
-    kind, wrong = max(kinds.items(), key=lambda item: int(item[1].sum()))
-    if wrong.mean() < FALSE_ENDS:
+    # The same is usual inside episodes where a process rests, or is measured coarsely.
+    beyond = {kind: wrong.mean() - (there.mean() if len(there) else 0) for kind, (wrong, there) in kinds.items()}
+    kind = max(beyond, key=beyond.__getitem__)
+    wrong = kinds[kind][0]
+    if beyond[kind] < FALSE_ENDS:
         return passed("no sign that the last next_obs of cut episodes is of another state")
     return found(f"in {wrong.sum():,} of {len(rows):,} cut episodes the last next_obs is {kind}", rows[wrong])
+
+
+def _step_sizes(view: View, rows: Indices) -> Floats:
+    """Distances from obs to next_obs, in standard deviations of the columns."""
+    return np.asarray(np.linalg.norm((view.next_obs[rows] - view.obs[rows]) / view.spread, axis=1))
+
+
+def _are_zeros(view: View, rows: Indices) -> Flags:
+    """Whether next_obs is all zeros after an observation that is not."""
+    return np.asarray(~view.next_obs[rows].any(axis=1) & view.obs[rows].any(axis=1))
 
 
 @check(

@@ -61,13 +61,15 @@ def reward_outliers(view: View) -> AuditFinding:
     needs="episodes",
 )
 def cumulative_rewards(view: View) -> AuditFinding:
-    """Rewards that only rise, or only fall, inside every episode, and begin anew in the next one."""
+    """Rewards that only move away from 0 inside every episode, and begin anew in the next one."""
     if len(view.episodes) < 2 or len(view.inside) < LEAST_ROWS or not view.dataset.has_rewards:
         return unchecked("there are too few episodes or rows to tell")
     steps = np.diff(view.rewards.astype(np.float64))
     inside, between = steps[view.inside], steps[view.episodes[:-1, 1] - 1]
     for sign, way in ((1, "rise"), (-1, "fall")):
-        if (sign * inside >= 0).all() and (sign * between < 0).all() and (inside != 0).mean() > CHANGING:
+        # A negative distance to a goal rises too, but towards 0.
+        away = (sign * view.rewards >= 0).all() and (sign * inside >= 0).all() and (sign * between < 0).all()
+        if away and (inside != 0).mean() > CHANGING:
             return found(f"rewards never do anything but {way} inside an episode, and begin anew in the next one")
     return passed("rewards do not look like sums over an episode")
 

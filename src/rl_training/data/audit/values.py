@@ -142,11 +142,12 @@ def placeholders(view: View) -> AuditFinding:
         column = view.obs[:, number]
         for end in (view.low[number], view.high[number]):
             is_end = column == end
+            if not max(3, FEW_REPEATS * view.rows) <= is_end.sum() <= 0.5 * view.rows:
+                continue
             others = column[~is_end]
             low, high = np.quantile(others[:: max(1, len(others) // SAMPLE)], (0.01, 0.99))
             gap = min(abs(float(end) - float(others.min())), abs(float(end) - float(others.max())))
-            repeats = max(3, FEW_REPEATS * view.rows) <= is_end.sum() <= 0.5 * view.rows
-            if repeats and high > low and gap > FAR_AWAY * (high - low):
+            if high > low and gap > FAR_AWAY * (high - low):
                 names.append(f"{view.obs_names[number]} ({end:g}, {plural(int(is_end.sum()), 'row')})")
                 rows.append(np.flatnonzero(is_end))
     if not names:
@@ -174,7 +175,7 @@ def frozen_sensors(view: View) -> AuditFinding:
         seldom = (moved == 0).sum() - (after - first)[after - first >= FROZEN].sum() < SELDOM * len(view.inside)
         if not seldom or not (moved > 0).any():
             continue
-        # What was at rest, such as a door, begins to move slowly. A reading that comes back is far from the last one.
+        # A thing at rest, such as a door, begins to move slowly. A sensor that works again reads something far away.
         jumps = moved[after] > JUMP * np.median(moved[moved > 0])
         is_frozen = (after - first >= FROZEN) & jumps
         if is_frozen.any():

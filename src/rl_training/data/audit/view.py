@@ -25,6 +25,7 @@ SAMPLE = 20_000
 SEED = 0
 
 Floats = NDArray[np.floating[Any]]
+Flags = NDArray[np.bool_]
 Indices = NDArray[np.int64]
 Rows = NDArray[Any] | Sequence[int]
 Check = Callable[["View"], "AuditFinding"]
