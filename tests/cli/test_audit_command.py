@@ -265,6 +265,13 @@ def test_actions_of_real_data_that_are_moved_by_a_row_are_found(
     assert "action timing" not in {each.check for each in audit_data(dataset).findings if each.is_alarm}
 
 
+@pytest.mark.parametrize("task", ["door", "hammer", "pen"])
+def test_things_that_hands_move_are_no_broken_sensors(shared_data: Path, task: str) -> None:
+    for path in sorted((shared_data / "d4rl" / "adroit").glob(f"{task}-*.hdf5")):
+        alarms = {each.check for each in audit_data(path).findings if each.is_alarm}
+        assert not alarms & {"placeholder values", "frozen sensors", "cut episodes", "action timing", "action columns"}
+
+
 BORDERS = {
     "pendulum/pendulum_medium_sac.npz": 49,
     "pendulum/pendulum_expert_sac.npz": 49,

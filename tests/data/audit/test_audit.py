@@ -125,6 +125,13 @@ def at_rest(arrays: Arrays) -> None:
     arrays["obs"][:, 1], arrays["next_obs"][:, 1] = place[:, :-1].reshape(-1), place[:, 1:].reshape(-1)
 
 
+def struck(arrays: Arrays) -> None:
+    """A nail that rests for three quarters of each episode, and is then driven in."""
+    place = np.tile(np.arange(LENGTH + 1) > LENGTH * 3 // 4, EPISODES).reshape(EPISODES, -1) * np.float32(9)
+    place += np.where(place > 0, np.random.default_rng(8).normal(size=place.shape), 0).astype(np.float32)
+    arrays["obs"][:, 1], arrays["next_obs"][:, 1] = place[:, :-1].reshape(-1), place[:, 1:].reshape(-1)
+
+
 def unit_changes(arrays: Arrays) -> None:
     for name in ("obs", "next_obs"):
         arrays[name][ROWS // 2 :, 1] *= 1000
@@ -616,10 +623,20 @@ def test_distances_that_shrink_are_no_sums_of_rewards() -> None:
     assert not findings(arrays)["cumulative rewards"].is_alarm
 
 
-def test_things_at_rest_are_no_frozen_sensors() -> None:
+@pytest.mark.parametrize("move", [at_rest, struck])
+def test_things_at_rest_are_no_missing_readings(move: Callable[[Arrays], None]) -> None:
     arrays = good_log()
-    at_rest(arrays)
-    assert not findings(arrays)["frozen sensors"].is_alarm
+    move(arrays)
+    found = findings(arrays)
+    assert not found["frozen sensors"].is_alarm
+    assert not found["placeholder values"].is_alarm
+
+
+def test_missing_readings_of_single_decisions_are_found() -> None:
+    arrays = good_log()
+    arrays["truncations"][:], arrays["dones"][:] = False, True
+    arrays["obs"][50::100, 2] = -999
+    assert findings(arrays)["placeholder values"].count == 12
 
 
 def test_shuffled_rows_are_not_called_broken() -> None:

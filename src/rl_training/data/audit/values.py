@@ -29,10 +29,16 @@ AT_BOUND = 0.5
 FEW_VALUES = 32
 FEW_REPEATS = 0.0005
 """Share of rows that hold a placeholder, at least."""
+FEWEST_GAPS = 3
+"""Times that a placeholder follows on another number, at least."""
 FAR_AWAY = 3.0
 """How many times the usual width of its column a placeholder is away from all other values."""
 FROZEN = 20
 """Rows for which a frozen sensor stays the same, at least."""
+FEW_EPISODES = 10
+"""Episodes below which a failing sensor is not told from a thing that rests."""
+MOST_FROZEN = 0.3
+"""Share of episodes in which a frozen sensor stays the same, at most."""
 JUMP = 3.0
 """How many times its usual change a frozen reading jumps at the end, at least."""
 SELDOM = 0.01
@@ -138,11 +144,15 @@ def constant_columns(view: View) -> AuditFinding:
 def placeholders(view: View) -> AuditFinding:
     """A number, such as -999, that an observation column has again and again, far from all its others."""
     names, rows = [], []
+    # A thing that rests where episodes start is no missing reading; single decisions have no start of that kind.
+    starts = view.episodes[view.lengths > 1, 0] if view.dataset.has_episodes else []
     for number in np.flatnonzero(view.low < view.high)[:MOST_COLUMNS]:
         column = view.obs[:, number]
         for end in (view.low[number], view.high[number]):
             is_end = column == end
             if not max(3, FEW_REPEATS * view.rows) <= is_end.sum() <= 0.5 * view.rows:
+                continue
+            if len(np.setdiff1d(np.flatnonzero(is_end[1:] & ~is_end[:-1]) + 1, starts)) < FEWEST_GAPS:
                 continue
             others = column[~is_end]
             low, high = np.quantile(others[:: max(1, len(others) // SAMPLE)], (0.01, 0.99))
@@ -163,8 +173,8 @@ def placeholders(view: View) -> AuditFinding:
 )
 def frozen_sensors(view: View) -> AuditFinding:
     """Observation columns that change at nearly every row, stay exactly as they are for many rows, and then jump."""
-    if len(view.inside) < 10 * FROZEN or view.is_tabular:
-        return unchecked("there are too few different rows to tell")
+    if len(view.episodes) < FEW_EPISODES or len(view.inside) < 10 * FROZEN or view.is_tabular:
+        return unchecked("there are too few episodes or different rows to tell")
     names, rows = [], []
     for number in np.flatnonzero(view.low < view.high)[:MOST_COLUMNS]:
         # By how much each row differs from the one before it; not a number where an episode starts.
@@ -178,7 +188,9 @@ def frozen_sensors(view: View) -> AuditFinding:
         # A thing at rest, such as a door, begins to move slowly. A sensor that works again reads something far away.
         jumps = moved[after] > JUMP * np.median(moved[moved > 0])
         is_frozen = (after - first >= FROZEN) & jumps
-        if is_frozen.any():
+        episodes = np.unique(np.searchsorted(view.episodes[:, 1], first[is_frozen], side="right"))
+        # Sensors seldom fail. Things that rest until they are struck do so in most episodes.
+        if 0 < len(episodes) <= MOST_FROZEN * len(view.episodes):
             names.append(f"{view.obs_names[number]} ({plural(int((after - first)[is_frozen].sum()), 'row')})")
             rows.append(first[is_frozen])
     if not names:
