@@ -67,6 +67,8 @@ class _DataOptions(_DatasetSpec, total=False):
     accept_audit: bool
     best_fraction: float | None
     validation_fraction: float | None
+    validation_folds: int | None
+    validation_fold: int
 
 class _LoopOptions(TypedDict, total=False):
     mode: Literal['offline', 'online', 'offline_to_online'] | None

@@ -18,7 +18,6 @@ from rl_training.core.statistics import (
     score_profile,
     student_cdf,
     student_quantile,
-    winners_curse,
 )
 
 
@@ -31,16 +30,6 @@ def test_quantiles_of_student_are_those_of_printed_tables(p: float, df: float, e
     # With one and two degrees of freedom the distribution has a closed form.
     assert student_cdf(expected, 1) == pytest.approx(0.5 + math.atan(expected) / math.pi, rel=1e-9)
     assert student_cdf(expected, 2) == pytest.approx(0.5 + expected / (2 * math.sqrt(2 + expected**2)), rel=1e-9)
-
-
-@pytest.mark.parametrize(("candidates", "expected"), [(1, 0), (2, 0.57), (5, 1.16), (10, 1.54), (20, 1.87), (50, 2.25)])
-def test_the_best_of_equal_policies_is_overestimated(candidates: int, expected: float) -> None:
-    assert winners_curse(candidates) == pytest.approx(expected, abs=0.01)
-
-
-def test_the_largest_of_two_and_three_normal_values_has_a_closed_form() -> None:
-    assert winners_curse(2) == pytest.approx(1 / math.sqrt(math.pi), abs=1e-9)
-    assert winners_curse(3) == pytest.approx(1.5 / math.sqrt(math.pi), abs=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -102,26 +102,26 @@ def test_all_that_could_be_the_best_are_named_the_best_first() -> None:
 
 def test_a_sound_estimate_is_not_refused() -> None:
     assert refused(values(11.0)) == []
-    assert claims.refuse_all(control(), kappa=5.0, episodes=100, is_held_out=False) == []
+    assert claims.refuse_all(control(), kappa=5.0, episodes=100, untrusted=None) == []
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"kappa": 2.9}, "stopped too early (kappa 2.9, at least 3 is needed): about 6 % of the value"),
-        ({"episodes": 29}, "only 29 episodes, at least 30"),
-        ({"episodes": 9, "is_held_out": True}, "only 9 held-out episodes, at least 10"),
+        ({"episodes": 9}, "only 9 episodes, at least 10"),
+        ({"untrusted": "they trained it"}, "they trained it"),
     ],
 )
 def test_too_little_work_or_data_is_a_reason_against_all(changes: dict[str, Any], words: str) -> None:
-    facts: dict[str, Any] = {"kappa": 5.0, "episodes": 100, "is_held_out": False}
+    facts: dict[str, Any] = {"kappa": 5.0, "episodes": 100, "untrusted": None}
     (reason,) = claims.refuse_all(control(), **{**facts, **changes})
     assert words in reason
 
 
 def test_an_estimator_that_misses_the_log_says_nothing_about_policies() -> None:
     wrong = control(estimated=values(13.0, 0.3))
-    (reason,) = claims.refuse_all(wrong, kappa=5.0, episodes=100, is_held_out=False)
+    (reason,) = claims.refuse_all(wrong, kappa=5.0, episodes=100, untrusted=None)
     assert "does not reproduce the log: it estimates 13 for the logged behaviour, whose mean return is 10" in reason
 
 

@@ -88,7 +88,7 @@ def test_too_few_updates_are_refused_and_kappa_is_known() -> None:
 
 def test_too_few_episodes_are_refused() -> None:
     found = estimate({"towards": towards}, steering_log(8), **{**QUICK, "updates": 20})
-    assert any("only 8 episodes, at least 30 are needed" in reason for reason in found["towards"].reasons)
+    assert any("only 8 episodes, at least 10 are needed" in reason for reason in found["towards"].reasons)
 
 
 def test_a_policy_far_from_the_log_is_refused() -> None:

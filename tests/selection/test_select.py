@@ -19,10 +19,8 @@ import rl_training
 from rl_training.cli.select import shuffle_text
 from rl_training.core.errors import ConfigError, DatasetError
 from rl_training.core.spaces import BoxActions, SpaceSpec
-from rl_training.core.statistics import winners_curse
 from rl_training.data import TransitionDataset
 from rl_training.ope import EvaluationLog, FitOptions, FitSettings, OutOfTimeError, Verdict
-from rl_training.selection import claim as claiming
 from rl_training.selection.evaluation_data import data_given
 from rl_training.selection.ranking import _limit, regret_at_k, shuffle_control, spearman
 from rl_training.selection.real_episodes import Prior, Pull, RealEpisodes, prior_from_values
@@ -66,26 +64,18 @@ def test_policies_are_ranked_and_the_best_is_chosen() -> None:
     assert [each.is_among_the_best for each in found.candidates] == [True, False, False]
 
 
-def test_on_few_episodes_the_value_of_the_selected_policy_is_lowered_by_the_expected_maximum() -> None:
-    found = few_episodes()
+def test_on_few_episodes_the_policy_is_chosen_but_the_same_episodes_claim_nothing() -> None:
+    claim = select(POLICIES, steering_log(19), **QUICK).claim
+    assert claim is not None
+    assert (claim.basis, claim.verdict, claim.value) == ("selection episodes", "cannot be judged", None)
+    assert claim.reasons == ("the same 19 episodes selected it among 3, which makes its value too high",)
+
+
+def test_without_a_choice_all_episodes_make_the_claim() -> None:
+    found = select({"towards": towards}, steering_log(19), **QUICK)
     claim, estimate = found.claim, found.estimates["towards"]
     assert claim is not None
-    assert claim.basis == "corrected"
-    differences = np.array(estimate.members) - np.array(found.estimates.behavior_members)
-    assert claim.correction == pytest.approx(winners_curse(3) * differences.std(ddof=1))
-    assert estimate.value is not None
-    assert claim.value == pytest.approx(estimate.value - claim.correction)
-    assert claim.probability_better is not None
-    assert estimate.probability_better is not None
-    assert claim.probability_better < estimate.probability_better
-    assert claim.verdict == "better than the data"
-
-
-def test_the_error_of_the_estimates_counts_in_the_claim() -> None:
-    estimates = few_episodes().estimates
-    doubtful = claiming._corrected(replace(estimates["towards"], fit_error=100.0), estimates, among=3)
-    assert doubtful.verdict == "not distinguishable"
-    assert doubtful.probability_better == pytest.approx(0.5, abs=0.05)
+    assert (claim.basis, claim.episodes, claim.value) == ("held-out episodes", 19, estimate.value)
 
 
 def test_with_many_episodes_the_claim_is_made_on_others_than_those_that_selected() -> None:
@@ -93,7 +83,6 @@ def test_with_many_episodes_the_claim_is_made_on_others_than_those_that_selected
     assert found.claim is not None
     assert found.claim.basis == "held-out episodes"
     assert (found.estimates.episodes, found.claim.episodes) == (60, 60)
-    assert found.claim.correction == 0
     assert found.claim.value != found[str(found.chosen)].value
 
 
@@ -155,7 +144,7 @@ def test_the_two_halves_share_no_episode() -> None:
     log = steering_log(120)
     dataset = TransitionDataset.from_dict(log)
     data = data_given(dataset, [])
-    first, second = selecting._halves(data, seed=0)
+    first, second = data.halves(0)
     assert second is not None
     starts = [set(part.log.dataset.obs[part.log.starts][:, 0].tolist()) for part in (first, second)]
     assert [len(each) for each in starts] == [60, 60]
@@ -198,7 +187,7 @@ def test_a_selection_is_plain_values(tmp_path: Path) -> None:
     assert file is not None
     stored = json.loads(file.read_text())
     assert stored["chosen"] == "towards"
-    assert stored["claim"]["basis"] == "corrected"
+    assert stored["claim"]["basis"] == "held-out episodes"
     # Functions lie in no folder.
     assert few_episodes().save() is None
 
@@ -307,11 +296,12 @@ def test_a_ranking_by_the_length_of_episodes_is_left_and_told() -> None:
     log["terminals"] = np.abs(log["next_observations"][:, 0]) > 0.6
     log["timeouts"] &= ~log["terminals"]
     log["rewards"] = np.ones_like(log["rewards"])
-    data = data_given(log, [], None, is_held_out=True).log
+    data = data_given(log, []).log
     scaled = {f"{share:+.1f}": partial(_scaled, share) for share in np.linspace(-0.3, 0.9, 7)}
-    ranked = shuffle_control(scaled, dict.fromkeys(scaled, 0.0), data, FitSettings(FitOptions(**QUICK)))
+    settings = FitSettings(FitOptions(**{name: value for name, value in QUICK.items() if name != "split"}))
+    ranked = shuffle_control(scaled, dict.fromkeys(scaled, 0.0), data, settings)
     assert ranked is not None
-    control = shuffle_control(scaled, ranked.values, data, FitSettings(FitOptions(**QUICK)))
+    control = shuffle_control(scaled, ranked.values, data, settings)
     assert control is not None
     assert control.correlation == pytest.approx(1)
     assert not control.passes

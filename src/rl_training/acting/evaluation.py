@@ -43,6 +43,13 @@ class Episodes(Acting, total=False):
     max_steps: int | None
 
 
+EVALUATION_METRICS = (
+    *("return_mean", "return_std", "return_min", "return_max"),
+    *("length_mean", "success_rate", "normalized_score"),
+)
+"""All metrics of evaluations in an environment."""
+
+
 @dataclass(frozen=True)
 class EvaluationResult:
     """Raw environment returns and lengths, episode by episode, in the order of their seeds."""

@@ -169,9 +169,8 @@ def claim_text(claim: Claim) -> str:
     if claim.reasons or claim.value is None or claim.interval is None or claim.probability_better is None:
         return f"{basis}, it cannot be judged: {'; '.join(claim.reasons)}."
     numbers = f"value {number_text(claim.value)}, {interval_text(claim.interval)}"
-    lowered = f", lowered by {number_text(claim.correction)} for being the highest" if claim.correction else ""
     probability = f"probability {probability_text(claim.probability_better)}"
-    return f"{basis}, it is {verdict_text(claim.verdict)} ({probability}; {numbers}{lowered})."
+    return f"{basis}, it is {verdict_text(claim.verdict)} ({probability}; {numbers})."
 
 
 def shuffle_text(control: ShuffleControl | None) -> str:

@@ -50,19 +50,6 @@ def rank_correlation(first: Scores, second: Scores) -> float:
     return float(spearmanr(first, second).statistic)
 
 
-def winners_curse(candidates: int) -> float:
-    """By how many standard errors the highest of several equally good policies is over-estimated.
-
-    It is the expected maximum of `candidates` independent standard normal variables.
-    """
-    from scipy.special import ndtr
-
-    # Equal steps sum a smooth density that vanishes at both ends to many digits.
-    x = np.linspace(-12, 12, 2401)
-    density = candidates * np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi) * ndtr(x) ** (candidates - 1)
-    return float((x * density).sum() * (x[1] - x[0]))
-
-
 def interquartile_mean(values: Scores | Numbers) -> float:
     """Mean of the middle half of all values: a quarter of them, rounded down, is left out at each end.
 

@@ -14,6 +14,7 @@ from rl_training.data.dataset_loaders import (
     shared_key,
     use_shared,
 )
+from rl_training.data.episode_keys import MOST_KEYS, Keys, episode_keys, remembered, unseen_episodes
 from rl_training.data.episodes import Episode
 from rl_training.data.fields import REWARDS_HINT
 from rl_training.data.files.formats import check_destination, write_dataset, write_npz
@@ -49,14 +50,15 @@ from rl_training.data.tables.in_memory import check_table_path, make_table, tabl
 from rl_training.data.tables.to_fields import read_observations
 
 __all__ = [
-    "LOGGED_REWARDS", "LONGEST_EPISODE", "REWARDS_HINT", "AnnotatedLog", "AnnotatedSource", "Audit", "ColumnsConfig",
-    "DataOptions", "Episode", "Hindsight", "MixedSource", "Ratio", "ReplayBuffer", "RolloutSource", "Rows", "Source",
-    "StepTimes", "TableFiles", "TrainingAudit", "TransitionDataset", "UniformSource", "WindowSource", "as_dataset",
-    "audit_data", "check_destination", "check_logged", "check_table_path", "collect_dataset", "concatenate_datasets",
-    "convert", "endless_episode", "first_rows", "fit_masks", "fit_spaces", "hindsight_source", "inspect_dataset",
-    "load_any", "load_transition_dataset", "make_source", "make_table", "mix", "mix_transition_datasets",
-    "read_dataset", "read_observations", "sample_trajectory_windows", "shared_key", "source_for", "split",
-    "step_times", "table_kind", "table_text", "use_shared", "with_annotations", "with_lambda_returns",
+    "LOGGED_REWARDS", "LONGEST_EPISODE", "MOST_KEYS", "REWARDS_HINT", "AnnotatedLog", "AnnotatedSource", "Audit",
+    "ColumnsConfig", "DataOptions", "Episode", "Hindsight", "Keys", "MixedSource", "Ratio", "ReplayBuffer",
+    "RolloutSource", "Rows", "Source", "StepTimes", "TableFiles", "TrainingAudit", "TransitionDataset",
+    "UniformSource", "WindowSource", "as_dataset", "audit_data", "check_destination", "check_logged",
+    "check_table_path", "collect_dataset", "concatenate_datasets", "convert", "endless_episode", "episode_keys",
+    "first_rows", "fit_masks", "fit_spaces", "hindsight_source", "inspect_dataset", "load_any",
+    "load_transition_dataset", "make_source", "make_table", "mix", "mix_transition_datasets", "read_dataset",
+    "read_observations", "remembered", "sample_trajectory_windows", "shared_key", "source_for", "split", "step_times",
+    "table_kind", "table_text", "unseen_episodes", "use_shared", "with_annotations", "with_lambda_returns",
     "with_masks_of_env", "with_n_step", "with_spaces_of_data", "without_masks_first", "write_dataset", "write_npz",
     "write_table",
 ]  # fmt: skip

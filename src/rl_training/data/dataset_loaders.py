@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -15,7 +16,7 @@ from torch import Tensor
 from rl_training.config import PathText
 from rl_training.core.errors import LARGEST_SEED, ConfigError, DatasetError
 from rl_training.core.files import refuse_what_is_no_file
-from rl_training.core.options import MODES, bind, option, options
+from rl_training.core.options import MODES, bind, option, options, refuse_unused
 from rl_training.core.rewards import RewardPreset, RewardTransformConfig
 from rl_training.data.audit import audit
 from rl_training.data.collect import collect_dataset
@@ -124,10 +125,17 @@ class DataOptions(DatasetSpec):
     accept_audit: bool = option(False, "train even on data that the audit refuses; the run remembers it")
     best_fraction: float | None = option(None, "keep this share of episodes, by return", gt=0, le=1)
     validation_fraction: float | None = option(
-        None, "held-out share of episodes; default 0.1 without env_id", ge=0, lt=1
+        None, "held-out share of episodes; default 0.1, at least 10 of 50 or more; 0 of fewer with env_id", ge=0, lt=1
     )
+    validation_folds: int | None = option(None, "hold out one of this many parts of the episodes instead", ge=2)
+    validation_fold: int = option(0, "the part that is held out, from 0 on", ge=0)
 
     def __post_init__(self) -> None:
+        refuse_unused(self, "validation_fold", unless="validation_folds", holds=self.validation_folds is not None)
+        if self.validation_folds is not None and self.validation_fraction is not None:
+            raise ConfigError("validation_folds and validation_fraction both say what is held out; give one")
+        if self.validation_folds is not None and self.validation_fold >= self.validation_folds:
+            raise ConfigError(f"validation_fold must be below {self.validation_folds}, got {self.validation_fold}")
         if self.dataset_mix and self.dataset_columns is not None:
             raise ConfigError("dataset_columns go into the parts of dataset_mix")
         if self.dataset_mix and self.kind() is not None:
@@ -157,7 +165,7 @@ def load_transition_dataset(
     *,
     env: Callable[[], Any] | None = None,
     env_rewards: RewardTransformConfig | None = None,
-    default_validation: float = 0.0,
+    default_validation: Callable[[int], float] = lambda episodes: 0.0,
     returns: Mapping[str, Any] | None = None,
     dataset: TransitionDataset | None = None,
     inspect: Callable[[TransitionDataset], None] | None = None,
@@ -169,13 +177,13 @@ def load_transition_dataset(
 
     Options are given as a group or by name (`dataset_path="log.npz"`), or a path stands alone. Actions keep their
     native units. `env` makes the environment in which `dataset_kind: random` acts, `env_rewards` is what training makes
-    of its rewards. Held-out episodes are the result's `validation`; `default_validation` is their share where the
-    options leave it open and there are episodes to spare. With `returns`, the arguments of `with_returns_to_go`, the
-    dataset has returns-to-go of the transformed rewards, computed before any row is mixed away. A `dataset` that is
-    given takes the place of one that options name. `inspect` is called with each part as it was read, before anything
-    is changed. Logged actions are compared with masks if `first_choice`, the number of the first discrete action, is
-    given, or if excluded actions are to be dropped. With `keep_rewards`, the dataset has the rewards as they were
-    logged in one field more.
+    of its rewards. Held-out episodes are the result's `validation`; `default_validation` gives their share by
+    the number of episodes where the options leave it open. With `returns`, the
+    arguments of `with_returns_to_go`, the dataset has returns-to-go of the transformed rewards, computed before any row
+    is mixed away. A `dataset` that is given takes the place of one that options name. `inspect` is called with each
+    part as it was read, before anything is changed. Logged actions are compared with masks if `first_choice`, the
+    number of the first discrete action, is given, or if excluded actions are to be dropped. With `keep_rewards`, the
+    dataset has the rewards as they were logged in one field more.
     """
     if isinstance(source, DataOptions) and values:
         raise ConfigError(f"give options as a group or by name, not both: {', '.join(values)}")
@@ -193,9 +201,9 @@ def load_transition_dataset(
         if not all(part.has_episodes for part in parts):
             raise DatasetError("returns-to-go need whole episodes, and the rows seem shuffled")
         parts = [part.with_returns_to_go(**returns) for part in parts]
-    share, seed = options.validation_fraction, options.dataset_seed
+    split = partial(split_validation, options=options, default=default_validation)
     # Taken off the list, so that rows that have been copied can go.
-    parts = [split_validation(parts.pop(0), share, default_validation, seed=seed) for _ in range(len(parts))]
+    parts = [split(parts.pop(0)) for _ in range(len(parts))]
     dataset = parts[0]
     if options.dataset_mix:
         ratios = [part.ratio for part in options.dataset_mix]
@@ -335,24 +343,28 @@ NUMBERS = "numbers"
 
 
 def split_validation(
-    dataset: TransitionDataset, fraction: float | None, default: float = 0.0, *, seed: int = 0
+    dataset: TransitionDataset, options: DataOptions, default: Callable[[int], float]
 ) -> TransitionDataset:
     """The dataset with a fraction of its episodes as `validation`; the default may be too much for it."""
-    share = default if fraction is None else fraction
-    if not share:
+    fraction = options.validation_fraction if options.validation_folds is None else 1 / options.validation_folds
+    if fraction == 0:
         return dataset
-    episodes = len(dataset.episode_bounds())
+    episodes = len(dataset.episode_bounds()) if dataset.is_ordered or fraction is not None else 0
+    share = default(episodes) if fraction is None else fraction
+    if share == 0:
+        return dataset
     if episodes < 2 and fraction is None:
         return dataset.with_notes("no episode could be held out for diagnostics: there is only one")
     if episodes < 2:
         raise DatasetError(f"validation_fraction holds out whole episodes and needs at least 2 of them, got {episodes}")
+    part: dict[str, Any] = {"seed": options.dataset_seed, "fold": options.validation_fold}
     if dataset.stored is not None:
-        rest, held_out = dataset.split(share, seed=seed)
+        rest, held_out = dataset.split(share, **part)
         return replace(rest, validation=held_out)
     # Column by column: if nothing else refers to the dataset, its rows are not in memory twice.
     columns = dict(dataset.fields)
     dataset = replace(dataset, fields={"dones": columns["dones"], NUMBERS: torch.arange(len(dataset))})
-    rest, held_out = dataset.split(share, seed=seed)
+    rest, held_out = dataset.split(share, **part)
     found: dict[str, list[Tensor]] = {}
     for name in list(columns):
         column = columns.pop(name)

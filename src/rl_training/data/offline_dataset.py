@@ -322,16 +322,19 @@ class TransitionDataset:
         found: dict[str, Any] = {name: function(value) for name in names if (value := getattr(self, name)) is not None}
         return replace(self, fields={name: function(value) for name, value in self.fields.items()}, **found)
 
-    def split(self, fraction: float, seed: int = 0) -> tuple[Self, Self]:
-        """Two datasets of whole episodes: the rest, and `fraction` of the episodes chosen at random."""
+    def split(self, fraction: float, seed: int = 0, *, fold: int = 0) -> tuple[Self, Self]:
+        """Two datasets of whole episodes: the rest, and `fraction` of the episodes chosen at random.
+
+        Different numbers of a `fold` choose different episodes.
+        """
         if not 0 < fraction < 1:
             raise DatasetError(f"fraction must be > 0 and < 1, got {fraction}")
         count = len(self.episode_bounds())
         if count < 2:
             raise DatasetError(f"a split by whole episodes needs at least 2 of them, got {count}")
-        size = min(max(round(fraction * count), 1), count - 1)
-        order = np.random.default_rng(seed).permutation(count)
-        return self.take_episodes(sorted(order[size:])), self.take_episodes(sorted(order[:size]))
+        order, start = np.random.default_rng(seed).permutation(count), round(fold * fraction * count)
+        chosen = order[start : max(round((fold + 1) * fraction * count), start + 1)][: count - 1]
+        return self.take_episodes(np.setdiff1d(order, chosen).tolist()), self.take_episodes(sorted(chosen))
 
     def best_episodes(self, fraction: float) -> Self:
         """The dataset of the `fraction` of episodes with the highest returns, at least one."""

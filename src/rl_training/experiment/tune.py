@@ -35,9 +35,9 @@ from rl_training.experiment.tune_spec import (
     suggest,
     tell_end,
 )
-from rl_training.ope import Outcome, outcome_text
+from rl_training.ope import LEVEL, Outcome, outcome_text
 from rl_training.reports import draw_history, draw_importances, improvement
-from rl_training.selection import LOWER_BOUND
+from rl_training.selection import LOWER_BOUND, compare_groups
 from rl_training.storage import check_sinks
 
 SPEC, JOURNAL, TRIALS, RESULT, BEST = "tune.yaml", "study.journal", "trials", "result.json", "best.yaml"
@@ -260,6 +260,10 @@ class Check:
     """The best options in comparison with the default ones."""
     failed: tuple[str, ...] = ()
     """Runs without a score, and why."""
+    log_p_value: float | None = None
+    """Where the score comes from the log: test of equal values on held-out episodes that chose nothing."""
+    log_reasons: tuple[str, ...] = ()
+    """Why these episodes cannot judge the runs."""
 
     @property
     def sentence(self) -> str:
@@ -274,6 +278,10 @@ class Check:
         if self.verdict == "worse":
             verdict += ", and what the search found was chance"
         test = f"95 % interval [{low:.2f}, {high:.2f}], p = {self.p_value:.2g} by a test of ranks"
+        if self.log_p_value is not None:
+            test += f", p = {self.log_p_value:.2g} by held-out episodes that the search has not used"
+        if self.log_reasons:
+            return f"{seeds}; {chance}, {test}: whether they are better cannot be judged: {self.log_reasons[0]}"
         return f"{seeds}; {chance}, {test}: {verdict}"
 
 
@@ -299,13 +307,22 @@ def check_best(search: _Search, params: Mapping[str, Any], *, workers: int, ray:
     if any(each.status == "interrupted" for each in found):
         raise KeyboardInterrupt
     scores: dict[str, list[float]] = {"best": [], "default": []}
+    folders: dict[str, list[str]] = {"best": [], "default": []}
     failed = []
     for (label, _), run, progress in zip(runs, runs.values(), found, strict=True):
         if progress.metrics and metric in progress.metrics:
             scores[label].append(progress.metrics[metric])
+            folders[label].append(str(progress.run_dir))
         else:
             failed.append(f"{run.name}: {progress.error or f'it has no {metric}'}")
-    return compare_scores(metric, scores["best"], scores["default"], failed)
+    check = compare_scores(metric, scores["best"], scores["default"], failed)
+    if metric != LOWER_BOUND or check.p_value is None:
+        return check
+    # All runs were scored by the same episodes, whose chance a test of ranks does not see.
+    by_log = compare_groups(folders["best"], folders["default"], threads=spec.threads)
+    is_clear = by_log.p_value < LEVEL and not by_log.reasons
+    verdict = check.verdict if is_clear else "not distinguishable"
+    return replace(check, verdict=verdict, log_p_value=by_log.p_value, log_reasons=by_log.reasons)
 
 
 def compare_scores(metric: str, best: Sequence[float], default: Sequence[float], failed: Sequence[str] = ()) -> Check:

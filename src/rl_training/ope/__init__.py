@@ -22,6 +22,7 @@ from rl_training.ope.verdicts import (
     BETTER,
     CANNOT,
     LEAST_KAPPA,
+    LEVEL,
     MOST_CLIPPED,
     MOST_NOVEL,
     SAME,
@@ -47,10 +48,11 @@ from rl_training.ope.verdicts import (
 from rl_training.ope.weighted import NO_PROBABILITIES, WeightedEstimate, WeightedValue, weigh_policies
 
 __all__ = [
-    "BETTER", "CANNOT", "LEAST_KAPPA", "MOST_CLIPPED", "MOST_NOVEL", "NO_PROBABILITIES", "SAME", "VALUE", "WORSE",
-    "Control", "EvaluationLog", "FitOptions", "FitSettings", "Floats", "OutOfTimeError", "Outcome", "PolicyValue",
-    "Progress", "Support", "ValueFit", "ValueFitter", "Verdict", "WeightedEstimate", "WeightedValue", "among_the_best",
-    "anchored", "decide_outcomes", "default_gamma", "importance", "intervals", "judge_differences", "movement",
-    "novelty_of_log", "outcome_text", "policy_inputs", "probability_above", "probability_text", "refuse_all",
-    "refuse_one", "refuse_unsupported", "simultaneous", "student_interval", "verdict_text", "weigh_policies", "weights",
+    "BETTER", "CANNOT", "LEAST_KAPPA", "LEVEL", "MOST_CLIPPED", "MOST_NOVEL", "NO_PROBABILITIES", "SAME", "VALUE",
+    "WORSE", "Control", "EvaluationLog", "FitOptions", "FitSettings", "Floats", "OutOfTimeError", "Outcome",
+    "PolicyValue", "Progress", "Support", "ValueFit", "ValueFitter", "Verdict", "WeightedEstimate", "WeightedValue",
+    "among_the_best", "anchored", "decide_outcomes", "default_gamma", "importance", "intervals", "judge_differences",
+    "movement", "novelty_of_log", "outcome_text", "policy_inputs", "probability_above", "probability_text",
+    "refuse_all", "refuse_one", "refuse_unsupported", "simultaneous", "student_interval", "verdict_text",
+    "weigh_policies", "weights",
 ]  # fmt: skip

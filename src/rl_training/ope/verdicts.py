@@ -25,8 +25,7 @@ LEVEL = 0.05
 """The largest probability that any of several verdicts of one kind, such as "better", is wrong."""
 LEAST_KAPPA = 3.0
 MOST_CLIPPED = 0.05
-FEWEST_EPISODES = 30
-FEWEST_HELD_OUT = 10
+FEWEST_EPISODES = 10
 MOST_NOVEL = 0.25
 MOST_NEVER_LOGGED = 0.1
 """The share beyond that of the behaviour policy's own actions; in all, at most `MOST_NOVEL`."""
@@ -161,16 +160,17 @@ def among_the_best(values: Mapping[str, Values], errors: Mapping[str, float]) ->
     return [best, *(name for name, outcome in zip(others, outcomes, strict=True) if outcome != "better")]
 
 
-def refuse_all(control: Control, *, kappa: float, episodes: int, is_held_out: bool) -> list[str]:
-    """Reasons against a verdict on any policy; empty if there are none."""
-    reasons = []
+def refuse_all(control: Control, *, kappa: float, episodes: int, untrusted: str | None) -> list[str]:
+    """Reasons against a verdict on any policy; empty if there are none.
+
+    `untrusted` says why the episodes cannot judge policies at all.
+    """
+    reasons = [] if untrusted is None else [untrusted]
     if kappa < LEAST_KAPPA - 1e-9:
         missing = f"about {100 * math.exp(-kappa):.0f} % of the value may be missing"
         reasons.append(f"FQE was stopped too early (kappa {kappa:.1f}, at least 3 is needed): {missing}")
-    fewest = FEWEST_HELD_OUT if is_held_out else FEWEST_EPISODES
-    if episodes < fewest:
-        kind = "held-out episodes" if is_held_out else "episodes"
-        reasons.append(f"there are only {episodes} {kind}, at least {fewest} are needed")
+    if episodes < FEWEST_EPISODES:
+        reasons.append(f"there are only {episodes} episodes, at least {FEWEST_EPISODES} are needed")
     if not control.passes:
         reasons.append(
             f"FQE does not reproduce the log: it estimates {control.estimated[0]:.4g} for the logged behaviour, whose "

@@ -21,7 +21,7 @@ from rl_training.selection import (
     RealEpisodes,
     Selection,
     choose,
-    corrected_claim,
+    claim_without_choice,
     find_evaluation_data,
     held_out_claim,
     named_policies,
@@ -82,9 +82,9 @@ class Judge:
 
     def _corrected(self, found: Selection, named: dict[str, Any], data: EvaluationData, settings: FitSettings) -> Claim:
         try:
-            return corrected_claim(found, named, data, settings)
+            return claim_without_choice(found, named, data, settings)
         except OutOfTimeError:
-            return _no_claim(str(found.chosen), "corrected", data)
+            return _no_claim(str(found.chosen), "selection episodes", data)
 
     @property
     def _further_fits(self) -> int:
@@ -191,8 +191,7 @@ def _basis(splits: DataSplits, claim: Mapping[str, Any]) -> str:
     """The episodes of a claim in words."""
     if splits.has_claim:
         return f"on {splits.episodes['claim']:,} episodes that neither training nor selection has seen"
-    lowered = ", with its value lowered for that" if claim["correction"] else ""
-    return f"on selection data (the same {splits.episodes['selection']} episodes were used to select it{lowered})"
+    return f"on selection data (the same {splits.episodes['selection']} episodes were used to select it)"
 
 
 def _not_judged(selection: Mapping[str, Any]) -> str:

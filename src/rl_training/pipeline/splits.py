@@ -28,8 +28,10 @@ from rl_training.pipeline.candidates import DatasetFacts
 from rl_training.pipeline.config import PipelineConfig, Workspace
 from rl_training.storage import read_json, refusing_broken_state
 
-FEWEST_FOR_CLAIM = 100
+FEWEST_FOR_CLAIM = 30
 """Episodes below which none are set aside for the claim."""
+FEWEST_TO_JUDGE = 10
+"""The fewest episodes of a part that judges policies, if there are enough for it."""
 FEWEST_EPISODES = 2
 SPLIT = "split.json"
 AUDIT = "audit.json"
@@ -135,7 +137,8 @@ def _counts(dataset: TransitionDataset, config: PipelineConfig) -> dict[str, int
     shares = {"selection": config.selection_fraction, "claim": config.claim_fraction}
     if count < FEWEST_FOR_CLAIM:
         shares = {"selection": config.selection_fraction + config.claim_fraction}
-    sizes = {part: max(1, round(share * count)) for part, share in shares.items()}
+    fewest = 1 if count < FEWEST_FOR_CLAIM else FEWEST_TO_JUDGE
+    sizes = {part: max(fewest, round(share * count)) for part, share in shares.items()}
     return {"train": count - sum(sizes.values()), **sizes}
 
 

@@ -23,7 +23,16 @@ from rl_training.runtime.controls import EarlyStoppingConfig
 from rl_training.runtime.fine_tuning import fine_tuning_config
 from rl_training.runtime.loop import log_trace, traces_logged
 from rl_training.runtime.progress import ProgressCallback
-from rl_training.runtime.run_data import Split, find_task, load_data, log_of_run
+from rl_training.runtime.run_data import (
+    ENOUGH_HELD_OUT,
+    TRAINED_ON,
+    Split,
+    chooses_by_log,
+    find_task,
+    keys_in,
+    load_data,
+    log_of_run,
+)
 from rl_training.runtime.run_options import (
     BoundConfig,
     ConfigSource,
@@ -49,14 +58,15 @@ if TYPE_CHECKING:
     from rl_training.policies.export import Export, export_policy
 
 __all__ = [
-    "BoundConfig", "Callback", "CheckpointCallback", "ConfigSource", "EarlyStoppingCallback", "EarlyStoppingConfig",
-    "EvaluationResult", "Export", "Policy", "ProgressCallback", "RunOptions", "SavedPolicy", "ScheduleSpec", "Session",
-    "Split", "ThresholdCallback", "TimeBudgetCallback", "TrainResult", "TrainerState", "VideoCallback", "bind_hyper",
-    "bind_options", "collect", "defining_options", "evaluate", "evaluate_policy", "export_policy", "fetch_run",
-    "find_algorithm", "find_same", "find_task", "fine_tuning_config", "load_data", "load_policy", "log_of_run",
-    "log_trace", "merge", "missing_files", "mode_defaults", "normalized_score", "open_session", "option_groups",
-    "plain_config", "predict", "read_options", "read_saved_config", "resolve_schedule_value", "resume",
-    "traces_logged", "train", "train_missing", "train_or_resume",
+    "ENOUGH_HELD_OUT", "TRAINED_ON", "BoundConfig", "Callback", "CheckpointCallback", "ConfigSource",
+    "EarlyStoppingCallback", "EarlyStoppingConfig", "EvaluationResult", "Export", "Policy", "ProgressCallback",
+    "RunOptions", "SavedPolicy", "ScheduleSpec", "Session", "Split", "ThresholdCallback", "TimeBudgetCallback",
+    "TrainResult", "TrainerState", "VideoCallback", "__all__", "bind_hyper", "bind_options", "chooses_by_log",
+    "collect", "defining_options", "evaluate", "evaluate_policy", "export_policy", "fetch_run", "find_algorithm",
+    "find_same", "find_task", "fine_tuning_config", "keys_in", "load_data", "load_policy", "log_of_run", "log_trace",
+    "merge", "missing_files", "mode_defaults", "normalized_score", "open_session", "option_groups", "plain_config",
+    "predict", "read_options", "read_saved_config", "resolve_schedule_value", "resume", "traces_logged", "train",
+    "train_", "train_missing", "train_or_resume",
 ]  # fmt: skip
 # From here on `__getattr__` answers for it, so that algorithms registered later are in it too.
 _NAMES: list[str] = globals().pop("__all__")

@@ -34,7 +34,7 @@ from rl_training.ope import VALUE, PolicyValue
 from rl_training.runtime.callbacks import Callback, EarlyStoppingCallback
 from rl_training.runtime.fine_tuning import FineTuning, begin_with_checkpoint
 from rl_training.runtime.progress import introduce
-from rl_training.runtime.run_data import RunData, find_task, load_data, log_of_run, with_columns
+from rl_training.runtime.run_data import RunData, find_task, load_data, log_of_run, same_keys, stored_keys, with_columns
 from rl_training.runtime.run_options import RunOptions, check_action_kind
 from rl_training.runtime.saving import load_session, session_tree
 from rl_training.runtime.schedules import Plan, make_plan, rollout_rows
@@ -62,10 +62,11 @@ def open_session(
     device, resources, controls = default_device(config.device), ExitStack(), options.controls
     check_precision(options.hyper.precision, device)
     task = find_task(config)
-    has_value = controls.eval_fqe
-    data = None if options.mode == "online" else load_data(config, options, task, dataset, keep_rewards=has_value)
+    trainer = None if tree is None else tree["trainer"]
+    known: dict[str, Any] = {"keep_rewards": controls.eval_fqe, "trainer": trainer}
+    data = None if options.mode == "online" else load_data(config, options, task, dataset, **known)
     fingerprint = "" if data is None else data.fingerprint
-    saved = fingerprint if tree is None else tree["trainer"]["fingerprint"]
+    saved = fingerprint if trainer is None else trainer["fingerprint"]
     if saved != fingerprint and (data is None or not data.has_fingerprint(saved)):
         raise CheckpointError("the data is not what the run was trained on: its fingerprint differs; start a new run")
     spaces = _spaces(data or task)
@@ -78,15 +79,14 @@ def open_session(
     check_model(policy, algorithm, acts=options.mode != "offline")
     chain = _reward_chain(config, options, data)
     rewards = [each.resolve() for each in chain]
-    if options.online.initial_checkpoint is not None and tree is None:
-        begin_with_checkpoint(algorithm, spaces, config, options, rewards)
+    begins = options.online.initial_checkpoint is not None and tree is None
+    before = begin_with_checkpoint(algorithm, spaces, config, options, rewards) if begins else None
     source, buffer, drawn = _make_source(config, options, algorithm, data, chain, resources=resources)
     plan = make_plan(config, options, algorithm, 0 if drawn is None else len(drawn))
     notes = () if drawn is None else drawn.notes
     compiling_from = _compiling_from(options, plan, tree)
     held_out = None if data is None else data.dataset.validation
-    logged = None if data is None else data.logged
-    value = None if logged is None else PolicyValue(log_of_run(logged, spaces)[0])
+    value = None if data is None or data.logged is None else PolicyValue(log_of_run(data.logged, spaces)[0])
     if controls.early_stopping is not None:
         _check_metric(controls.early_stopping.metric, algorithm, config, held_out, has_value=value is not None)
         callbacks = [EarlyStoppingCallback(controls.early_stopping), *callbacks]
@@ -116,6 +116,7 @@ def open_session(
         evaluate=partial(_evaluate, algorithm, policy, config, held_out, value, max_steps=controls.eval_max_steps),
         rewards=rewards,
         fingerprint=fingerprint,
+        trained_on=stored_keys(data, before) if trainer is None else same_keys(trainer),
         data_return=None if data is None else data.mean_return,
         collector=collector,
         # The rows of a rollout are part of the source's state.

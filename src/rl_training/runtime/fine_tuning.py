@@ -50,8 +50,11 @@ def fine_tuning_config(
 
 def begin_with_checkpoint(
     algorithm: Algorithm, spaces: SpaceSpec, config: TrainConfig, options: RunOptions, rewards: Rewards
-) -> None:
-    """Load the networks, target networks and optimisers of a checkpoint, which must fit the run."""
+) -> dict[str, Any]:
+    """Load the networks, target networks and optimisers of a checkpoint, which must fit the run.
+
+    Returns what the checkpoint says of its training.
+    """
     path = find_checkpoint(str(options.online.initial_checkpoint))
     tree, named = open_checkpoint(path), f"initial_checkpoint {path}"
     other = TrainConfig(**tree["config"])
@@ -71,6 +74,8 @@ def begin_with_checkpoint(
             must = "the networks before and after must be the same"
             raise ConfigError(f"{named} was trained with {name} {before!r}, the run has {after!r}: {must}")
     load_networks(algorithm, tree, what=named, error_class=ConfigError)
+    trainer: dict[str, Any] = tree["trainer"]
+    return trainer
 
 
 def _differences(

@@ -7,20 +7,28 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
+import numpy as np
+import torch
+
+from rl_training.acting import EVALUATION_METRICS
 from rl_training.config import TrainConfig
 from rl_training.core.errors import ConfigError, DatasetError
 from rl_training.core.spaces import BoxActions, DiscreteActions, SpaceSpec
 from rl_training.data import (
     LOGGED_REWARDS,
+    MOST_KEYS,
     REWARDS_HINT,
     DataOptions,
+    Keys,
     StepTimes,
     TrainingAudit,
     TransitionDataset,
     concatenate_datasets,
+    episode_keys,
     fit_masks,
     fit_spaces,
     load_transition_dataset,
+    remembered,
     step_times,
     with_masks_of_env,
     with_spaces_of_data,
@@ -29,7 +37,17 @@ from rl_training.envs import Task, make_native_env, reward_transform, try_out
 from rl_training.ope import EvaluationLog
 from rl_training.runtime.run_options import RunOptions
 
-DEFAULT_VALIDATION = 0.1
+TRAINED_ON = "trained_on"
+"""The keys of the episodes that trained a policy, in its checkpoint; None where the data has no episodes. Checkpoints
+of earlier versions, whose runs held nothing out if they had an environment, do not have it."""
+
+
+Split = Literal["auto", "held-out", "all"]
+ENOUGH_HELD_OUT = 10
+"""Held-out episodes from which `auto` evaluates on them alone."""
+ENOUGH_EPISODES = 50
+"""Episodes from which a run holds so many out."""
+HELD_OUT_SHARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -47,6 +65,8 @@ class RunData:
     """Durations of its steps, if it has timestamps."""
     logged: TransitionDataset | None = None
     """The dataset with rewards as they were logged, where that was asked for."""
+    trained_on: Keys | None = None
+    """The keys of the episodes that are not held out; None where the data has no episodes."""
 
     @property
     def mean_return(self) -> float | None:
@@ -88,10 +108,12 @@ def load_data(
     given: TransitionDataset | None = None,
     *,
     keep_rewards: bool = False,
+    trainer: Mapping[str, Any] | None = None,
 ) -> RunData:
     """The dataset with actions as networks see them, checked against the environment that it comes from.
 
-    With `keep_rewards`, the result has the rewards as they were logged beside those that training sees.
+    With `keep_rewards`, the result has the rewards as they were logged beside those that training sees. `trainer` is
+    that part of a run's checkpoint, whose version decides which episodes are held out by default.
     """
     env_id, data_options = config.env_id, options.data
     spaces = None if task is None else task.spaces
@@ -102,9 +124,12 @@ def load_data(
     stated = None if count is None else DiscreteActions(count)
     known, origin = (stated, f"num_actions: {count}") if spaces is None else (spaces.action, str(env_id))
     first = known.start if isinstance(known, DiscreteActions) else 0
+    is_earlier = trainer is not None and TRAINED_ON not in trainer
+    keys: list[Keys | None] = []
 
     def inspect(part: TransitionDataset) -> None:
         audit.inspect(part)
+        keys.append(episode_keys(part) if part.has_episodes else None)
         # Before rows are held out or dropped, so that they have the numbers of the log.
         if isinstance(known, DiscreteActions) and part.is_discrete:
             known.check(part.actions, name="actions", origin=origin)
@@ -113,13 +138,14 @@ def load_data(
         data_options,
         env=env,
         env_rewards=reward_transform(config.env_kwargs),
-        default_validation=DEFAULT_VALIDATION if env is None else 0.0,
+        default_validation=partial(_held_out_share, has_env=env is not None, is_earlier=is_earlier),
         returns=_returns(options),
         dataset=given,
         inspect=inspect,
         first_choice=first,
         keep_rewards=keep_rewards,
     )
+    trained_on = _trained_on(keys, None if chooses_by_log(config, options) else dataset.validation)
     summary = audit.summary(accepted=data_options.accept_audit)
     times, dataset = step_times(dataset), _without(dataset, "timestamps")
     _check_columns(dataset, options, env_id)
@@ -141,7 +167,50 @@ def load_data(
         says += "; valid_actions mask the invalid ones"
     logged = _as_logged(encoded) if keep_rewards else None
     encoded = _without(encoded, LOGGED_REWARDS)
-    return RunData(encoded, spaces, _fingerprint(encoded), says, summary, times, logged)
+    return RunData(encoded, spaces, _fingerprint(encoded), says, summary, times, logged, trained_on)
+
+
+def _held_out_share(episodes: int, *, has_env: bool, is_earlier: bool) -> float:
+    """The share that is held out by default: enough episodes to judge a policy by, if there are enough to train on."""
+    if episodes >= ENOUGH_EPISODES and not is_earlier:
+        return max(HELD_OUT_SHARE, ENOUGH_HELD_OUT / episodes)
+    return 0.0 if has_env else HELD_OUT_SHARE
+
+
+def _trained_on(parts: list[Keys | None], held_out: TransitionDataset | None) -> Keys | None:
+    """The keys of all parts but the held-out episodes; None if a part has no episodes."""
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    return remembered(np.concatenate(known), np.array([], np.uint64) if held_out is None else episode_keys(held_out))
+
+
+def chooses_by_log(config: TrainConfig, options: RunOptions) -> bool:
+    """Whether held-out episodes decide when training stops."""
+    stopping = options.controls.early_stopping
+    return stopping is not None and (config.env_id is None or stopping.metric not in EVALUATION_METRICS)
+
+
+def keys_in(trainer: Mapping[str, Any]) -> Keys | None:
+    """The keys of the episodes that trained a policy, from its checkpoint; None if they are not known."""
+    stored = trainer.get(TRAINED_ON)
+    return None if stored is None else stored.numpy().view(np.uint64)
+
+
+def stored_keys(data: RunData | None, before: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The keys of a new run, for its checkpoints; `before` is that part of the checkpoint that it begins with."""
+    parts = [np.array([], np.uint64) if data is None else data.trained_on]
+    parts += [] if before is None else [keys_in(before)]
+    known = [part for part in parts if part is not None]
+    # Of two parts of different logs, the union would be no random part of both.
+    if len(known) < len(parts) or (before is not None and max(map(len, known)) == MOST_KEYS):
+        return {TRAINED_ON: None}
+    return {TRAINED_ON: torch.tensor(np.unique(np.concatenate(known)).view(np.int64).tolist(), dtype=torch.int64)}
+
+
+def same_keys(trainer: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a resumed run; none if its version did not store them."""
+    return {name: value for name, value in trainer.items() if name == TRAINED_ON}
 
 
 def _fingerprint(dataset: TransitionDataset, *, older: bool = False) -> str:
@@ -223,13 +292,6 @@ def _check_actions(dataset: TransitionDataset, spaces: SpaceSpec, origin: str) -
             # After the end of an episode there is no next action; what stands there means nothing.
             ends = part.episode_ends
             spaces.action.check(part.fields["next_actions"], name="next_actions", origin=origin, ignored=ends)
-
-
-Split = Literal["auto", "held-out", "all"]
-
-
-ENOUGH_HELD_OUT = 10
-"""Held-out episodes from which `auto` evaluates on them alone."""
 
 
 def log_of_run(dataset: TransitionDataset, spaces: SpaceSpec, split: Split = "auto") -> tuple[EvaluationLog, bool]:

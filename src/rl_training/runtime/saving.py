@@ -139,6 +139,7 @@ def session_tree(session: Session) -> dict[str, Any]:
             "fine_tuning": None if session.fine_tuning is None else session.fine_tuning.state_dict(),
             "horizon": session.horizon,
             "fingerprint": session.fingerprint,
+            **session.trained_on,
             "rewards": session.rewards,
             "branches": session.branches,
             "guards": session.guards.state_dict(),
@@ -200,7 +201,12 @@ def policy_tree(session: Session) -> dict[str, Any]:
         # Cloned, since a tensor that is part of a larger one is written with all of it.
         "algorithm": {name: state[name].clone() for name in [*names, "obs_mean", "obs_std"]},
         "replay": [] if session.store is None else [list(span) for span in session.store.spans],
-        "trainer": {"state": step, "rewards": session.rewards, "fingerprint": session.fingerprint},
+        "trainer": {
+            "state": step,
+            "rewards": session.rewards,
+            "fingerprint": session.fingerprint,
+            **session.trained_on,
+        },
     }
 
 

@@ -174,6 +174,8 @@ class Session:
     rewards: list[dict[str, Any]]
     """The transforms of rewards, one after the other, in numbers."""
     fingerprint: str = ""
+    trained_on: Mapping[str, Any] = field(default_factory=dict)
+    """The keys of the logged episodes that train it, as checkpoints have them."""
     data_return: float | None = None
     collector: Collector | None = None
     """Steps the environments and fills the buffer; None offline."""

@@ -1,20 +1,15 @@
-"""The claim about the selected policy, corrected for selection."""
+"""The claim about the selected policy."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from rl_training.core.statistics import winners_curse
 from rl_training.ope import (
     BETTER,
     CANNOT,
     FitSettings,
     OutOfTimeError,
-    judge_differences,
-    probability_above,
     weigh_policies,
 )
 from rl_training.selection.estimate import judge_policies
@@ -34,39 +29,21 @@ def held_out_claim(
     return _checked_by_weights(claim, each, named[chosen].policy, data, settings), found
 
 
-def corrected_claim(selection: Selection, named: NamedPolicies, data: EvaluationData, settings: FitSettings) -> Claim:
-    """The claim from the episodes that selected the policy, minus the expected overestimate of the best of several."""
+def claim_without_choice(
+    selection: Selection, named: NamedPolicies, data: EvaluationData, settings: FitSettings
+) -> Claim:
+    """The claim from all episodes. If they selected the policy among several, they say nothing more about it."""
     chosen, found = str(selection.chosen), selection.estimates
-    if chosen not in {each.name for each in found.policies}:
-        # Real episodes selected a policy outside the shortlist.
-        found = judge_policies({chosen: named[chosen]}, data, settings)
-    each = found[chosen]
-    ranked = sum(candidate.rank is not None for candidate in selection.candidates)
-    claim = _plain_claim(each, "corrected", found.episodes) if each.reasons else _corrected(each, found, ranked)
-    return _checked_by_weights(claim, each, named[chosen].policy, data, settings)
+    if len(named) > 1:
+        reason = f"the same {found.episodes} episodes selected it among {len(named)}, which makes its value too high"
+        return Claim(chosen, "selection episodes", found.episodes, CANNOT, (reason,), None, None, None, None)
+    claim = _plain_claim(found[chosen], "held-out episodes", found.episodes)
+    return _checked_by_weights(claim, found[chosen], named[chosen].policy, data, settings)
 
 
 def _plain_claim(each: Estimate, basis: Basis, episodes: int) -> Claim:
     numbers = each.value, each.interval, each.difference, each.probability_better
     return Claim(each.name, basis, episodes, each.verdict, each.reasons, *numbers)
-
-
-def _corrected(each: Estimate, found: Estimates, among: int) -> Claim:
-    """The estimate minus the expected overestimate of the highest of `among` estimates."""
-    assert each.value is not None and each.interval is not None and each.difference is not None  # noqa: PT018, S101
-    differences = np.array([each.raw_value, *each.members]) - np.array([found.behavior_value, *found.behavior_members])
-    correction = winners_curse(among) * float(differences[1:].std(ddof=1))
-    lowered = differences - correction
-    low, high = each.interval
-    return replace(
-        _plain_claim(each, "corrected", found.episodes),
-        verdict=judge_differences({each.name: lowered}, {each.name: each.fit_error})[each.name],
-        value=each.value - correction,
-        interval=(low - correction, high - correction),
-        difference=each.difference - correction,
-        probability_better=probability_above(lowered, error=each.fit_error),
-        correction=correction,
-    )
 
 
 def _checked_by_weights(

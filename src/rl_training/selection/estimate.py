@@ -10,6 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+
 from rl_training.core.errors import ConfigError
 from rl_training.core.machine import configure_machine
 from rl_training.core.seeds import forked
@@ -37,8 +39,16 @@ from rl_training.ope import (
     weigh_policies,
 )
 from rl_training.runtime import Split, TrainerState
-from rl_training.selection.evaluation_data import EvaluationData, NamedPolicies, find_evaluation_data, named_policies
+from rl_training.selection.evaluation_data import (
+    TUNED,
+    EvaluationData,
+    NamedPolicies,
+    find_evaluation_data,
+    named_policies,
+)
+from rl_training.selection.folds import find_folds, mean_of_folds
 from rl_training.selection.results import Estimate, Estimates
+from rl_training.storage import run_of
 
 FEWEST_MEMBERS = 2
 
@@ -67,8 +77,10 @@ def estimate(
 
     `policies` are runs, checkpoints, folders or patterns, functions from observations to native actions (or to
     probabilities of discrete actions), objects with `predict`, a list of these, or a mapping from names to these. They
-    are evaluated on `dataset` (a path or an object), else on the data of their runs: on held-out episodes if there are
-    at least ten, unless `split` says otherwise. For a `dataset`, `held-out` says that no policy was trained on it.
+    are evaluated on `dataset` (a path or an object), else on the data of their runs: on the episodes that trained none
+    of them if there are at least ten, unless `split` says otherwise. Runs know the episodes that trained them. Of other
+    policies, `held-out` says that the `dataset` did not train them; without it there are no verdicts on them. Runs that
+    differ in `validation_fold` alone are judged together, each on the fold that it was not trained on.
     `gamma` is by default 1 - 1 / (median length of an episode), and at most 0.995. `columns` say what the columns of a
     table are, as `dataset_columns` does. `action_low` and `action_high` are the bounds of continuous actions in a
     `dataset` on which functions are evaluated; by default they follow from the logged actions, as in training. If the
@@ -76,9 +88,17 @@ def estimate(
     such as `hidden_sizes`.
     """
     named = named_policies(policies, checkpoint)
-    data = find_evaluation_data(named, dataset, split, columns, action_low=action_low, action_high=action_high)
-    options = fit_options(data, gamma, members=members, updates=updates, kappa=kappa, seed=seed, **fit)
+    folds = find_folds(named) if dataset is None else None
+    fit |= {"members": members, "updates": updates, "kappa": kappa, "seed": seed}
     configure_machine(threads)
+    if folds is not None:
+        parts = [folds.data(fold) for fold in range(folds.count)]
+        options = fit_options(parts[0], gamma, **fit)
+        # With one seed, the resampled episodes of all folds would have the same numbers.
+        each = [FitSettings(replace(options, seed=seed + fold), compiled, progress) for fold in range(folds.count)]
+        return mean_of_folds([judge_policies(folds.of(k), part, each[k]) for k, part in enumerate(parts)])
+    data = find_evaluation_data(named, dataset, split, columns, action_low=action_low, action_high=action_high)
+    options = fit_options(data, gamma, **fit)
     settings = FitSettings(options, compiled, progress)
     found = judge_policies(named, data, settings)
     if not weights:
@@ -161,7 +181,7 @@ def judge_policies(named: NamedPolicies, data: EvaluationData, settings: FitSett
     fits, options, log = _Fits.of(named, data, settings), settings.options, data.log
     control, kappa = fits.control, options.reached_kappa
     low, high = (end / (1 - options.gamma) for end in log.reward_range)
-    for_all = refuse_all(control, kappa=kappa, episodes=len(log.bounds), is_held_out=data.is_held_out)
+    for_all = refuse_all(control, kappa=kappa, episodes=len(log.bounds), untrusted=data.untrusted)
     reasons = {
         name: for_all
         + refuse_one(
@@ -212,12 +232,41 @@ MEMBERS = 5
 def lower_bound(state: TrainerState, *, threads: int | None = None) -> dict[str, float]:
     """The lower bound of the present policy from held-out episodes; empty if the data cannot judge it.
 
-    It takes seconds to minutes. The random generators of the run are not used.
+    These are half of the held-out episodes: the others judge what the bound has chosen. It takes seconds to minutes.
+    The random generators of the run are not used.
     """
 
     with TemporaryDirectory() as folder, forked(0, state.policy.obs_mean.device):
         path = Path(folder, "policy.pt")
         state.save(path)
-        found = estimate(str(path), members=MEMBERS, weights=False, threads=threads)
-    interval = next(iter(found.policies)).interval
+        interval = _judge_half(named_policies(str(path)), 0, threads).policies[0].interval
     return {} if interval is None else {LOWER_BOUND: float(interval[0])}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two groups of policies, compared by a log."""
+
+    p_value: float
+    """Two-sided, of equal mean values; chance in the log is taken into account, that of training is not."""
+    reasons: tuple[str, ...]
+    """Why some of the policies cannot be judged."""
+
+
+def compare_groups(first: Sequence[str], second: Sequence[str], *, threads: int | None = None) -> Comparison:
+    """Compare the mean values of two groups of runs on the held-out episodes that `lower_bound` has not used."""
+    found = _judge_half(named_policies([*first, *second]), 1, threads)
+    reasons = tuple(f"{each.name}: {each.reasons[0]}" for each in found.policies if each.reasons)
+    own = {str(run_of(str(each.path))): each for each in found.policies}
+    groups = [[own[str(run_of(str(name)))] for name in names] for names in (first, second)]
+    means = [np.mean([[each.raw_value, *each.members] for each in group], axis=0) for group in groups]
+    above = probability_above(means[0] - means[1], error=max(each.fit_error for each in found.policies))
+    return Comparison(2 * min(above, 1 - above), reasons)
+
+
+def _judge_half(named: NamedPolicies, number: int, threads: int | None) -> Estimates:
+    """Estimates on one half of the held-out episodes of runs; on all where there are too few for halves."""
+    data = find_evaluation_data(named, None, "auto")
+    configure_machine(threads)
+    half = data.halves(0)[number] or replace(data, relation=TUNED)
+    return judge_policies(named, half, FitSettings(fit_options(half, None, members=MEMBERS)))

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from rl_training.config import TrainConfig
 from rl_training.core.errors import ConfigError, DatasetError
 from rl_training.core.options import bind
@@ -15,24 +17,55 @@ from rl_training.core.spaces import DiscreteActions
 from rl_training.data import (
     ColumnsConfig,
     DataOptions,
+    Keys,
     TableFiles,
     TransitionDataset,
     as_dataset,
     check_logged,
+    episode_keys,
     fit_masks,
     fit_spaces,
     load_transition_dataset,
     table_kind,
+    unseen_episodes,
     with_spaces_of_data,
 )
 from rl_training.ope import EvaluationLog
 from rl_training.policies import SavedPolicy, load_policy
-from rl_training.runtime import RunOptions, Split, bind_options, find_task, load_data, log_of_run
+from rl_training.runtime import (
+    ENOUGH_HELD_OUT,
+    TRAINED_ON,
+    RunOptions,
+    Split,
+    bind_options,
+    chooses_by_log,
+    find_task,
+    keys_in,
+    load_data,
+    log_of_run,
+)
 from rl_training.storage import find_checkpoints, policy_name
 
 HELD_OUT = "held out: the policies were not trained on them"
+OWN = "the policies were trained on them, which makes values too high"
+CHOSEN = "they decided when training stopped or which checkpoint is the best, which makes values too high"
+TUNED = "they chose the options, which makes values too high"
+REPEATED = "episodes repeat, so whether the policies were trained on them cannot be told"
+UNKNOWN = "whether the policies were trained on them is not known"
+STATE = "if they were not, state it: --split held-out, or split='held-out'"
+REMEDIES = {
+    OWN: "name others with --data, or train with validation_fraction, or a run for each of some validation_folds",
+    CHOSEN: "name others with --data",
+    TUNED: "hold out at least 20 episodes, with validation_fraction",
+    REPEATED: STATE,
+    UNKNOWN: STATE,
+}
+"""How to get a verdict, by the relation of the episodes to the policies."""
 
-INCIDENTAL = {"validation_fraction", "accept_audit", "clip_actions", "normalize_obs"}
+ENOUGH_TO_SPLIT = 20
+"""Episodes from which on a claim is made on other episodes than those that made the choice."""
+
+INCIDENTAL = {"accept_audit", "clip_actions", "normalize_obs"}
 
 RAW: dict[str, Any] = {
     "reward_scale": None,
@@ -52,9 +85,18 @@ class EvaluationData:
 
     log: EvaluationLog
     source: str
-    is_held_out: bool
     relation: str
     """Whether the policies were trained on these episodes, in words."""
+
+    @property
+    def is_held_out(self) -> bool:
+        """Whether no policy was trained on these episodes."""
+        return self.relation == HELD_OUT
+
+    @property
+    def untrusted(self) -> str | None:
+        """Why these episodes cannot judge the policies; None if they can."""
+        return None if self.is_held_out else f"no verdict on these episodes: {self.relation}; {REMEDIES[self.relation]}"
 
     @property
     def has_probabilities(self) -> bool:
@@ -64,6 +106,15 @@ class EvaluationData:
     def part(self, episodes: Sequence[int]) -> EvaluationData:
         """These episodes alone."""
         return replace(self, log=EvaluationLog(self.log.dataset.take_episodes(episodes), self.log.spaces))
+
+    def halves(self, seed: int) -> tuple[EvaluationData, EvaluationData | None]:
+        """Episodes for a choice, and others for a claim about it; all and None where there are few."""
+        count = len(self.log.bounds)
+        if count < ENOUGH_TO_SPLIT:
+            return self, None
+        order = np.random.default_rng([seed, count]).permutation(count)
+        first, second = (self.part(np.sort(part).tolist()) for part in np.array_split(order, 2))
+        return first, second
 
 
 class NamedPolicy(NamedTuple):
@@ -88,7 +139,7 @@ def find_evaluation_data(
     if saved and any(bound is not None for bound in bounds.values()):
         raise ConfigError("action_low and action_high come from the runs: leave them out")
     if dataset is not None:
-        return data_given(dataset, saved, columns, is_held_out=split == "held-out", **bounds)
+        return data_given(dataset, saved, columns, split, has_others=len(saved) < len(named), **bounds)
     if len(saved) < len(named):
         raise ConfigError("a function has no data of its own: pass dataset=")
     return data_of_runs(saved, split)
@@ -103,10 +154,15 @@ def data_of_runs(policies: Sequence[SavedPolicy], split: Split = "auto") -> Eval
         hint = "evaluate them on one log, with --data or dataset="
         raise ConfigError(f"the runs were trained on different data ({', '.join(names)}): {hint}")
     config, options = _raw_options(policies[0].config)
-    data = load_data(config, options, find_task(config))
+    data = load_data(config, options, find_task(config), trainer=policies[0].tree.get("trainer", {}))
     log, is_held_out = log_of_run(data.dataset, data.spaces, split)
-    relation = HELD_OUT if is_held_out else "the policies were trained on them, which favours the policies a little"
-    return EvaluationData(log, options.data.name(), is_held_out, relation)
+    chosen = any(_is_best_by_log(each) or chooses_by_log(each.config, bind_options(each.config)) for each in policies)
+    return EvaluationData(log, options.data.name(), OWN if not is_held_out else CHOSEN if chosen else HELD_OUT)
+
+
+def _is_best_by_log(saved: SavedPolicy) -> bool:
+    """Whether held-out episodes decided that this is the best checkpoint."""
+    return saved.path is not None and saved.path.name == "best.pt" and saved.config.env_id is None
 
 
 def _description(saved: SavedPolicy) -> dict[str, Any]:
@@ -118,7 +174,8 @@ def _description(saved: SavedPolicy) -> dict[str, Any]:
         raise ConfigError("the run was given its data as an object: pass it again, as dataset=, or name it with --data")
     names = [name for name in vars(options.data) if name not in RAW and name not in INCIDENTAL]
     found = {name: getattr(options.data, name) for name in names if not name.startswith("__")}
-    return {**found, "env_id": saved.config.env_id}
+    has_default = TRAINED_ON in saved.tree.get("trainer", {})
+    return {**found, "env_id": saved.config.env_id, "version": has_default}
 
 
 def _raw_options(config: TrainConfig) -> tuple[TrainConfig, RunOptions]:
@@ -134,14 +191,16 @@ def data_given(
     data: Any,
     policies: Sequence[SavedPolicy],
     columns: Mapping[str, Any] | None = None,
+    split: Split = "auto",
     *,
-    is_held_out: bool = False,
+    has_others: bool = False,
     **bounds: Sequence[float] | None,
 ) -> EvaluationData:
     """Episodes from a file or an object; the action space is that of the policies, else that of the data.
 
-    `columns` say what the columns of a table are, else the runs of the policies do. Only the caller knows that the
-    episodes are held out. `bounds` are `action_low` and `action_high`, for policies that do not have them.
+    `columns` say what the columns of a table are, else the runs of the policies do. With `has_others`, there are
+    policies that do not know which episodes trained them. `bounds` are `action_low` and `action_high`, for policies
+    that do not have them.
     """
     if isinstance(data, (str, Path)):
         stated = next((bind_options(each.config).data.dataset_columns for each in policies), None)
@@ -154,6 +213,8 @@ def data_given(
     else:
         dataset = as_dataset(data)
         source = "the given dataset"
+    trained_on = [None if _is_best_by_log(each) else keys_in(each.tree.get("trainer", {})) for each in policies]
+    dataset, relation = _unseen(dataset, [*trained_on, *[None] * has_others], split, source)
     if policies:
         spaces = policies[0].spaces
         dataset = fit_spaces(dataset, spaces, "the policy")
@@ -168,8 +229,31 @@ def data_given(
         raise DatasetError("the policy needs action masks (valid_actions), which the data does not have")
     if "valid_actions" in dataset.fields and (spaces.is_masked or not policies):
         dataset, spaces = fit_masks(dataset, spaces)
-    relation = HELD_OUT if is_held_out else "whether the policies were trained on them is not known"
-    return EvaluationData(EvaluationLog(dataset, spaces), source, is_held_out, relation)
+    return EvaluationData(EvaluationLog(dataset, spaces), source, relation)
+
+
+def _unseen(
+    dataset: TransitionDataset, trained_on: Sequence[Keys | None], split: Split, source: str
+) -> tuple[TransitionDataset, str]:
+    """The episodes to evaluate on, and their relation to policies that remember the keys of those that trained them.
+
+    What the policies remember counts more than what `split` says of them.
+    """
+    if not dataset.has_episodes:
+        return dataset, UNKNOWN
+    known = [keys for keys in trained_on if keys is not None]
+    unseen = unseen_episodes(episode_keys(dataset), known)
+    is_unknown = split != "held-out" and (len(known) < len(trained_on) or not trained_on)
+    if unseen is None:
+        return dataset, HELD_OUT if split == "held-out" else REPEATED
+    if unseen.all():
+        return dataset, UNKNOWN if is_unknown else HELD_OUT
+    fewest = {"held-out": 1, "auto": ENOUGH_HELD_OUT, "all": len(unseen)}[split]
+    if unseen.sum() >= fewest:
+        return dataset.take_episodes(np.flatnonzero(unseen).tolist()), UNKNOWN if is_unknown else HELD_OUT
+    if split == "held-out":
+        raise ConfigError(f"the policies were trained on every episode of {source}: name others")
+    return dataset, OWN
 
 
 def _columns_of_runs(data: str | Path, stated: ColumnsConfig | None) -> ColumnsConfig | None:

@@ -23,7 +23,7 @@ ESTIMATES_FILE = "estimate.json"
 SELECTION_FILE = "selection.json"
 """A selection, in the folder of the runs."""
 
-Basis = Literal["held-out episodes", "corrected"]
+Basis = Literal["held-out episodes", "selection episodes"]
 Plain = dict[str, Any]
 
 
@@ -154,11 +154,11 @@ class PolicyCandidate:
 
 @dataclass(frozen=True)
 class Claim:
-    """The claim about the selected policy, corrected for selection."""
+    """The claim about the selected policy."""
 
     name: str
     basis: Basis
-    """Whether the numbers come from episodes that were not used to select it, or are corrected for that."""
+    """Whether the numbers come from episodes that had no part in the choice; others allow no verdict."""
     episodes: int
     verdict: Verdict
     reasons: tuple[str, ...]
@@ -167,8 +167,6 @@ class Claim:
     difference: float | None
     """How much better than the data it is."""
     probability_better: float | None
-    correction: float = 0.0
-    """The subtracted overestimate: the highest of several estimates is biased upwards."""
     weighted: WeightedEstimate | None = None
     """The estimate by importance sampling on the same episodes; None if the log has no action probabilities."""
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from rl_training.core.errors import ConfigError
 from rl_training.core.machine import configure_machine
 from rl_training.ope import (
@@ -23,7 +21,7 @@ from rl_training.ope import (
     refuse_unsupported,
 )
 from rl_training.runtime import Split
-from rl_training.selection.claim import corrected_claim, held_out_claim
+from rl_training.selection.claim import claim_without_choice, held_out_claim
 from rl_training.selection.estimate import fit_options, judge_policies
 from rl_training.selection.evaluation_data import EvaluationData, NamedPolicies, find_evaluation_data, named_policies
 from rl_training.selection.ranking import shuffle_control
@@ -38,8 +36,6 @@ from rl_training.selection.real_episodes import (
 from rl_training.selection.results import Estimates, PolicyCandidate, Selection
 from rl_training.storage import find_checkpoints, find_runs, policy_files, policy_step
 
-ENOUGH_TO_SPLIT = 100
-"""Episodes from which on the claim is made on other episodes than those that selected the policy."""
 NO_TIME = "there was no time left to fit its value"
 """Stored in selection.json, where the pipeline recognises it."""
 MANY = 8
@@ -97,7 +93,7 @@ def select(
     data = find_evaluation_data(named, dataset, split, columns, action_low=action_low, action_high=action_high)
     settings = FitSettings(fit_options(data, gamma, members=members, seed=seed, **fit), compiled, progress)
     configure_machine(threads)
-    first, second = _halves(data, seed)
+    first, second = data.halves(seed) if len(named) > 1 else (data, None)
     found = choose(named, first, settings, real)
     if shuffle:
         values = {each.name: each.value for each in found.estimates.policies if each.value is not None}
@@ -106,7 +102,7 @@ def select(
         return found
     if second is not None:
         return replace(found, claim=held_out_claim(found.chosen, named, second, settings)[0])
-    return replace(found, claim=corrected_claim(found, named, first, settings))
+    return replace(found, claim=claim_without_choice(found, named, first, settings))
 
 
 def choose(
@@ -180,16 +176,6 @@ def _policies_at(name: Any) -> list[Any]:
         # Runs of older versions, and runs before their first checkpoint, have no policy files.
         files += own or find_checkpoints([run])
     return files
-
-
-def _halves(data: EvaluationData, seed: int) -> tuple[EvaluationData, EvaluationData | None]:
-    """Episodes for the selection, and others for the claim; all and None where there are few."""
-    count = len(data.log.bounds)
-    if count < ENOUGH_TO_SPLIT:
-        return data, None
-    order = np.random.default_rng([seed, count]).permutation(count)
-    first, second = (data.part(np.sort(part).tolist()) for part in np.array_split(order, 2))
-    return first, second
 
 
 def _ranked(named: NamedPolicies, found: Estimates, short: Shortlist) -> tuple[PolicyCandidate, ...]:

@@ -251,6 +251,7 @@ class _PolicyState(_Part):
     state: Values
     rewards: list[Any] = []
     fingerprint: str | None = None
+    trained_on: InstanceOf[Tensor] | None = None
 
 
 class _Policy(_Part):
@@ -320,6 +321,7 @@ class _Trainer(_Part):
     state: _Counters
     rewards: list[Any]
     fingerprint: str
+    trained_on: InstanceOf[Tensor] | None = None
     window: list[list[Any]]
     callbacks: Values
     last_metrics: Values

@@ -13,10 +13,10 @@ from rl_training.data.audit.view import (
     View,
     check,
     found,
-    hash_rows,
     passed,
     unchecked,
 )
+from rl_training.data.episode_keys import hash_rows
 from rl_training.data.mapped_columns import chunks
 
 TOLERANCE = 1e-3

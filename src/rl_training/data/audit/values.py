@@ -13,11 +13,11 @@ from rl_training.data.audit.view import (
     View,
     check,
     found,
-    hash_rows,
     listed,
     passed,
     unchecked,
 )
+from rl_training.data.episode_keys import hash_rows
 from rl_training.data.fields import MASKS
 
 MOST_COLUMNS = 1000

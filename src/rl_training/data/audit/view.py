@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.core.spaces import BoxActions, DiscreteActions
+from rl_training.data.episode_keys import hash_rows
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.tables.to_fields import feature_names
 
@@ -262,18 +263,3 @@ NEEDS: Mapping[str, tuple[Callable[[TransitionDataset], bool], str]] = {
     "behavior_log_probs": (lambda data: "behavior_log_probs" in data.fields, "the data has no action probabilities"),
 }
 """Data that some checks need, and the reason that is given without it."""
-
-
-def hash_rows(columns: Sequence[NDArray[Any]]) -> NDArray[np.uint64]:
-    """One number for each row; different rows have different numbers, but for rare chance."""
-    generator = np.random.default_rng(SEED)
-    total = np.zeros(len(columns[0]), dtype=np.uint64)
-    for column in columns:
-        matrix = np.ascontiguousarray(column, dtype=np.float32).reshape(len(column), -1)
-        # -0 and 0 are the same number.
-        bits = (matrix + np.float32(0)).view(np.uint32)
-        for number in range(bits.shape[1]):
-            weight = generator.integers(1, 2**63, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
-            total += bits[:, number].astype(np.uint64) * weight
-            total ^= total >> np.uint64(29)
-    return total

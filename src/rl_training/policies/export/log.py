@@ -61,7 +61,8 @@ def find_log(saved: SavedPolicy, dataset: Any = None) -> tuple[Log | None, str]:
         return _replayed(saved)
     try:
         given = None if dataset is None else as_dataset(dataset)
-        data = load_data(saved.config, options, find_task(saved.config), given)
+        trainer = saved.tree.get("trainer", {})
+        data = load_data(saved.config, options, find_task(saved.config), given, trainer=trainer)
     except UserError as error:
         hint = "to export without it, pass --no-novelty, or novelty=False"
         raise DatasetError(f"novelty needs the data of the run, which cannot be read: {error}; {hint}") from None
