@@ -61,12 +61,12 @@ __all__ = [
     "ENOUGH_HELD_OUT", "TRAINED_ON", "BoundConfig", "Callback", "CheckpointCallback", "ConfigSource",
     "EarlyStoppingCallback", "EarlyStoppingConfig", "EvaluationResult", "Export", "Policy", "ProgressCallback",
     "RunOptions", "SavedPolicy", "ScheduleSpec", "Session", "Split", "ThresholdCallback", "TimeBudgetCallback",
-    "TrainResult", "TrainerState", "VideoCallback", "__all__", "bind_hyper", "bind_options", "chooses_by_log",
+    "TrainResult", "TrainerState", "VideoCallback", "bind_hyper", "bind_options", "chooses_by_log",
     "collect", "defining_options", "evaluate", "evaluate_policy", "export_policy", "fetch_run", "find_algorithm",
     "find_same", "find_task", "fine_tuning_config", "keys_in", "load_data", "load_policy", "log_of_run", "log_trace",
     "merge", "missing_files", "mode_defaults", "normalized_score", "open_session", "option_groups", "plain_config",
     "predict", "read_options", "read_saved_config", "resolve_schedule_value", "resume", "traces_logged", "train",
-    "train_", "train_missing", "train_or_resume",
+    "train_missing", "train_or_resume",
 ]  # fmt: skip
 # From here on `__getattr__` answers for it, so that algorithms registered later are in it too.
 _NAMES: list[str] = globals().pop("__all__")

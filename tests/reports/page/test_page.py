@@ -38,7 +38,7 @@ SECTIONS = (
 
 def clone(folder: Path, name: str, policy: Act) -> Path:
     """A run that has learned to act as a policy."""
-    log = steering_log(60)
+    log = steering_log(60, seed=2)
     data = folder / f"{name}.npz"
     np.savez(data, **{**log, "actions": np.float32(policy(log["observations"]))})
     options: Any = {"total_timesteps": 600, "hidden_sizes": (16,), "learning_rate": 3e-3, "log_interval": 600}
