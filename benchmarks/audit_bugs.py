@@ -78,7 +78,7 @@ def leg_start(rng: Rng) -> Array:
 def leg(state: Array, action: Array, rng: Rng) -> tuple[Array, float, bool]:
     """Two joints; the leg falls if the first one leans too far."""
     angles, speeds = state[:2], state[2:]
-    pull = np.array([np.sin(angles[0]) + 0.3 * angles[1], -1.5 * np.sin(angles[1])])
+    pull = np.array([2.6 * np.sin(angles[0]) + 0.3 * angles[1], -1.5 * np.sin(angles[1])])
     speeds = 0.98 * speeds + 0.1 * (pull + 2 * action) + 0.02 * rng.normal(size=2)
     angles = angles + 0.1 * speeds
     reward = 1 + speeds[1] - 0.2 * (action**2).sum()
@@ -87,8 +87,8 @@ def leg(state: Array, action: Array, rng: Rng) -> tuple[Array, float, bool]:
 
 def walk(state: Array, memory: dict[str, Any], rng: Rng) -> Array:
     """Keep the leg up, with noise and another rhythm per operator."""
-    aim = np.array([-1.6 * state[0] - 0.7 * state[2], 0.5 * np.sin(state[1] + memory["operator"])])
-    return np.clip(aim + 0.5 * rng.normal(size=2), -1, 1)
+    aim = np.array([-1.7 * state[0] - 0.5 * state[2], 0.5 * np.sin(state[1] + memory["operator"])])
+    return np.clip(aim + 0.6 * rng.normal(size=2), -1, 1)
 
 
 def tank_log(seed: int = 1, episodes: int = 60, length: int = 80) -> Arrays:
@@ -198,17 +198,17 @@ def single_decisions(*, discrete: bool) -> Arrays:
 
 
 def grid() -> Arrays:
-    """A walk in a grid of 5 by 5 to one corner, one column per place."""
+    """A walk in a grid of 5 by 5 to one corner, one column per place but the last, where it ends."""
 
     def step(state: Array, action: Array, rng: Rng) -> tuple[Array, float, bool]:
         at = int(state.argmax())
         move = rng.integers(4) if rng.random() < 0.1 else int(action)
         across, down = np.clip(np.array(divmod(at, 5)) + ((0, 1), (1, 0), (0, -1), (-1, 0))[move], 0, 4)
         is_over = bool(across == 4 and down == 4)
-        return np.eye(25)[5 * across + down], float(is_over) - 0.01, is_over
+        return np.eye(25, 24)[5 * across + down], float(is_over) - 0.01, is_over
 
     return simulate(
-        lambda rng: np.eye(25)[rng.integers(12)],
+        lambda rng: np.eye(25, 24)[rng.integers(12)],
         step,
         lambda state, memory, rng: np.array(rng.choice(4, p=(0.35, 0.35, 0.15, 0.15))),
         seed=6,
@@ -222,7 +222,7 @@ def goal() -> Arrays:
     def step(state: Array, action: Array, rng: Rng) -> tuple[Array, float, bool]:
         at = np.concatenate([state[:2] + 0.15 * action + 0.01 * rng.normal(size=2), state[2:]])
         is_over = bool(np.linalg.norm(at[:2] - at[2:]) < 0.15)
-        return at, float(is_over), is_over
+        return at, float(is_over) - 0.01, is_over
 
     def push(state: Array, memory: dict[str, Any], rng: Rng) -> Array:
         return np.clip(state[2:] - state[:2] + 0.5 * rng.normal(size=2), -1, 1)
@@ -261,19 +261,19 @@ def coarse(arrays: Arrays) -> Arrays:
 def continuing() -> Arrays:
     """One long run that is cut into shifts of different lengths; the process goes on."""
     arrays = simulate(tanks_start, tanks, operate, seed=11, lengths=[5000])
+    arrays |= {name: arrays[name][:, :3] for name in ("obs", "next_obs")}
     ends = np.cumsum(np.random.default_rng(11).integers(40, 120, 200))
     return arrays | {"truncations": np.isin(np.arange(1, 5001), [*ends, 5000])}
 
 
 def full_tanks() -> Arrays:
     """Tanks that often run full or empty, with pumps at their limits."""
-    return simulate(
-        tanks_start,
-        tanks,
-        lambda state, memory, rng: np.clip(2 * np.round(rng.uniform(-1, 1, 2)) + 0.6 * rng.normal(size=2), -1, 1),
-        seed=12,
-        lengths=[80] * 60,
-    )
+
+    def neglect(state: Array, memory: dict[str, Any], rng: Rng) -> Array:
+        memory.setdefault("habit", rng.uniform(-1.2, 1.2, 2))
+        return np.clip(memory["habit"] + 0.3 * rng.normal(size=2), -1, 1)
+
+    return simulate(tanks_start, tanks, neglect, seed=12, lengths=[80] * 60)
 
 
 def sparse() -> Arrays:
@@ -488,13 +488,13 @@ BUGS = (
     Bug(
         "one operator's actions late", tank_log, lambda log: moved(log, "actions", 1, operator=1), "action timing", "20"
     ),
-    Bug("5 % of the rows hold the action before", tank_log, isolated_rows, "action timing"),
+    Bug("5 % of the rows hold the action before", tank_log, isolated_rows, "action timing", "row before"),
     Bug("action columns exchanged in part", tank_log, exchanged, "action columns", "exchanged"),
     Bug("one operator's sign flipped", tank_log, other_sign, "action columns", "negative"),
-    Bug("actions stuck", tank_log, stuck, "frozen sensors", "action column 0"),
+    Bug("actions stuck", tank_log, stuck, "action timing", "the action is that of the row before"),
     Bug("rewards a row late", leg_log, lambda log: moved(log, "rewards", 1), "reward timing", "row before"),
     Bug("rewards a row late, a bump of one level", tank_log, bumpy_late, "reward timing", "row before"),
-    Bug("rewards two rows late", leg_log, lambda log: moved(log, "rewards", 2), "reward timing", "2 rows before"),
+    Bug("rewards two rows late", leg_log, lambda log: moved(log, "rewards", 2), "reward timing", "second row before"),
     Bug("rewards summed up", tank_log, summed, "cumulative rewards"),
     Bug("rewards in percents midway", tank_log, percents, "drift", "rewards (times"),
     Bug("a unit times 1000 midway", tank_log, other_unit, "drift", "column 1 (times"),
@@ -505,9 +505,9 @@ BUGS = (
     Bug("ends at the limit flagged as terminations", leg_log, limits_terminate, "time limits", "150 steps"),
     Bug("a sensor frozen for a while", tank_log, frozen, "frozen sensors", ": 0 ("),
     Bug("a sensor dead from two thirds on", tank_log, dead, "frozen sensors", ": 0 ("),
-    Bug("a sensor clipped", leg_log, clipped, "clipped sensors"),
-    Bug("-999 for missing readings", tank_log, missing, "placeholder values", "-999"),
-    Bug("spikes in one column", tank_log, spikes, "outliers", "0 ("),
+    Bug("a sensor clipped", tank_log, clipped, "clipped sensors"),
+    Bug("-999 for missing readings", tank_log, missing, "outliers", "all -999"),
+    Bug("spikes in one column", tank_log, spikes, "outliers", ": 0 ("),
     Bug("ten episodes twice", tank_log, copied, "duplicated episodes", "10 episodes"),
     Bug("timestamps out of order", tank_log, shuffled_times, "timestamps", "runs back"),
     Bug("rows lost in the middle", tank_log, lost_rows, "jumps", "do not follow"),

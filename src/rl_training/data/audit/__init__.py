@@ -27,7 +27,7 @@ CHECKS: tuple[Check, ...] = (
     *(order.end_flags, order.open_episodes, order.time_limits, order.cut_episodes),
     *(
         values.constant_columns,
-        values.placeholders,
+        values.outliers,
         values.frozen_sensors,
         values.duplicate_columns,
         values.duplicate_rows,

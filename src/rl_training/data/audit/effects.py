@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
+from typing import cast
 
 import numpy as np
 
 from rl_training.core.text import plural
-from rl_training.data.audit.borders import largest_degree, polynomial, usual_errors
+from rl_training.data.audit.borders import fit, largest_degree, left_over, polynomial, scaled, usual_errors
 from rl_training.data.audit.rewards import CERTAIN, certainty, middle_rows
 from rl_training.data.audit.view import AuditFinding, Flags, Floats, Indices, View, check, found, passed, unchecked
 
 LEAST_ROWS = 200
 MOST_COLUMNS = 200
 """Observation columns whose steps are looked at."""
-RIDGE = 1e-4
 BETTER = 0.9
 """Part of the squared error that the action of a neighbouring row may leave, at most, to be the better explanation."""
 NOTHING, ROUNDING = 0.05, 0.01
@@ -37,10 +37,13 @@ LEAST_OF_AN_EPISODE = 10
 """Rows of an episode that tell whether its actions are shifted."""
 SHIFTED, SURE = 0.3, 4.0
 """Mean logarithm by which errors of an episode fall with a neighbour's actions, and by how many standard errors."""
+LEAST_REPEATS = 20
+"""Rows with the action of a neighbour that tell whether their steps follow from it."""
 ROUNDS = 3
 MOST_ACTIONS = 6
 """Action columns whose sign and order are looked at."""
 TOO_FEW = "there are too few different rows inside episodes, or too many columns, to tell"
+MEND = "look for commands that were logged late, or not at all; mend these actions, or drop these rows"
 
 WHERE: Mapping[int, tuple[str, str]] = {1: ("after", "late"), -1: ("before", "early")}
 """By the row whose action explains a step: in words, and what that says of the log."""
@@ -49,7 +52,7 @@ WHERE: Mapping[int, tuple[str, str]] = {1: ("after", "late"), -1: ("before", "ea
 @check("action timing", why="a policy would learn what the action before it leads to, or the one after it")
 def action_timing(view: View) -> AuditFinding:
     """Steps that the action of the row before or after explains, and their own does not."""
-    steps = _Steps(view, middle_rows(view))
+    steps = _Steps.of(view)
     if not steps.is_enough:
         return unchecked(TOO_FEW)
     without = steps.errors([])
@@ -69,6 +72,11 @@ def action_timing(view: View) -> AuditFinding:
     if len(episodes):
         which, kind = WHERE[shift]
         return _in_episodes(view, episodes, f"the action of the row {which}, and not with their own", _advice(kind))
+    for shift in (-1, 1):
+        rows = steps.repeats_without_effect(shift)
+        if len(rows):
+            says = f"in {plural(len(rows), 'row')} that were looked at, the action is that of the row"
+            return found(f"{says} {'before' if shift < 0 else 'after'}, and observations do not follow from it as in other rows", rows, advice=MEND)
     if own.mean() > EXPLAINED * without.mean() or steps.follow_obs:
         return unchecked("actions hardly change the next observation, or follow from it nearly without noise")
     return passed("found no sign that actions stand in another row than their effect")
@@ -81,7 +89,7 @@ def action_timing(view: View) -> AuditFinding:
 )
 def action_columns(view: View) -> AuditFinding:
     """Episodes whose steps follow from actions with another sign, or with two columns exchanged."""
-    steps = _Steps(view, middle_rows(view))
+    steps = _Steps.of(view)
     if not steps.is_enough:
         return unchecked(TOO_FEW)
     actions, count = steps.actions(0), min(view.actions.shape[1], MOST_ACTIONS)
@@ -121,6 +129,13 @@ class _Steps:
 
     view: View
     rows: Indices
+
+    @classmethod
+    def of(cls, view: View) -> _Steps:
+        """Those of a view, made once for all checks."""
+        if "steps" not in view.kept:
+            view.kept["steps"] = cls(view, middle_rows(view))
+        return cast(_Steps, view.kept["steps"])
 
     @cached_property
     def is_enough(self) -> bool:
@@ -163,7 +178,7 @@ class _Steps:
     def follow_obs(self) -> bool:
         """Whether actions follow from their own observation nearly without noise, and less so from the one before."""
         actions = self.actions(1)
-        targets = _scaled(actions, like=actions)
+        targets = scaled(actions, like=actions)
         after = self.view.next_obs[np.ix_(self.rows, self.columns)].astype(np.float64)
         now, before = (float(self._left(obs, targets).mean()) for obs in (after, self.obs))
         return now < min(NEARLY_EXACT, before)
@@ -184,12 +199,19 @@ class _Steps:
         return np.concatenate([self.obs, *map(self.actions, shifts)], axis=1)
 
     def _left(self, inputs: Floats, targets: Floats) -> Floats:
-        """Mean squared errors of a fit on rows, for each half by what the other half taught."""
-        features = polynomial(_scaled(inputs, like=inputs), self.degree).astype(np.float64)
-        errors = np.zeros_like(targets)
-        for seen in self.halves:
-            errors[~seen] = targets[~seen] - features[~seen] @ _fit(features[seen], targets[seen])
-        return np.asarray(np.minimum(errors**2, 25).mean(axis=1))
+        return left_over(inputs, targets, self.degree)
+
+    def repeats_without_effect(self, shift: int) -> Indices:
+        """Rows with an action of a neighbour that explains their steps worse than other rows' actions explain theirs."""
+        actions, size = self.view.actions[self.rows], np.log(self._own_surprise + 1e-6)
+        # At its limits an action repeats for a good reason.
+        is_limit = (actions == self.view.actions.min(axis=0)) | (actions == self.view.actions.max(axis=0))
+        repeats = ((actions == self.view.actions[self.rows + shift]) & ~is_limit).any(axis=1)
+        if self.view.dataset.is_discrete or repeats.sum() < LEAST_REPEATS or repeats.all():
+            return np.array([], dtype=np.int64)
+        more = size[repeats].mean() - size[~repeats].mean()
+        error = np.sqrt(size[repeats].var() / repeats.sum() + size[~repeats].var() / (~repeats).sum())
+        return self.rows[repeats & (more > max(SHIFTED, CERTAIN * error))]
 
     def episodes_explained_by(self, actions: Floats) -> Indices:
         """Episodes whose steps follow from these actions, by what all rows teach of the logged ones."""
@@ -214,7 +236,7 @@ class _Steps:
         for seen in self.halves:
             kept = seen
             for _ in range(ROUNDS):
-                weights = _fit(own[kept], self.moves[kept])
+                weights = fit(own[kept], self.moves[kept])
                 errors = np.abs(self.moves - own @ weights)
                 usual = usual_errors(errors[seen])
                 sizes = np.log1p(errors / usual).mean(axis=1)
@@ -226,7 +248,7 @@ class _Steps:
     def _features(self, actions: Floats) -> Floats:
         """Polynomials of observations and these actions, in the units of the logged ones."""
         inputs = np.concatenate([self.obs, actions], axis=1)
-        return polynomial(_scaled(inputs, like=self._inputs([0])), self.degree).astype(np.float64)
+        return polynomial(scaled(inputs, like=self._inputs([0])), self.degree).astype(np.float64)
 
     def _surprise(self, actions: Floats) -> Floats:
         """How many times the usual error steps are off, if these were the actions that caused them."""
@@ -236,14 +258,3 @@ class _Steps:
             surprise[~seen] = np.expm1(np.log1p(left / usual).mean(axis=1))
         return surprise
 
-
-def _scaled(values: Floats, *, like: Floats) -> Floats:
-    """Values in standard deviations from the mean of others."""
-    deviation = like.std(axis=0)
-    return np.asarray((values - like.mean(axis=0)) / np.where(deviation > 0, deviation, 1))
-
-
-def _fit(features: Floats, targets: Floats) -> Floats:
-    """Weights of a ridge regression."""
-    gram = features.T @ features
-    return np.asarray(np.linalg.solve(gram + RIDGE * len(features) * np.eye(len(gram)), features.T @ targets))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from rl_training.core.text import plural
+from rl_training.data.audit.borders import largest_degree, left_over
 from rl_training.data.audit.view import (
+    SEED,
     AuditFinding,
     Flags,
     Floats,
@@ -28,6 +30,11 @@ FALSE_ENDS = 0.2
 JUMP = 3.0
 """How many times as long as a usual step a step to the start of the next episode is, at least, if it never happened."""
 UNEVEN = 0.1
+MANY_AT_LIMIT = 5.0
+"""How many times as many terminations come at the largest length as at each of those just below it, at least."""
+ALIKE = 0.95
+"""Share of the squared error that is left, at least, where rows cannot be told apart."""
+LEAST_ENDS = 20
 LEAST_EPISODES = 4
 """Episodes of equal length that make a time limit plausible."""
 
@@ -224,15 +231,36 @@ def open_episodes(view: View) -> AuditFinding:
     needs="episodes",
 )
 def time_limits(view: View) -> AuditFinding:
-    """Terminations that come at the largest length, as a time limit makes them."""
+    """Terminations that come at the largest length, as a time limit makes them, or that nothing tells from cuts."""
     last = view.episodes[:, 1] - 1
     terminated = view.dones[last]
     longest = int(view.lengths.max())
     at_limit = terminated & (view.lengths == longest)
     count, total = int(at_limit.sum()), int(terminated.sum())
-    # Of lengths that vary, few are exactly the largest.
-    if count < LEAST_EPISODES or longest == 1 or count < 0.2 * total or (~terminated & (view.lengths == longest)).any():
-        return passed("terminations do not come at one fixed length" if total else "no episode terminates")
+    # Of lengths that vary, about as many are exactly the largest as are each of those below it.
+    width = max(1, longest // 10)
+    usual = (terminated & (view.lengths >= longest - width)).sum() - count
+    is_cut = (~terminated & (view.lengths == longest)).any()
+    if count < LEAST_EPISODES or longest == 1 or is_cut or count < MANY_AT_LIMIT * usual / width:
+        if terminated[:-1].all() and _look_like_the_rows_before(view, last[terminated & (view.lengths > 1)]):
+            says = "every episode terminates, and nothing in its last row and next observation differs from those before"
+            return found(f"{says}: such ends look like cuts recorded as terminations", last[terminated])
+        return passed("terminations do not look like time limits" if total else "no episode terminates")
     which = "every episode ends with dones" if count == total else f"{count} of {total} terminated episodes end"
     looks = "which looks like a time limit recorded as termination"
     return found(f"{which} after exactly {longest} steps, {looks}", last[at_limit])
+
+
+def _look_like_the_rows_before(view: View, last: Indices) -> bool:
+    """Whether nothing tells these rows, and where they led, from the rows before them."""
+    if len(last) < LEAST_ENDS or view.is_tabular:
+        return False
+    rows = np.concatenate([last, last - 1])
+    inputs = np.column_stack([view.next_obs[rows], view.actions[rows], view.rewards[rows]]).astype(np.float64)
+    inputs = inputs[:, inputs.min(axis=0) < inputs.max(axis=0)]
+    degree = min(largest_degree(len(last), inputs.shape[1]), 2)
+    if degree < 1:
+        return False
+    is_last = np.where(np.arange(len(rows)) < len(last), 1.0, -1.0)[:, None]
+    by_chance = np.random.default_rng(SEED).permutation(len(rows))
+    return bool(left_over(inputs[by_chance], is_last[by_chance], degree).mean() > ALIKE)
