@@ -37,7 +37,7 @@ CHECKS: tuple[Check, ...] = (
     *(values.stuck_actions, values.quantised_actions, values.action_scale),
     *(rewards.constant_reward, rewards.reward_outliers, rewards.cumulative_rewards),
     *(rewards.reward_leak, rewards.late_rewards),
-    *(effects.action_timing, effects.action_columns),
+    *(effects.action_timing, effects.action_columns, effects.hidden_causes),
     *(coverage.returns, coverage.drift, coverage.determinism, coverage.coverage),
     *(coverage.trajectories, coverage.enough),
 )

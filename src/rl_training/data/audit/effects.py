@@ -11,8 +11,8 @@ from typing import cast
 import numpy as np
 
 from rl_training.core.text import plural
-from rl_training.data.audit.borders import fit, largest_degree, left_over, polynomial, scaled, usual_errors
-from rl_training.data.audit.rewards import CERTAIN, certainty, middle_rows
+from rl_training.data.audit.borders import fit, largest_degree, residuals, polynomial, scaled, usual_errors
+from rl_training.data.audit.rewards import BLOCKS, CERTAIN, certainty, middle_rows
 from rl_training.data.audit.view import AuditFinding, Flags, Floats, Indices, View, check, found, passed, unchecked
 
 LEAST_ROWS = 200
@@ -37,6 +37,8 @@ LEAST_OF_AN_EPISODE = 10
 """Rows of an episode that tell whether its actions are shifted."""
 SHIFTED, SURE = 0.3, 4.0
 """Mean logarithm by which errors of an episode fall with a neighbour's actions, and by how many standard errors."""
+TOGETHER = 0.1
+"""Correlation between what is left of rewards and of actions from which they have a cause in common."""
 LEAST_REPEATS = 20
 """Rows with the action of a neighbour that tell whether their steps follow from it."""
 ROUNDS = 3
@@ -107,6 +109,32 @@ def action_columns(view: View) -> AuditFinding:
     if len(episodes):
         return _in_episodes(view, episodes, how, "find out who or what logged these episodes, and mend their actions")
     return passed("found no sign that action columns have another sign or order in some episodes")
+
+
+@check(
+    "hidden causes",
+    why="unobserved confounding: good actions look bad if they were chosen when things went badly, and no estimate sees it",
+    advice="log that hidden variable, or stack earlier rows if decisions look back; mend what the checks of timing find",
+    needs="rewards",
+)
+def hidden_causes(view: View) -> AuditFinding:
+    """Actions that go along with what the reward of the row before holds beyond all that the log knows of it."""
+    steps = _Steps.of(view)
+    before = view.obs[np.ix_(steps.rows - 1, steps.columns)]
+    known = np.concatenate([before, steps.actions(-1), steps.obs], axis=1)
+    degree = largest_degree(len(steps.rows) // 2, known.shape[1])
+    if len(steps.rows) < LEAST_ROWS or degree < 2:
+        return unchecked(TOO_FEW)
+    targets = np.column_stack([view.rewards[steps.rows - 1], steps.actions(0)])
+    left = residuals(known, scaled(targets, like=targets), degree)
+    left = np.clip(scaled(left, like=left), -4, 4)
+    parts = np.array_split(left[:, :1] * left[:, 1:], BLOCKS)
+    together = np.array([part.mean(axis=0) for part in parts])
+    mean, error = together.mean(axis=0), together.std(axis=0, ddof=1) / np.sqrt(BLOCKS)
+    if not (np.abs(mean) > np.maximum(TOGETHER, CERTAIN * error)).any():
+        return passed("not found; a cause that lasts for a single row, or moves observations alone, cannot be seen")
+    says = "actions depend on the reward of the row before beyond what observations and actions explain of both"
+    return found(f"{says} (correlation {mean[np.abs(mean).argmax()]:.2f}): a hidden cause seems to move both", steps.rows)
 
 
 def _in_episodes(view: View, episodes: Indices, how: str, advice: str) -> AuditFinding:
@@ -199,7 +227,8 @@ class _Steps:
         return np.concatenate([self.obs, *map(self.actions, shifts)], axis=1)
 
     def _left(self, inputs: Floats, targets: Floats) -> Floats:
-        return left_over(inputs, targets, self.degree)
+        """Mean squared errors of a fit on rows."""
+        return np.asarray(np.minimum(residuals(inputs, targets, self.degree) ** 2, 25).mean(axis=1))
 
     def repeats_without_effect(self, shift: int) -> Indices:
         """Rows with an action of a neighbour that explains their steps worse than other rows' actions explain theirs."""

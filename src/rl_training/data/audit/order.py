@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rl_training.core.text import plural
-from rl_training.data.audit.borders import largest_degree, left_over
+from rl_training.data.audit.borders import largest_degree, residuals
 from rl_training.data.audit.view import (
     SEED,
     AuditFinding,
@@ -263,4 +263,4 @@ def _look_like_the_rows_before(view: View, last: Indices) -> bool:
         return False
     is_last = np.where(np.arange(len(rows)) < len(last), 1.0, -1.0)[:, None]
     by_chance = np.random.default_rng(SEED).permutation(len(rows))
-    return bool(left_over(inputs[by_chance], is_last[by_chance], degree).mean() > ALIKE)
+    return bool((residuals(inputs[by_chance], is_last[by_chance], degree) ** 2).mean() > ALIKE)
