@@ -43,8 +43,7 @@ def simulate(start: Callable[[Rng], Array], step: Step, rule: Rule, *, seed: int
                 break
     names = ("obs", "actions", "rewards", "next_obs", "dones", "truncations")
     arrays = {name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
-    kinds = {"dones": bool, "truncations": bool, "actions": arrays["actions"].dtype}
-    return {name: array.astype(kinds.get(name, np.float32)) for name, array in arrays.items()}
+    return {name: array.astype(np.float32) if array.dtype == np.float64 else array for name, array in arrays.items()}
 
 
 def tanks_start(rng: Rng) -> Array:
@@ -148,7 +147,7 @@ def noisy(arrays: Arrays, noise: float) -> Arrays:
 
 def loose(state: Array, memory: dict[str, Any], rng: Rng) -> Array:
     """A weak controller with much noise."""
-    return np.clip(0.4 * rng.normal(size=2) - 0.2 * state[:2], -0.999, 0.999)
+    return np.asarray(np.clip(0.4 * rng.normal(size=2) - 0.2 * state[:2], -0.999, 0.999))
 
 
 def autocorrelated(state: Array, memory: dict[str, Any], rng: Rng) -> Array:
@@ -172,17 +171,19 @@ def certain(state: Array, memory: dict[str, Any], rng: Rng) -> Array:
 def integrating(state: Array, memory: dict[str, Any], rng: Rng) -> Array:
     """A controller that adds its errors up."""
     memory["sum"] = memory.get("sum", np.zeros(2)) + 0.03 * state[:2]
-    return np.clip(0.3 * rng.normal(size=2) - 0.2 * state[:2] - memory["sum"], -1, 1)
+    return np.asarray(np.clip(0.3 * rng.normal(size=2) - 0.2 * state[:2] - memory["sum"], -1, 1))
 
 
 def habits(state: Array, memory: dict[str, Any], rng: Rng) -> Array:
     """Each operator has a favourite position."""
-    return np.clip(loose(state, memory, rng) + 0.3 * (memory["operator"] - 1), -1, 1)
+    return np.asarray(np.clip(loose(state, memory, rng) + 0.3 * (memory["operator"] - 1), -1, 1))
 
 
 def learning(state: Array, memory: dict[str, Any], rng: Rng) -> Array:
     """A rule that acts better from episode to episode."""
-    return np.clip((0.5 - 0.3 * memory["episode"]) * rng.normal(size=2) - 0.3 * memory["episode"] * state[:2], -1, 1)
+    return np.asarray(
+        np.clip((0.5 - 0.3 * memory["episode"]) * rng.normal(size=2) - 0.3 * memory["episode"] * state[:2], -1, 1)
+    )
 
 
 def single_decisions(*, discrete: bool) -> Arrays:
@@ -271,7 +272,7 @@ def full_tanks() -> Arrays:
 
     def neglect(state: Array, memory: dict[str, Any], rng: Rng) -> Array:
         memory.setdefault("habit", rng.uniform(-1.2, 1.2, 2))
-        return np.clip(memory["habit"] + 0.3 * rng.normal(size=2), -1, 1)
+        return np.asarray(np.clip(memory["habit"] + 0.3 * rng.normal(size=2), -1, 1))
 
     return simulate(tanks_start, tanks, neglect, seed=12, lengths=[80] * 60)
 
@@ -545,7 +546,7 @@ def tables() -> list[str]:
         f"{count} of {len(BUGS)} mistakes are found with the right reason.\n",
         "| mistake | an alarm | right reason | what the audit says |\n| --- | --- | --- | --- |",
         *rows,
-        f"\n{plural(false, 'false alarm')} at {len(RIGHT)} right logs; 'true' is an alarm that is right about its log.\n",
+        f"\n{plural(false, 'false alarm')} at {len(RIGHT)} right logs; 'true' is an alarm that states a fact.\n",
         "| right log | | what the audit warns of |\n| --- | --- | --- |",
         *right,
     ]
@@ -556,7 +557,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--print", action="store_true", help="store nothing")
     arguments = parser.parse_args()
-    text = "\n".join(["# The audit on logs with a mistake and without\n", "`python benchmarks/audit_bugs.py`\n", *tables()])
+    text = "\n".join(
+        ["# The audit on logs with a mistake and without\n", "`python benchmarks/audit_bugs.py`\n", *tables()]
+    )
     print(text)
     if not arguments.print:
         RESULTS.write_text(text + "\n")

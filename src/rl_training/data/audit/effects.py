@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
-from typing import cast
 
 import numpy as np
 
 from rl_training.core.text import plural
-from rl_training.data.audit.borders import fit, largest_degree, residuals, polynomial, scaled, usual_errors
+from rl_training.data.audit.borders import fit, largest_degree, polynomial, residuals, scaled, usual_errors
 from rl_training.data.audit.rewards import BLOCKS, CERTAIN, certainty, middle_rows
 from rl_training.data.audit.view import AuditFinding, Flags, Floats, Indices, View, check, found, passed, unchecked
 
@@ -41,6 +40,8 @@ TOGETHER = 0.1
 """Correlation between what is left of rewards and of actions from which they have a cause in common."""
 LEAST_REPEATS = 20
 """Rows with the action of a neighbour that tell whether their steps follow from it."""
+UNEXPLAINED = 0.15
+"""Mean logarithm by which their errors are larger than those of other rows, at least, if they do not."""
 ROUNDS = 3
 MOST_ACTIONS = 6
 """Action columns whose sign and order are looked at."""
@@ -54,7 +55,7 @@ WHERE: Mapping[int, tuple[str, str]] = {1: ("after", "late"), -1: ("before", "ea
 @check("action timing", why="a policy would learn what the action before it leads to, or the one after it")
 def action_timing(view: View) -> AuditFinding:
     """Steps that the action of the row before or after explains, and their own does not."""
-    steps = _Steps.of(view)
+    steps = _steps(view)
     if not steps.is_enough:
         return unchecked(TOO_FEW)
     without = steps.errors([])
@@ -78,7 +79,11 @@ def action_timing(view: View) -> AuditFinding:
         rows = steps.repeats_without_effect(shift)
         if len(rows):
             says = f"in {plural(len(rows), 'row')} that were looked at, the action is that of the row"
-            return found(f"{says} {'before' if shift < 0 else 'after'}, and observations do not follow from it as in other rows", rows, advice=MEND)
+            return found(
+                f"{says} {'before' if shift < 0 else 'after'}, and observations do not follow from it as in other rows",
+                rows,
+                advice=MEND,
+            )
     if own.mean() > EXPLAINED * without.mean() or steps.follow_obs:
         return unchecked("actions hardly change the next observation, or follow from it nearly without noise")
     return passed("found no sign that actions stand in another row than their effect")
@@ -91,7 +96,7 @@ def action_timing(view: View) -> AuditFinding:
 )
 def action_columns(view: View) -> AuditFinding:
     """Episodes whose steps follow from actions with another sign, or with two columns exchanged."""
-    steps = _Steps.of(view)
+    steps = _steps(view)
     if not steps.is_enough:
         return unchecked(TOO_FEW)
     actions, count = steps.actions(0), min(view.actions.shape[1], MOST_ACTIONS)
@@ -113,28 +118,33 @@ def action_columns(view: View) -> AuditFinding:
 
 @check(
     "hidden causes",
-    why="unobserved confounding: good actions look bad if they were chosen when things went badly, and no estimate sees it",
-    advice="log that hidden variable, or stack earlier rows if decisions look back; mend what the checks of timing find",
+    why="unobserved confounding: what looks like the effect of an action is partly the effect of that cause",
+    advice="log that hidden variable; stack earlier rows if decisions look back; first mend what checks of timing find",
     needs="rewards",
 )
 def hidden_causes(view: View) -> AuditFinding:
     """Actions that go along with what the reward of the row before holds beyond all that the log knows of it."""
-    steps = _Steps.of(view)
+    steps = _steps(view)
     before = view.obs[np.ix_(steps.rows - 1, steps.columns)]
     known = np.concatenate([before, steps.actions(-1), steps.obs], axis=1)
     degree = largest_degree(len(steps.rows) // 2, known.shape[1])
-    if len(steps.rows) < LEAST_ROWS or degree < 2:
+    if not steps.is_enough or degree < 2:
         return unchecked(TOO_FEW)
     targets = np.column_stack([view.rewards[steps.rows - 1], steps.actions(0)])
     left = residuals(known, scaled(targets, like=targets), degree)
+    # What is left of actions that follow from observations is but the error of the fit.
+    is_free = left[:, 1:].var(axis=0) > NEARLY_EXACT
     left = np.clip(scaled(left, like=left), -4, 4)
-    parts = np.array_split(left[:, :1] * left[:, 1:], BLOCKS)
-    together = np.array([part.mean(axis=0) for part in parts])
+    together = np.array([part.mean(axis=0) for part in np.array_split(left[:, :1] * left[:, 1:] * is_free, BLOCKS)])
     mean, error = together.mean(axis=0), together.std(axis=0, ddof=1) / np.sqrt(BLOCKS)
-    if not (np.abs(mean) > np.maximum(TOGETHER, CERTAIN * error)).any():
+    if not is_free.any():
+        return unchecked("actions follow from observations and the action before nearly without noise")
+    if not (np.abs(mean) > np.maximum(TOGETHER, SURE * np.maximum(error, 1 / np.sqrt(len(left))))).any():
         return passed("not found; a cause that lasts for a single row, or moves observations alone, cannot be seen")
     says = "actions depend on the reward of the row before beyond what observations and actions explain of both"
-    return found(f"{says} (correlation {mean[np.abs(mean).argmax()]:.2f}): a hidden cause seems to move both", steps.rows)
+    return found(
+        f"{says} (correlation {mean[np.abs(mean).argmax()]:.2f}): a hidden cause seems to move both", steps.rows
+    )
 
 
 def _in_episodes(view: View, episodes: Indices, how: str, advice: str) -> AuditFinding:
@@ -157,13 +167,6 @@ class _Steps:
 
     view: View
     rows: Indices
-
-    @classmethod
-    def of(cls, view: View) -> _Steps:
-        """Those of a view, made once for all checks."""
-        if "steps" not in view.kept:
-            view.kept["steps"] = cls(view, middle_rows(view))
-        return cast(_Steps, view.kept["steps"])
 
     @cached_property
     def is_enough(self) -> bool:
@@ -231,7 +234,7 @@ class _Steps:
         return np.asarray(np.minimum(residuals(inputs, targets, self.degree) ** 2, 25).mean(axis=1))
 
     def repeats_without_effect(self, shift: int) -> Indices:
-        """Rows with an action of a neighbour that explains their steps worse than other rows' actions explain theirs."""
+        """Rows with the action of a neighbour, if it explains their steps worse than other actions explain theirs."""
         actions, size = self.view.actions[self.rows], np.log(self._own_surprise + 1e-6)
         # At its limits an action repeats for a good reason.
         is_limit = (actions == self.view.actions.min(axis=0)) | (actions == self.view.actions.max(axis=0))
@@ -240,7 +243,7 @@ class _Steps:
             return np.array([], dtype=np.int64)
         more = size[repeats].mean() - size[~repeats].mean()
         error = np.sqrt(size[repeats].var() / repeats.sum() + size[~repeats].var() / (~repeats).sum())
-        return self.rows[repeats & (more > max(SHIFTED, CERTAIN * error))]
+        return np.asarray(self.rows[repeats & (more > max(UNEXPLAINED, CERTAIN * error))])
 
     def episodes_explained_by(self, actions: Floats) -> Indices:
         """Episodes whose steps follow from these actions, by what all rows teach of the logged ones."""
@@ -287,3 +290,8 @@ class _Steps:
             surprise[~seen] = np.expm1(np.log1p(left / usual).mean(axis=1))
         return surprise
 
+
+def _steps(view: View) -> _Steps:
+    """The steps of a view, made once for all checks."""
+    steps: _Steps = view.kept.setdefault("steps", _Steps(view, middle_rows(view)))
+    return steps

@@ -6,19 +6,7 @@ import numpy as np
 
 from rl_training.core.text import plural
 from rl_training.data.audit.borders import largest_degree, residuals
-from rl_training.data.audit.view import (
-    SEED,
-    AuditFinding,
-    Flags,
-    Floats,
-    Indices,
-    View,
-    check,
-    found,
-    hash_rows,
-    passed,
-    unchecked,
-)
+from rl_training.data.audit.view import AuditFinding, Floats, Indices, View, check, found, hash_rows, passed, unchecked
 from rl_training.data.mapped_columns import chunks
 
 TOLERANCE = 1e-3
@@ -130,7 +118,7 @@ def cut_episodes(view: View) -> AuditFinding:
     # A process that continues after a cut takes a usual step to where the next episode starts.
     is_start = (view.next_obs[rows] == view.obs[rows + 1]).all(axis=1) & (_step_sizes(view, rows) > JUMP * usual)
     kinds = {
-        "zeros": (_are_zeros(view, rows), _are_zeros(view, inside)),
+        "zeros": tuple(~view.next_obs[some].any(axis=1) & view.obs[some].any(axis=1) for some in (rows, inside)),
         "the observation before the last action": (_step_sizes(view, rows) == 0, _step_sizes(view, inside) == 0),
         "the first observation of the next episode": (is_start, np.zeros(1, dtype=bool)),
     }
@@ -146,11 +134,6 @@ def cut_episodes(view: View) -> AuditFinding:
 def _step_sizes(view: View, rows: Indices) -> Floats:
     """Distances from obs to next_obs, in standard deviations of the columns."""
     return np.asarray(np.linalg.norm((view.next_obs[rows] - view.obs[rows]) / view.spread, axis=1))
-
-
-def _are_zeros(view: View, rows: Indices) -> Flags:
-    """Whether next_obs is all zeros after an observation that is not."""
-    return np.asarray(~view.next_obs[rows].any(axis=1) & view.obs[rows].any(axis=1))
 
 
 @check(
@@ -243,7 +226,9 @@ def time_limits(view: View) -> AuditFinding:
     is_cut = (~terminated & (view.lengths == longest)).any()
     if count < LEAST_EPISODES or longest == 1 or is_cut or count < MANY_AT_LIMIT * usual / width:
         if terminated[:-1].all() and _look_like_the_rows_before(view, last[terminated & (view.lengths > 1)]):
-            says = "every episode terminates, and nothing in its last row and next observation differs from those before"
+            says = (
+                "every episode terminates, and nothing was found in its last row that the rows before do not have"
+            )
             return found(f"{says}: such ends look like cuts recorded as terminations", last[terminated])
         return passed("terminations do not look like time limits" if total else "no episode terminates")
     which = "every episode ends with dones" if count == total else f"{count} of {total} terminated episodes end"
@@ -255,12 +240,9 @@ def _look_like_the_rows_before(view: View, last: Indices) -> bool:
     """Whether nothing tells these rows, and where they led, from the rows before them."""
     if len(last) < LEAST_ENDS or view.is_tabular:
         return False
-    rows = np.concatenate([last, last - 1])
+    rows = np.stack([last, last - 1], axis=1).reshape(-1)
     inputs = np.column_stack([view.next_obs[rows], view.actions[rows], view.rewards[rows]]).astype(np.float64)
     inputs = inputs[:, inputs.min(axis=0) < inputs.max(axis=0)]
-    degree = min(largest_degree(len(last), inputs.shape[1]), 2)
-    if degree < 1:
-        return False
-    is_last = np.where(np.arange(len(rows)) < len(last), 1.0, -1.0)[:, None]
-    by_chance = np.random.default_rng(SEED).permutation(len(rows))
-    return bool((residuals(inputs[by_chance], is_last[by_chance], degree) ** 2).mean() > ALIKE)
+    degree = min(largest_degree(len(rows), inputs.shape[1]), 2)
+    is_last = np.where(np.arange(len(rows)) % 2, -1.0, 1.0)[:, None]
+    return degree > 1 and float((residuals(inputs, is_last, degree) ** 2).mean()) > ALIKE

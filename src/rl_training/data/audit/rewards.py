@@ -84,19 +84,13 @@ def reward_leak(view: View) -> AuditFinding:
     obs, rewards = view.obs[view.sample].astype(np.float64), view.rewards[view.sample].astype(np.float64)
     if rewards.std() == 0 or len(rewards) < 20:
         return unchecked("rewards do not vary enough to tell")
-    correlation = _correlation(obs, rewards)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        correlation = np.nan_to_num(np.corrcoef(obs, rewards, rowvar=False)[-1, :-1])
     column = int(np.abs(correlation).argmax())
     if abs(correlation[column]) < LEAK:
         return passed(f"no observation column gives the reward away (largest correlation {correlation[column]:.3f})")
     says = f"observation column {view.obs_names[column]} says what the reward will be"
     return found(f"{says} (correlation {correlation[column]:.4f})")
-
-
-def _correlation(matrix: Floats, vector: Floats) -> Floats:
-    """Correlation of each column with a vector; 0 for constant columns."""
-    matrix, vector = matrix - matrix.mean(axis=0), vector - vector.mean()
-    scale = np.linalg.norm(matrix, axis=0) * np.linalg.norm(vector)
-    return np.where(scale > 0, vector @ matrix / np.where(scale > 0, scale, 1), 0.0)
 
 
 LEAST_ROWS = 200
@@ -166,7 +160,7 @@ def middle_rows(view: View, reach: int = 1) -> Indices:
     if not view.dataset.has_episodes:
         return np.array([], dtype=np.int64)
     some = view.sample[(view.sample >= reach) & (view.sample < view.rows - reach)]
-    return some[~view.ends[some[:, None] + np.arange(-reach, reach)].any(axis=1)]
+    return np.asarray(some[~view.ends[some[:, None] + np.arange(-reach, reach)].any(axis=1)])
 
 
 def certainty(own: Floats, other: Floats) -> float:

@@ -6,18 +6,7 @@ import numpy as np
 
 from rl_training.core.spaces import BoxActions, DiscreteActions
 from rl_training.core.text import plural
-from rl_training.data.audit.view import (
-    FIRST,
-    SAMPLE,
-    AuditFinding,
-    View,
-    check,
-    found,
-    hash_rows,
-    listed,
-    passed,
-    unchecked,
-)
+from rl_training.data.audit.view import FIRST, AuditFinding, View, check, found, hash_rows, listed, passed, unchecked
 from rl_training.data.fields import MASKS
 
 MOST_COLUMNS = 1000

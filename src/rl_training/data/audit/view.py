@@ -119,7 +119,7 @@ class View:
     """The action space, where it is known."""
 
     @cached_property
-    def kept(self) -> dict[str, object]:
+    def kept(self) -> dict[str, Any]:
         """What several checks need, by a name that they agree on."""
         return {}
 
