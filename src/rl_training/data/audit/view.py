@@ -120,7 +120,7 @@ class View:
 
     @cached_property
     def kept(self) -> dict[str, Any]:
-        """What several checks need, by a name that they agree on."""
+        """Things that several checks need, by a name that they agree on."""
         return {}
 
     def column(self, name: str) -> NDArray[Any]:
