@@ -49,7 +49,7 @@ def jumps(view: View) -> AuditFinding:
         return unchecked("there are too few different rows in order to know a usual step")
     borders = likely_borders(view)
     if not len(borders):
-        return passed("inside episodes, every next observation is one that its row can lead to")
+        return passed("found no step inside episodes that the usual course of things does not lead to")
     gaps = np.diff(borders)
     even = f", every {gaps[0]} rows" if len(gaps) > 1 and (gaps == gaps[0]).all() else ""
     which = "a likely border" if len(borders) == 1 else "likely borders"

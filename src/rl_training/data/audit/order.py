@@ -127,7 +127,7 @@ def cut_episodes(view: View) -> AuditFinding:
     kind = max(beyond, key=beyond.__getitem__)
     wrong = kinds[kind][0]
     if beyond[kind] < FALSE_ENDS:
-        return passed("no sign that the last next_obs of cut episodes is of another state")
+        return passed("found no sign that the last next_obs of cut episodes is of another state")
     return found(f"in {wrong.sum():,} of {len(rows):,} cut episodes the last next_obs is {kind}", rows[wrong])
 
 
@@ -230,7 +230,7 @@ def time_limits(view: View) -> AuditFinding:
                 "every episode terminates, and nothing was found in its last row that the rows before do not have"
             )
             return found(f"{says}: such ends look like cuts recorded as terminations", last[terminated])
-        return passed("terminations do not look like time limits" if total else "no episode terminates")
+        return passed("found no sign that terminations are time limits or cuts" if total else "no episode terminates")
     which = "every episode ends with dones" if count == total else f"{count} of {total} terminated episodes end"
     looks = "which looks like a time limit recorded as termination"
     return found(f"{which} after exactly {longest} steps, {looks}", last[at_limit])

@@ -71,7 +71,7 @@ def cumulative_rewards(view: View) -> AuditFinding:
         away = (sign * view.rewards >= 0).all() and (sign * inside >= 0).all() and (sign * between < 0).all()
         if away and (inside != 0).mean() > CHANGING:
             return found(f"rewards never do anything but {way} inside an episode, and begin anew in the next one")
-    return passed("rewards do not look like sums over an episode")
+    return passed("found no sign of sums over an episode")
 
 
 @check(
@@ -140,7 +140,7 @@ def late_rewards(view: View) -> AuditFinding:
     best = min((shift for shift in left if left[shift] <= NEARLY * min(left.values())), key=abs)
     is_better = left[best] < min(LARGEST_REST, LESS * left[0]) and left[0] > SMALLEST_REST
     if best == 0 or not is_better or certainty(errors[0], errors[best]) < CERTAIN:
-        return passed("rewards fit their own rows at least as well as the rows around them")
+        return passed("found no sign that rewards belong to the rows around them")
     which, advice = ("before", "late") if best < 0 else ("after", "early")
     far, move = ("row", "one row") if abs(best) == 1 else ("second row", "two rows")
     errors_text = f"{_typical(left[best])} of their standard deviation, from their own row by {_typical(left[0])}"

@@ -148,7 +148,7 @@ def outliers(view: View) -> AuditFinding:
             names.append(f"{view.obs_names[number]} ({plural(len(found_rows), 'row')}, {values})")
             rows.append(found_rows)
     if not names:
-        return passed("no observation column has readings that jump far outside its others and back")
+        return passed("found no readings that jump far outside their column and back")
     return found(f"readings far outside the others of their column: {listed(names)}", np.unique(np.concatenate(rows)))
 
 
@@ -187,7 +187,7 @@ def frozen_sensors(view: View) -> AuditFinding:
             names.append(f"{view.obs_names[number]} ({plural(int((after - first)[is_frozen].sum()), 'row')})")
             rows.append(first[is_frozen])
     if not names:
-        return passed("no sign of sensors that repeat their last reading")
+        return passed("found no sign of sensors that repeat their last reading")
     message = f"observation columns that change all the time, and then stay the same for {FROZEN} rows or more"
     return found(f"{message}: {listed(names)}", np.unique(np.concatenate(rows)))
 
