@@ -99,5 +99,6 @@ def page(report: Audit) -> str:
         (each, {name: text for name, text in _details(each).items() if name != "what"} if each.is_alarm else {})
         for each in sorted(report.findings, key=lambda each: order.index(each.verdict))
     ]
-    about = {"report": report, "findings": findings, "summary": summary(report), "meaning": f"{meaning(report)} {UNSEEN}"}
+    words = f"{meaning(report)} {UNSEEN}"
+    about = {"report": report, "findings": findings, "summary": summary(report), "meaning": words}
     return fill_template("audit.html", about)

@@ -23,6 +23,8 @@ CHUNK = 1 << 13
 LEAST_ROWS = 20
 LEAST_STEP = 0.05
 """The least that a border is off, in root mean square distances between two rows that are taken at random."""
+LEAST_ALONE = 0.2
+"""The same of fewer borders than several."""
 FAR, ALONE = 6.0, 12.0
 """How many times the usual error a border is off, and how many times the errors of the rows around it."""
 VERY_FAR, SEVERAL = 40.0, 3
@@ -77,7 +79,7 @@ def likely_borders(view: View) -> Indices:
     is_large = (distance > LEAST_STEP) & ~is_start & ~view.ends[rows]
     is_far = is_large & (surprise > FAR) & (surprise > ALONE * around)
     if is_far.sum() < SEVERAL:
-        is_far &= surprise > VERY_FAR
+        is_far &= (surprise > VERY_FAR) & (distance > LEAST_ALONE)
     maybe = np.flatnonzero(is_large & (surprise > FAR_TO_START) & (surprise > ALONE_TO_START * around))
     borders, starts = rows[is_far], view.episodes[:, 0]
     # Borders that are found tell of more starts, and these of more borders.

@@ -226,9 +226,7 @@ def time_limits(view: View) -> AuditFinding:
     is_cut = (~terminated & (view.lengths == longest)).any()
     if count < LEAST_EPISODES or longest == 1 or is_cut or count < MANY_AT_LIMIT * usual / width:
         if terminated[:-1].all() and _look_like_the_rows_before(view, last[terminated & (view.lengths > 1)]):
-            says = (
-                "every episode terminates, and nothing was found in its last row that the rows before do not have"
-            )
+            says = "every episode terminates, and nothing was found in its last row that the rows before do not have"
             return found(f"{says}: such ends look like cuts recorded as terminations", last[terminated])
         return passed("found no sign that terminations are time limits or cuts" if total else "no episode terminates")
     which = "every episode ends with dones" if count == total else f"{count} of {total} terminated episodes end"
