@@ -56,7 +56,7 @@ BUDGETS = {
     "compilation/kernels": 440,
     "core": 1590,
     "data": 1990,
-    "data/audit": 1380,
+    "data/audit": 1390,
     "data/files": 630,
     "data/replay": 720,
     "data/tables": 1300,

@@ -21,6 +21,10 @@ MEANING = (
     "fail: the data is wrong, whatever it is about. warn: it looks wrong, or limits what can be learned; for some data "
     "it is right."
 )
+UNSEEN = (
+    "The audit cannot see: hidden causes that change from row to row, rewards or sensors with a constant error, wrong "
+    "actions that hardly move the next observation (more in docs/audit.md)."
+)
 
 
 @takes_columns
@@ -61,6 +65,7 @@ def _print(report: Audit) -> None:
     print(f"\n{summary(report)}")
     if report.verdict != "pass":
         print(meaning(report))
+    print(UNSEEN)
 
 
 def _details(finding: AuditFinding) -> dict[str, str]:
@@ -94,5 +99,6 @@ def page(report: Audit) -> str:
         (each, {name: text for name, text in _details(each).items() if name != "what"} if each.is_alarm else {})
         for each in sorted(report.findings, key=lambda each: order.index(each.verdict))
     ]
-    about = {"report": report, "findings": findings, "summary": summary(report), "meaning": meaning(report)}
+    words = f"{meaning(report)} {UNSEEN}"
+    about = {"report": report, "findings": findings, "summary": summary(report), "meaning": words}
     return fill_template("audit.html", about)

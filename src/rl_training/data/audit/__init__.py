@@ -25,19 +25,13 @@ CHEAP: tuple[Check, ...] = (
 CHECKS: tuple[Check, ...] = (
     *(values.finite, order.order, order.next_observations, borders.jumps, order.timestamps, order.intervals),
     *(order.end_flags, order.open_episodes, order.time_limits, order.cut_episodes),
-    *(
-        values.constant_columns,
-        values.placeholders,
-        values.frozen_sensors,
-        values.duplicate_columns,
-        values.duplicate_rows,
-        values.duplicate_episodes,
-    ),
+    *(values.constant_columns, values.outliers, values.frozen_sensors, values.duplicate_columns),
+    *(values.duplicate_rows, values.duplicate_episodes),
     *(values.action_bounds, values.valid_actions, values.masks_in_order, values.logged_probabilities),
     *(values.stuck_actions, values.quantised_actions, values.action_scale),
     *(rewards.constant_reward, rewards.reward_outliers, rewards.cumulative_rewards),
     *(rewards.reward_leak, rewards.late_rewards),
-    *(effects.action_timing, effects.action_columns),
+    *(effects.action_timing, effects.action_columns, effects.hidden_causes),
     *(coverage.returns, coverage.drift, coverage.determinism, coverage.coverage),
     *(coverage.trajectories, coverage.enough),
 )

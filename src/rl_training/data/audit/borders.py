@@ -11,16 +11,20 @@ import numpy as np
 from rl_training.core.text import plural
 from rl_training.data.audit.view import AuditFinding, Flags, Floats, Indices, View, check, found, passed, unchecked
 
+FEW_VALUES = 10
+"""Different values of a column up to which it is not looked at beside others that have more."""
 MOST_COLUMNS = 200
 """Observation columns that are looked at."""
 ROWS_PER_FEATURE = 10
-RIDGE = 1e-6
+RIDGE, RIDGE_OF_HALVES = 1e-6, 1e-4
 ROUNDS = 3
 """Fits, each without the tenth of the rows that the fit before explains worst."""
 CHUNK = 1 << 13
 LEAST_ROWS = 20
 LEAST_STEP = 0.05
 """The least that a border is off, in root mean square distances between two rows that are taken at random."""
+LEAST_ALONE = 0.2
+"""The same of fewer borders than several."""
 FAR, ALONE = 6.0, 12.0
 """How many times the usual error a border is off, and how many times the errors of the rows around it."""
 VERY_FAR, SEVERAL = 40.0, 3
@@ -47,11 +51,13 @@ def jumps(view: View) -> AuditFinding:
         return unchecked("there are too few different rows in order to know a usual step")
     borders = likely_borders(view)
     if not len(borders):
-        return passed("inside episodes, every next observation is one that its row can lead to")
+        return passed("found no step inside episodes that the usual course of things does not lead to")
     gaps = np.diff(borders)
     even = f", every {gaps[0]} rows" if len(gaps) > 1 and (gaps == gaps[0]).all() else ""
     which = "a likely border" if len(borders) == 1 else "likely borders"
     where = f"the observations after {plural(len(borders), 'row')}{even} do not follow from what came before"
+    moved = np.median(np.abs(view.next_obs[borders] - view.obs[borders]) / view.spread, axis=0)
+    where += f", most of all in {view.obs_named(np.argsort(-moved)[:3])}"
     return found(f"{where}: {which} between episodes, without an end flag", borders)
 
 
@@ -73,7 +79,7 @@ def likely_borders(view: View) -> Indices:
     is_large = (distance > LEAST_STEP) & ~is_start & ~view.ends[rows]
     is_far = is_large & (surprise > FAR) & (surprise > ALONE * around)
     if is_far.sum() < SEVERAL:
-        is_far &= surprise > VERY_FAR
+        is_far &= (surprise > VERY_FAR) & (distance > LEAST_ALONE)
     maybe = np.flatnonzero(is_large & (surprise > FAR_TO_START) & (surprise > ALONE_TO_START * around))
     borders, starts = rows[is_far], view.episodes[:, 0]
     # Borders that are found tell of more starts, and these of more borders.
@@ -136,6 +142,9 @@ class _Step:
         """The usual step of rows, by the rows that it explains well: those at borders are not among these."""
         some = view.drawn(rows)
         columns = np.flatnonzero(view.low < view.high)
+        # A tariff of two values jumps by right.
+        varied = [number for number in columns if len(np.unique(view.obs[some, number])) > FEW_VALUES]
+        columns = np.array(varied or columns, dtype=np.int64)
         columns = columns[:: -(-len(columns) // MOST_COLUMNS) or 1]
         plain = _inputs(view, some, columns)
         mean, deviation = plain.mean(axis=0), plain.std(axis=0)
@@ -207,6 +216,27 @@ def polynomial(plain: Floats, degree: float) -> Floats:
             product *= inputs[factor]
         parts.append(product)
     return np.concatenate(parts).T
+
+
+def residuals(inputs: Floats, targets: Floats, degree: float) -> Floats:
+    """Errors of a polynomial fit on rows, for each half by what the other half taught."""
+    features = polynomial(scaled(inputs, like=inputs), degree).astype(np.float64)
+    first, errors = np.arange(len(inputs)) < len(inputs) // 2, np.zeros_like(targets)
+    for seen in (first, ~first):
+        errors[~seen] = targets[~seen] - features[~seen] @ fit(features[seen], targets[seen])
+    return errors
+
+
+def scaled(values: Floats, *, like: Floats) -> Floats:
+    """Values in standard deviations from the mean of others."""
+    deviation = like.std(axis=0)
+    return np.asarray((values - like.mean(axis=0)) / np.where(deviation > 0, deviation, 1))
+
+
+def fit(features: Floats, targets: Floats) -> Floats:
+    """Weights of a ridge regression."""
+    gram = features.T @ features
+    return np.asarray(np.linalg.solve(gram + RIDGE_OF_HALVES * len(features) * np.eye(len(gram)), features.T @ targets))
 
 
 def usual_errors(errors: Floats) -> Floats:

@@ -54,7 +54,7 @@ def drift(view: View) -> AuditFinding:
     parts += [f"returns ({before.mean():.4g} before, {after.mean():.4g} after)"] if has_moved else []
     parts += _other_widths(view, third)
     if not parts:
-        return passed("early and late episodes are alike")
+        return passed("found no difference between early and late episodes")
     return found(f"the last third of the episodes differs from the first: {' and '.join(parts)}")
 
 

@@ -10,14 +10,13 @@ from itertools import combinations
 import numpy as np
 
 from rl_training.core.text import plural
-from rl_training.data.audit.borders import largest_degree, polynomial, usual_errors
-from rl_training.data.audit.rewards import CERTAIN, certainty, middle_rows
+from rl_training.data.audit.borders import fit, largest_degree, polynomial, residuals, scaled, usual_errors
+from rl_training.data.audit.rewards import BLOCKS, CERTAIN, certainty, middle_rows
 from rl_training.data.audit.view import AuditFinding, Flags, Floats, Indices, View, check, found, passed, unchecked
 
 LEAST_ROWS = 200
 MOST_COLUMNS = 200
 """Observation columns whose steps are looked at."""
-RIDGE = 1e-4
 BETTER = 0.9
 """Part of the squared error that the action of a neighbouring row may leave, at most, to be the better explanation."""
 NOTHING, ROUNDING = 0.05, 0.01
@@ -37,10 +36,17 @@ LEAST_OF_AN_EPISODE = 10
 """Rows of an episode that tell whether its actions are shifted."""
 SHIFTED, SURE = 0.3, 4.0
 """Mean logarithm by which errors of an episode fall with a neighbour's actions, and by how many standard errors."""
+TOGETHER = 0.1
+"""Correlation between what is left of rewards and of actions from which they have a cause in common."""
+LEAST_REPEATS = 20
+"""Rows with the action of a neighbour that tell whether their steps follow from it."""
+UNEXPLAINED = 0.15
+"""Mean logarithm by which their errors are larger than those of other rows, at least, if they do not."""
 ROUNDS = 3
 MOST_ACTIONS = 6
 """Action columns whose sign and order are looked at."""
 TOO_FEW = "there are too few different rows inside episodes, or too many columns, to tell"
+MEND = "look for commands that were logged late, or not at all; mend these actions, or drop these rows"
 
 WHERE: Mapping[int, tuple[str, str]] = {1: ("after", "late"), -1: ("before", "early")}
 """By the row whose action explains a step: in words, and what that says of the log."""
@@ -49,7 +55,7 @@ WHERE: Mapping[int, tuple[str, str]] = {1: ("after", "late"), -1: ("before", "ea
 @check("action timing", why="a policy would learn what the action before it leads to, or the one after it")
 def action_timing(view: View) -> AuditFinding:
     """Steps that the action of the row before or after explains, and their own does not."""
-    steps = _Steps(view, middle_rows(view))
+    steps = _steps(view)
     if not steps.is_enough:
         return unchecked(TOO_FEW)
     without = steps.errors([])
@@ -69,6 +75,15 @@ def action_timing(view: View) -> AuditFinding:
     if len(episodes):
         which, kind = WHERE[shift]
         return _in_episodes(view, episodes, f"the action of the row {which}, and not with their own", _advice(kind))
+    for shift in (-1, 1):
+        rows = steps.repeats_without_effect(shift)
+        if len(rows):
+            says = f"in {plural(len(rows), 'row')} that were looked at, the action is that of the row"
+            return found(
+                f"{says} {'before' if shift < 0 else 'after'}, and observations do not follow from it as in other rows",
+                rows,
+                advice=MEND,
+            )
     if own.mean() > EXPLAINED * without.mean() or steps.follow_obs:
         return unchecked("actions hardly change the next observation, or follow from it nearly without noise")
     return passed("found no sign that actions stand in another row than their effect")
@@ -81,7 +96,7 @@ def action_timing(view: View) -> AuditFinding:
 )
 def action_columns(view: View) -> AuditFinding:
     """Episodes whose steps follow from actions with another sign, or with two columns exchanged."""
-    steps = _Steps(view, middle_rows(view))
+    steps = _steps(view)
     if not steps.is_enough:
         return unchecked(TOO_FEW)
     actions, count = steps.actions(0), min(view.actions.shape[1], MOST_ACTIONS)
@@ -99,6 +114,37 @@ def action_columns(view: View) -> AuditFinding:
     if len(episodes):
         return _in_episodes(view, episodes, how, "find out who or what logged these episodes, and mend their actions")
     return passed("found no sign that action columns have another sign or order in some episodes")
+
+
+@check(
+    "hidden causes",
+    why="unobserved confounding: what looks like the effect of an action is partly the effect of that cause",
+    advice="log that hidden variable; stack earlier rows if decisions look back; first mend what checks of timing find",
+    needs="rewards",
+)
+def hidden_causes(view: View) -> AuditFinding:
+    """Actions that go along with what the reward of the row before holds beyond all that the log knows of it."""
+    steps = _steps(view)
+    before = view.obs[np.ix_(steps.rows - 1, steps.columns)]
+    known = np.concatenate([before, steps.actions(-1), steps.obs], axis=1)
+    degree = largest_degree(len(steps.rows) // 2, known.shape[1])
+    if not steps.is_enough or degree < 2:
+        return unchecked(TOO_FEW)
+    targets = np.column_stack([view.rewards[steps.rows - 1], steps.actions(0)])
+    left = residuals(known, scaled(targets, like=targets), degree)
+    # What is left of actions that follow from observations is but the error of the fit.
+    is_free = left[:, 1:].var(axis=0) > NEARLY_EXACT
+    left = np.clip(scaled(left, like=left), -4, 4)
+    together = np.array([part.mean(axis=0) for part in np.array_split(left[:, :1] * left[:, 1:] * is_free, BLOCKS)])
+    mean, error = together.mean(axis=0), together.std(axis=0, ddof=1) / np.sqrt(BLOCKS)
+    if not is_free.any():
+        return unchecked("actions follow from observations and the action before nearly without noise")
+    if not (np.abs(mean) > np.maximum(TOGETHER, SURE * np.maximum(error, 1 / np.sqrt(len(left))))).any():
+        return passed("not found; a cause that lasts for a single row, or moves observations alone, cannot be seen")
+    says = "actions depend on the reward of the row before beyond what observations and actions explain of both"
+    return found(
+        f"{says} (correlation {mean[np.abs(mean).argmax()]:.2f}): a hidden cause seems to move both", steps.rows
+    )
 
 
 def _in_episodes(view: View, episodes: Indices, how: str, advice: str) -> AuditFinding:
@@ -163,7 +209,7 @@ class _Steps:
     def follow_obs(self) -> bool:
         """Whether actions follow from their own observation nearly without noise, and less so from the one before."""
         actions = self.actions(1)
-        targets = _scaled(actions, like=actions)
+        targets = scaled(actions, like=actions)
         after = self.view.next_obs[np.ix_(self.rows, self.columns)].astype(np.float64)
         now, before = (float(self._left(obs, targets).mean()) for obs in (after, self.obs))
         return now < min(NEARLY_EXACT, before)
@@ -184,12 +230,20 @@ class _Steps:
         return np.concatenate([self.obs, *map(self.actions, shifts)], axis=1)
 
     def _left(self, inputs: Floats, targets: Floats) -> Floats:
-        """Mean squared errors of a fit on rows, for each half by what the other half taught."""
-        features = polynomial(_scaled(inputs, like=inputs), self.degree).astype(np.float64)
-        errors = np.zeros_like(targets)
-        for seen in self.halves:
-            errors[~seen] = targets[~seen] - features[~seen] @ _fit(features[seen], targets[seen])
-        return np.asarray(np.minimum(errors**2, 25).mean(axis=1))
+        """Mean squared errors of a fit on rows."""
+        return np.asarray(np.minimum(residuals(inputs, targets, self.degree) ** 2, 25).mean(axis=1))
+
+    def repeats_without_effect(self, shift: int) -> Indices:
+        """Rows with the action of a neighbour, if it explains their steps worse than other actions explain theirs."""
+        actions, size = self.view.actions[self.rows], np.log(self._own_surprise + 1e-6)
+        # At its limits an action repeats for a good reason.
+        is_limit = (actions == self.view.actions.min(axis=0)) | (actions == self.view.actions.max(axis=0))
+        repeats = ((actions == self.view.actions[self.rows + shift]) & ~is_limit).any(axis=1)
+        if self.view.dataset.is_discrete or repeats.sum() < LEAST_REPEATS or repeats.all():
+            return np.array([], dtype=np.int64)
+        more = size[repeats].mean() - size[~repeats].mean()
+        error = np.sqrt(size[repeats].var() / repeats.sum() + size[~repeats].var() / (~repeats).sum())
+        return np.asarray(self.rows[repeats & (more > max(UNEXPLAINED, CERTAIN * error))])
 
     def episodes_explained_by(self, actions: Floats) -> Indices:
         """Episodes whose steps follow from these actions, by what all rows teach of the logged ones."""
@@ -214,7 +268,7 @@ class _Steps:
         for seen in self.halves:
             kept = seen
             for _ in range(ROUNDS):
-                weights = _fit(own[kept], self.moves[kept])
+                weights = fit(own[kept], self.moves[kept])
                 errors = np.abs(self.moves - own @ weights)
                 usual = usual_errors(errors[seen])
                 sizes = np.log1p(errors / usual).mean(axis=1)
@@ -226,7 +280,7 @@ class _Steps:
     def _features(self, actions: Floats) -> Floats:
         """Polynomials of observations and these actions, in the units of the logged ones."""
         inputs = np.concatenate([self.obs, actions], axis=1)
-        return polynomial(_scaled(inputs, like=self._inputs([0])), self.degree).astype(np.float64)
+        return polynomial(scaled(inputs, like=self._inputs([0])), self.degree).astype(np.float64)
 
     def _surprise(self, actions: Floats) -> Floats:
         """How many times the usual error steps are off, if these were the actions that caused them."""
@@ -237,13 +291,7 @@ class _Steps:
         return surprise
 
 
-def _scaled(values: Floats, *, like: Floats) -> Floats:
-    """Values in standard deviations from the mean of others."""
-    deviation = like.std(axis=0)
-    return np.asarray((values - like.mean(axis=0)) / np.where(deviation > 0, deviation, 1))
-
-
-def _fit(features: Floats, targets: Floats) -> Floats:
-    """Weights of a ridge regression."""
-    gram = features.T @ features
-    return np.asarray(np.linalg.solve(gram + RIDGE * len(features) * np.eye(len(gram)), features.T @ targets))
+def _steps(view: View) -> _Steps:
+    """The steps of a view, made once for all checks."""
+    steps: _Steps = view.kept.setdefault("steps", _Steps(view, middle_rows(view)))
+    return steps

@@ -5,17 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from rl_training.core.text import plural
-from rl_training.data.audit.view import (
-    AuditFinding,
-    Flags,
-    Floats,
-    Indices,
-    View,
-    check,
-    found,
-    passed,
-    unchecked,
-)
+from rl_training.data.audit.borders import largest_degree, residuals
+from rl_training.data.audit.view import AuditFinding, Floats, Indices, View, check, found, passed, unchecked
 from rl_training.data.episode_keys import hash_rows
 from rl_training.data.mapped_columns import chunks
 
@@ -28,6 +19,11 @@ FALSE_ENDS = 0.2
 JUMP = 3.0
 """How many times as long as a usual step a step to the start of the next episode is, at least, if it never happened."""
 UNEVEN = 0.1
+MANY_AT_LIMIT = 5.0
+"""How many times as many terminations come at the largest length as at each of those just below it, at least."""
+ALIKE = 0.95
+"""Share of the squared error that is left, at least, where rows cannot be told apart."""
+LEAST_ENDS = 20
 LEAST_EPISODES = 4
 """Episodes of equal length that make a time limit plausible."""
 
@@ -123,7 +119,7 @@ def cut_episodes(view: View) -> AuditFinding:
     # A process that continues after a cut takes a usual step to where the next episode starts.
     is_start = (view.next_obs[rows] == view.obs[rows + 1]).all(axis=1) & (_step_sizes(view, rows) > JUMP * usual)
     kinds = {
-        "zeros": (_are_zeros(view, rows), _are_zeros(view, inside)),
+        "zeros": tuple(~view.next_obs[some].any(axis=1) & view.obs[some].any(axis=1) for some in (rows, inside)),
         "the observation before the last action": (_step_sizes(view, rows) == 0, _step_sizes(view, inside) == 0),
         "the first observation of the next episode": (is_start, np.zeros(1, dtype=bool)),
     }
@@ -132,18 +128,13 @@ def cut_episodes(view: View) -> AuditFinding:
     kind = max(beyond, key=beyond.__getitem__)
     wrong = kinds[kind][0]
     if beyond[kind] < FALSE_ENDS:
-        return passed("no sign that the last next_obs of cut episodes is of another state")
+        return passed("found no sign that the last next_obs of cut episodes is of another state")
     return found(f"in {wrong.sum():,} of {len(rows):,} cut episodes the last next_obs is {kind}", rows[wrong])
 
 
 def _step_sizes(view: View, rows: Indices) -> Floats:
     """Distances from obs to next_obs, in standard deviations of the columns."""
     return np.asarray(np.linalg.norm((view.next_obs[rows] - view.obs[rows]) / view.spread, axis=1))
-
-
-def _are_zeros(view: View, rows: Indices) -> Flags:
-    """Whether next_obs is all zeros after an observation that is not."""
-    return np.asarray(~view.next_obs[rows].any(axis=1) & view.obs[rows].any(axis=1))
 
 
 @check(
@@ -224,15 +215,33 @@ def open_episodes(view: View) -> AuditFinding:
     needs="episodes",
 )
 def time_limits(view: View) -> AuditFinding:
-    """Terminations that come at the largest length, as a time limit makes them."""
+    """Terminations that come at the largest length, as a time limit makes them, or that nothing tells from cuts."""
     last = view.episodes[:, 1] - 1
     terminated = view.dones[last]
     longest = int(view.lengths.max())
     at_limit = terminated & (view.lengths == longest)
     count, total = int(at_limit.sum()), int(terminated.sum())
-    # Of lengths that vary, few are exactly the largest.
-    if count < LEAST_EPISODES or longest == 1 or count < 0.2 * total or (~terminated & (view.lengths == longest)).any():
-        return passed("terminations do not come at one fixed length" if total else "no episode terminates")
+    # Of lengths that vary, about as many are exactly the largest as are each of those below it.
+    width = max(1, longest // 10)
+    usual = (terminated & (view.lengths >= longest - width)).sum() - count
+    is_cut = (~terminated & (view.lengths == longest)).any()
+    if count < LEAST_EPISODES or longest == 1 or is_cut or count < MANY_AT_LIMIT * usual / width:
+        if terminated[:-1].all() and _look_like_the_rows_before(view, last[terminated & (view.lengths > 1)]):
+            says = "every episode terminates, and nothing was found in its last row that the rows before do not have"
+            return found(f"{says}: such ends look like cuts recorded as terminations", last[terminated])
+        return passed("found no sign that terminations are time limits or cuts" if total else "no episode terminates")
     which = "every episode ends with dones" if count == total else f"{count} of {total} terminated episodes end"
     looks = "which looks like a time limit recorded as termination"
     return found(f"{which} after exactly {longest} steps, {looks}", last[at_limit])
+
+
+def _look_like_the_rows_before(view: View, last: Indices) -> bool:
+    """Whether nothing tells these rows, and where they led, from the rows before them."""
+    if len(last) < LEAST_ENDS or view.is_tabular:
+        return False
+    rows = np.stack([last, last - 1], axis=1).reshape(-1)
+    inputs = np.column_stack([view.next_obs[rows], view.actions[rows], view.rewards[rows]]).astype(np.float64)
+    inputs = inputs[:, inputs.min(axis=0) < inputs.max(axis=0)]
+    degree = min(largest_degree(len(rows), inputs.shape[1]), 2)
+    is_last = np.where(np.arange(len(rows)) % 2, -1.0, 1.0)[:, None]
+    return degree > 1 and float((residuals(inputs, is_last, degree) ** 2).mean()) > ALIKE

@@ -71,7 +71,7 @@ def cumulative_rewards(view: View) -> AuditFinding:
         away = (sign * view.rewards >= 0).all() and (sign * inside >= 0).all() and (sign * between < 0).all()
         if away and (inside != 0).mean() > CHANGING:
             return found(f"rewards never do anything but {way} inside an episode, and begin anew in the next one")
-    return passed("rewards do not look like sums over an episode")
+    return passed("found no sign of sums over an episode")
 
 
 @check(
@@ -84,19 +84,13 @@ def reward_leak(view: View) -> AuditFinding:
     obs, rewards = view.obs[view.sample].astype(np.float64), view.rewards[view.sample].astype(np.float64)
     if rewards.std() == 0 or len(rewards) < 20:
         return unchecked("rewards do not vary enough to tell")
-    correlation = _correlation(obs, rewards)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        correlation = np.nan_to_num(np.corrcoef(obs, rewards, rowvar=False)[-1, :-1])
     column = int(np.abs(correlation).argmax())
     if abs(correlation[column]) < LEAK:
         return passed(f"no observation column gives the reward away (largest correlation {correlation[column]:.3f})")
     says = f"observation column {view.obs_names[column]} says what the reward will be"
     return found(f"{says} (correlation {correlation[column]:.4f})")
-
-
-def _correlation(matrix: Floats, vector: Floats) -> Floats:
-    """Correlation of each column with a vector; 0 for constant columns."""
-    matrix, vector = matrix - matrix.mean(axis=0), vector - vector.mean()
-    scale = np.linalg.norm(matrix, axis=0) * np.linalg.norm(vector)
-    return np.where(scale > 0, vector @ matrix / np.where(scale > 0, scale, 1), 0.0)
 
 
 LEAST_ROWS = 200
@@ -109,10 +103,19 @@ RIDGES = (1e-3, 1e-6, 1e-9)
 
 ROWS_PER_FEATURE = 20
 
+MOST_FEATURES = 280
+"""Features of a fit that has kinks."""
+
+MOST_KINKS = 9
+"""Values of a column at which the slope of a fit may change."""
+
 BLOCKS = 20
 
 LESS = 0.8
 """Part of the squared error that a neighbouring row may leave, at most, to be the better explanation."""
+
+NEARLY = 1.1
+"""Times the least error up to which another row explains rewards nearly as well."""
 
 CERTAIN = 6.0
 """By how many standard errors the fit must be better, over blocks of rows."""
@@ -126,21 +129,24 @@ SMALLEST_REST = 1e-10
 @check("reward timing", why="an action would be rewarded for what another one did")
 def late_rewards(view: View) -> AuditFinding:
     """Rewards that the row before or after explains better than their own."""
-    rows = middle_rows(view)
+    reach = 2 if len(middle_rows(view, 2)) >= LEAST_ROWS else 1
+    rows = middle_rows(view, reach)
     if len(rows) < LEAST_ROWS or view.rewards[rows].std() == 0:
         return unchecked("there are too few rows inside episodes, or too few different rewards, to tell")
     rewards = view.rewards[rows].astype(np.float64)
-    errors = {shift: _squared_errors(view, rows + shift, rewards) for shift in (-1, 0, 1)}
+    errors = {shift: _squared_errors(view, rows + shift, rewards) for shift in range(-reach, reach + 1)}
     left = {shift: float(each.mean()) for shift, each in errors.items()}
-    best = min(left, key=left.__getitem__)
+    # Of rows that explain rewards nearly as well, the nearest is meant: they share an observation.
+    best = min((shift for shift in left if left[shift] <= NEARLY * min(left.values())), key=abs)
     is_better = left[best] < min(LARGEST_REST, LESS * left[0]) and left[0] > SMALLEST_REST
     if best == 0 or not is_better or certainty(errors[0], errors[best]) < CERTAIN:
-        return passed("rewards fit their own rows at least as well as the rows around them")
+        return passed("found no sign that rewards belong to the rows around them")
     which, advice = ("before", "late") if best < 0 else ("after", "early")
+    far, move = ("row", "one row") if abs(best) == 1 else ("second row", "two rows")
     errors_text = f"{_typical(left[best])} of their standard deviation, from their own row by {_typical(left[0])}"
-    message = f"rewards fit the row {which} better than their own: predicted from that row they are wrong by"
-    move = f"rewards seem to be logged one step {advice}: move them by one row inside each episode"
-    return found(f"{message} {errors_text}", rows, advice=move)
+    message = f"rewards fit the {far} {which} better than their own: predicted from that row they are wrong by"
+    mend = f"rewards seem to be logged {move} {advice}: move them by {move} inside each episode"
+    return found(f"{message} {errors_text}", rows, advice=mend)
 
 
 def _typical(rest: float) -> str:
@@ -149,12 +155,12 @@ def _typical(rest: float) -> str:
     return "less than 0.01%" if error < 1e-4 else f"{error:.2%}"
 
 
-def middle_rows(view: View) -> Indices:
-    """Sampled rows that have a row before and a row after them in their episode."""
+def middle_rows(view: View, reach: int = 1) -> Indices:
+    """Sampled rows that have so many rows before and after them in their episode."""
     if not view.dataset.has_episodes:
         return np.array([], dtype=np.int64)
-    some = view.sample[(view.sample > 0) & (view.sample < view.rows - 1)]
-    return some[~view.ends[some - 1] & ~view.ends[some]]
+    some = view.sample[(view.sample >= reach) & (view.sample < view.rows - reach)]
+    return np.asarray(some[~view.ends[some[:, None] + np.arange(-reach, reach)].any(axis=1)])
 
 
 def certainty(own: Floats, other: Floats) -> float:
@@ -195,8 +201,10 @@ def _features(view: View, rows: Indices) -> Floats:
     plain = (plain - plain.mean(axis=0))[:, deviation > 0] / deviation[deviation > 0]
     plain = np.clip(plain, -5, 5)
     features = [np.ones((len(rows), 1)), plain, plain**2 - 1]
-    if len(rows) >= ROWS_PER_FEATURE * 5 * plain.shape[1]:
-        features += [np.maximum(plain - quartile, 0) for quartile in np.quantile(plain, (0.25, 0.5, 0.75), axis=0)]
+    kinks = min(min(len(rows) // ROWS_PER_FEATURE, MOST_FEATURES) // max(1, plain.shape[1]) - 2, MOST_KINKS)
+    if kinks >= 3:
+        places = np.quantile(plain, np.arange(1, kinks + 1) / (kinks + 1), axis=0)
+        features += [np.maximum(plain - place, 0) for place in places]
     return np.concatenate(features, axis=1)
 
 

@@ -6,17 +6,7 @@ import numpy as np
 
 from rl_training.core.spaces import BoxActions, DiscreteActions
 from rl_training.core.text import plural
-from rl_training.data.audit.view import (
-    FIRST,
-    SAMPLE,
-    AuditFinding,
-    View,
-    check,
-    found,
-    listed,
-    passed,
-    unchecked,
-)
+from rl_training.data.audit.view import FIRST, AuditFinding, View, check, found, listed, passed, unchecked
 from rl_training.data.episode_keys import hash_rows
 from rl_training.data.fields import MASKS
 
@@ -27,12 +17,10 @@ NEARLY = 0.9999
 AT_BOUND = 0.5
 """Share of rows at a bound from which actions count as stuck."""
 FEW_VALUES = 32
-FEW_REPEATS = 0.0005
-"""Share of rows that hold a placeholder, at least."""
-FEWEST_GAPS = 3
-"""Times that a placeholder follows on another number, at least."""
-FAR_AWAY = 3.0
-"""How many times the usual width of its column a placeholder is away from all other values."""
+FAR_AWAY, NEAR = 5.0, 0.5
+"""How many times the usual width of its column an outlier is outside it, and the readings around it at most."""
+FEWEST_OUTLIERS = 3
+"""Times that a column goes there and back, at least."""
 FROZEN = 20
 """Rows for which a frozen sensor stays the same, at least."""
 FEW_EPISODES = 10
@@ -137,32 +125,32 @@ def constant_columns(view: View) -> AuditFinding:
 
 
 @check(
-    "placeholder values",
-    why="a number that stands for a missing reading is taken for a reading, and scales of all others shrink",
-    advice="fill the gaps from neighbouring rows, or drop such rows; add a column that says where readings are missing",
+    "outliers",
+    why="readings that never were stretch the scale of a column, and all others look alike beside them",
+    advice="find out what the sensor or the query returned there, and fill such readings from the rows around them",
 )
-def placeholders(view: View) -> AuditFinding:
-    """A number, such as -999, that an observation column has again and again, far from all its others."""
+def outliers(view: View) -> AuditFinding:
+    """Readings far outside the others of their observation column, that come and go from one row to the next."""
     names, rows = [], []
-    # A thing that rests where episodes start is no missing reading; single decisions have no start of that kind.
-    starts = view.episodes[view.lengths > 1, 0] if view.dataset.has_episodes else []
     for number in np.flatnonzero(view.low < view.high)[:MOST_COLUMNS]:
         column = view.obs[:, number]
-        for end in (view.low[number], view.high[number]):
-            is_end = column == end
-            if not max(3, FEW_REPEATS * view.rows) <= is_end.sum() <= 0.5 * view.rows:
-                continue
-            if len(np.setdiff1d(np.flatnonzero(is_end[1:] & ~is_end[:-1]) + 1, starts)) < FEWEST_GAPS:
-                continue
-            others = column[~is_end]
-            low, high = np.quantile(others[:: max(1, len(others) // SAMPLE)], (0.01, 0.99))
-            gap = min(abs(float(end) - float(others.min())), abs(float(end) - float(others.max())))
-            if high > low and gap > FAR_AWAY * (high - low):
-                names.append(f"{view.obs_names[number]} ({end:g}, {plural(int(is_end.sum()), 'row')})")
-                rows.append(np.flatnonzero(is_end))
+        # A number that stands for a missing reading may be there very often, as the smallest or the largest one.
+        others = column[(column > view.low[number]) & (column < view.high[number])]
+        if len(others) < FEW_VALUES:
+            continue
+        low, high = np.quantile(view.thinned(others), (0.01, 0.99))
+        away = np.maximum(low - column, column - high) / max(high - low, 1e-12)
+        is_far, is_near = away > FAR_AWAY, away < NEAR
+        comes, goes = is_far[1:] & is_near[:-1], is_far[:-1] & is_near[1:]
+        if high > low and min(comes.sum(), goes.sum()) >= FEWEST_OUTLIERS:
+            found_rows = np.flatnonzero(is_far)
+            least, most = column[is_far].min(), column[is_far].max()
+            values = f"all {least:g}, as if missing" if least == most else f"{least:.4g} to {most:.4g}"
+            names.append(f"{view.obs_names[number]} ({plural(len(found_rows), 'row')}, {values})")
+            rows.append(found_rows)
     if not names:
-        return passed("no observation column has one number again and again far from its others")
-    return found(f"numbers that look like missing readings: {listed(names)}", np.unique(np.concatenate(rows)))
+        return passed("found no readings that jump far outside their column and back")
+    return found(f"readings far outside the others of their column: {listed(names)}", np.unique(np.concatenate(rows)))
 
 
 @check(
@@ -185,6 +173,12 @@ def frozen_sensors(view: View) -> AuditFinding:
         seldom = (moved == 0).sum() - (after - first)[after - first >= FROZEN].sum() < SELDOM * len(view.inside)
         if not seldom or not (moved > 0).any():
             continue
+        # A sensor that died stays the same over several episodes, up to the last row, and never did so before.
+        dead = int(np.flatnonzero(np.diff(view.obs[:, number]))[-1]) + 1
+        if dead < view.episodes[-2, 0] and (after - first)[first < dead].max(initial=0) < FROZEN:
+            names.append(f"{view.obs_names[number]} (from row {dead} to the last one)")
+            rows.append(np.array([dead]))
+            continue
         # A thing at rest, such as a door, begins to move slowly. A sensor that works again reads something far away.
         jumps = moved[after] > JUMP * np.median(moved[moved > 0])
         is_frozen = (after - first >= FROZEN) & jumps
@@ -194,8 +188,8 @@ def frozen_sensors(view: View) -> AuditFinding:
             names.append(f"{view.obs_names[number]} ({plural(int((after - first)[is_frozen].sum()), 'row')})")
             rows.append(first[is_frozen])
     if not names:
-        return passed("no sign of sensors that repeat their last reading")
-    message = f"observation columns that change all the time, stay the same for {FROZEN} rows or more, and then jump"
+        return passed("found no sign of sensors that repeat their last reading")
+    message = f"observation columns that change all the time, and then stay the same for {FROZEN} rows or more"
     return found(f"{message}: {listed(names)}", np.unique(np.concatenate(rows)))
 
 

@@ -119,6 +119,11 @@ class View:
     bounds: BoxActions | DiscreteActions | None = None
     """The action space, where it is known."""
 
+    @cached_property
+    def kept(self) -> dict[str, Any]:
+        """Things that several checks need, by a name that they agree on."""
+        return {}
+
     def column(self, name: str) -> NDArray[Any]:
         """A field as an array."""
         return self.dataset.fields[name].numpy(force=True)
