@@ -91,10 +91,10 @@ def test_a_claim_is_made_on_episodes_that_chose_nothing(log: Callable[..., str],
     out = tmp_path / "out"
     result = run_pipeline({"data": log(400), **LEARNED}, out)
     assert result.beats_the_data, result.sentence
-    assert (
-        result.sentence
-        == f"{result.chosen} is better than the data, on 80 episodes that neither training nor selection has seen."
-    )
+    said = f"{result.chosen} is better than the data over the next 5 steps (discount 0.8), on 80 episodes that neither"
+    assumed = "provided that everything that made the logged decisions what they were is in the observations."
+    assert result.sentence == f"{said} training nor selection has seen, {assumed}"
+    assert result.gamma == 0.8
     assert result.claim_on == "claim episodes"
     assert result.claim is not None
     assert (result.claim["episodes"], result.claim["basis"]) == (80, "held-out episodes")
@@ -115,15 +115,16 @@ def test_few_episodes_mark_the_claim_as_made_on_selection_data(log: Callable[...
     assert result.claim["correction"] > 0
     assert result.beats_the_data
     said = "on selection data (the same 39 episodes were used to select it, with its value lowered for that)"
-    assert f"is better than the data, {said}." in result.sentence
+    assert f"is better than the data over the next 5 steps (discount 0.8), {said}, provided" in result.sentence
 
 
 def test_where_nothing_can_be_judged_the_clone_is_exported_and_marked(log: Callable[..., str], tmp_path: Path) -> None:
     out = tmp_path / "out"
     result = run_pipeline({"data": log(60), **QUICK, "updates": 20, "fit_updates": 40}, out)
     assert (result.chosen, result.is_clone, result.beats_the_data) == ("bc_seed0", True, False)
-    assert result.sentence.startswith("No policy can be judged by this log: FQE was stopped too early")
-    assert result.sentence.endswith("The clone of the logged behaviour is exported, marked as such.")
+    why = "No policy can be judged by this log over the next 5 steps (discount 0.8): FQE was stopped too early"
+    assert result.sentence.startswith(why)
+    assert "The clone of the logged behaviour is exported, marked as such. It imitates" in result.sentence
     policy = json.loads((out / "export" / "policy.json").read_text())
     assert policy["role"] == "clone of the logged behaviour"
     assert policy["policy"]["algorithm"] == "bc"
@@ -263,15 +264,15 @@ def test_one_episode_is_too_few(log: Callable[..., str], tmp_path: Path) -> None
 
 
 def claimed(verdict: str, reasons: Sequence[str] = ()) -> dict[str, Any]:
-    return {"name": "iql_seed0", "verdict": verdict, "reasons": list(reasons), "correction": 0.0}
+    return {"name": "iql_seed0", "verdict": verdict, "reasons": list(reasons), "correction": 0.0, "looks": 1}
 
 
 @pytest.mark.parametrize(
     ("verdict", "words"),
     [
-        ("not distinguishable", "it is not distinguishable from the data"),
-        ("worse than the data", "it is worse than the data"),
-        ("cannot be judged", "it cannot be judged: importance sampling and FQE disagree"),
+        ("not distinguishable", "it is not distinguishable from the data{horizon}"),
+        ("worse than the data", "it is worse than the data{horizon}"),
+        ("cannot be judged", "it cannot be judged{horizon}: importance sampling and FQE disagree"),
     ],
 )
 def test_a_selected_policy_that_the_claim_does_not_confirm_is_not_exported(
@@ -281,4 +282,26 @@ def test_a_selected_policy_that_the_claim_does_not_confirm_is_not_exported(
     reasons = ["importance sampling and FQE disagree"] if verdict == "cannot be judged" else []
     outcome = conclude(parts, {"chosen": "iql_seed0"}, claimed(verdict, reasons), clone="bc_seed0")
     assert (outcome.chosen, outcome.is_clone, outcome.beats_the_data) == ("bc_seed0", True, False)
-    assert f"on 20 episodes that neither training nor selection has seen, {words}" in outcome.sentence
+    said = words.format(horizon=" over the next 25 steps (discount 0.96)")
+    assert f"on 20 episodes that neither training nor selection has seen, {said}" in outcome.sentence
+
+
+def test_candidates_that_fail_are_not_taken_for_data_without_rewards(
+    log: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail_others(_: Any, configs: Sequence[Any], **options: Any) -> list[SeedProgress]:
+        bad = {"status": "failed", "error": "RuntimeError: no"}
+        return [
+            SeedProgress(each.seed, "done", each.run_name, metrics=train_or_resume(each).metrics)
+            if each.algo == "bc"
+            else SeedProgress(each.seed, name=each.run_name, **bad)
+            for each in configs
+        ]
+
+    monkeypatch.setattr(ExperimentManager, "train_all", fail_others)
+    config = {"data": log(120), **QUICK}
+    result = run_pipeline(config, tmp_path / "out")
+    assert [each["name"] for each in (result.selection or {})["candidates"]] == ["bc_seed0"]
+    assert result.runs["td3_bc_seed0"]["error"] == "RuntimeError: no"
+    parts = parts_of(config["data"], tmp_path / "other")
+    assert conclude(parts, None, None, clone="bc_seed0").sentence.startswith("No policy was judged: the training of ")
