@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -184,6 +185,40 @@ def test_a_run_on_a_table_that_was_stopped_in_the_middle_is_resumed(log: Callabl
     begun = run_config(space, parts, AlgorithmCandidate("bc", "bc", ""), 0, budget)
     train(begun, callbacks=[TimeBudgetCallback(seconds=1e-9)])
     assert run_pipeline(config, tmp_path / "out").runs["bc_seed0"]["updates"] == 40
+
+
+def test_the_page_has_the_audit_all_parts_all_columns_and_the_names_of_episodes(
+    log: Callable[..., str], tmp_path: Path
+) -> None:
+    table, rows, count = tmp_path / "log.csv", steering_log(40), 40
+    # A constant column, of which the audit warns, and more columns than a narrow table has room for.
+    names = [f"x{place}" for place in range(12)]
+    lines = [",".join(["run", *names, "u", "r"])]
+    for row, (x, u) in enumerate(zip(rows["observations"][:, 0], rows["actions"][:, 0], strict=True)):
+        more = [f"{x * np.cos(row * place):.4f}" for place in range(10)]
+        lines.append(",".join([f"shift {row // 25:03d}", f"{x}", "7", *more, f"{u}", f"{-abs(x)}"]))
+    table.write_text("\n".join(lines) + "\n")
+    columns = {"obs": ["x*"], "actions": ["u"], "reward": "r", "episode": "run"}
+    run_pipeline({"data": str(table), "columns": columns, **QUICK, "updates": 40, "fit_updates": 320}, tmp_path / "out")
+    content = json.loads((tmp_path / "out" / "report.json").read_text())
+    warned = [each for each in content["log"]["audit"]["findings"] if each["verdict"] == "warn"]
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert warned
+    assert all(f"<li>warn: {html.escape(each['message'], quote=False)}" in page for each in warned)
+    assert "found nothing unusual" not in page
+    assert content["behavior"]["most_different"]["features"] == names
+    situation = content["behavior"]["most_different"]["rows"][0]
+    assert situation["episode"].startswith("shift 0")
+    own = np.array([line.split(",")[1:14] for line in lines if line.startswith(f"{situation['episode']},")], float)
+    assert own[situation["step"]] == pytest.approx([*situation["observation"], *situation["logged"]], rel=1e-3)
+    parts = {each["part"]: each for each in content["log"]["parts"]}
+    assert list(parts) == ["all", "train", "selection"]
+    assert [each["episodes"] for each in parts.values()] == [count, 24, 16]
+    assert parts["selection"]["mean"] == pytest.approx(content["log"]["return_mean"])
+    assert content["verdict"]["chosen"]["why"] == "it was chosen by the pipeline"
+    assert "the log, selection episodes" in page
+    assert "An unobserved cause (a hidden variable) of both actions and rewards is confounding" in page
+    assert "everything that made the logged decisions what they were is in the observations" in page
 
 
 def plain(result: dict[str, Any], out: Path) -> dict[str, Any]:

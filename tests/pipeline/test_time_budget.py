@@ -93,9 +93,9 @@ def test_where_no_policy_can_be_judged_the_plan_says_what_could_be_done(
     assert (plan.runs, plan.fits) == (("bc_seed0",), 0)
     why = "about 11 minutes would be needed for values over the next 50 steps (discount 0.98)"
     assert plan.too_short == f"{why}; --gamma 0.95 asks a shorter question"
-    found = conclude(parts, None, None, clone="bc_seed0", about_clone="It is a clone.", too_short=plan.too_short)
+    found = conclude(parts, None, None, clone="bc_seed0", too_short=plan.too_short)
     assert found.sentence.startswith(f"No policy was judged, for lack of time: {plan.too_short}.")
-    assert found.sentence.endswith("is exported, marked as such. It is a clone.")
+    assert found.sentence.endswith("is exported, marked as such.")
 
 
 def test_what_was_asked_for_stays_as_it_was(tmp_path: Path, parts: DataSplits, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,10 +41,7 @@ class PipelineConfig:
     algorithms: tuple[str, ...] = option((), "algorithms to try beside bc; empty: those that suit the data")
     seeds: tuple[int, ...] = option((0, 1), "seeds of each algorithm", min_length=1)
     minutes: float | None = option(
-        None,
-        "time for everything; default 10 where updates are not given; may be raised in the same folder",
-        gt=0,
-        incidental=True,
+        None, "time for everything; default 10 without updates; may be raised in the same folder", gt=0, incidental=True
     )
     updates: int | None = option(None, "updates of each run, instead of minutes", ge=1)
     selection_fraction: float = option(0.2, "share of episodes for selection", gt=0, lt=1)

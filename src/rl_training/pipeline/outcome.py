@@ -94,26 +94,21 @@ class Judge:
         except OutOfTimeError:
             claim = _no_claim(chosen, "held-out episodes", data)
             return {"claim": {**asdict(claim), "looks": earlier}, "estimates": None}
-        better, looks = claim.probability_better, earlier
-        if better is not None:
-            looks += 1
-            if decide_outcomes([1 - better] * looks, [better] * looks)[0] == SAME and not claim.reasons:
-                claim = replace(claim, verdict=SAME)
+        looks, better = earlier + (claim.value is not None), claim.probability_better or 0.0
+        if not claim.reasons and decide_outcomes([1 - better] * looks, [better] * looks)[0] == SAME:
+            claim = replace(claim, verdict=SAME)
         return {"claim": {**asdict(claim), "looks": looks}, "estimates": found.to_plain()}
 
     def describe_clone(self, name: str) -> str:
         """How near a clone is to the log, and how good it may be, for a reader who gets nothing but the clone."""
         named = named_policies(self._runs([name]))
         log = find_evaluation_data(named, self.splits.path("selection"), "held-out").log
+        # Of discrete actions, these are probabilities.
         gaps = (policy_inputs(named[name].policy, log, name)(log.dataset.obs) - log.logged_actions()).abs() / 2
-        # The probabilities of two discrete actions differ by 1 both where one is taken and where the other is.
-        far = f"{gaps.mean():.0%} of their range"
-        if log.dataset.is_discrete:
-            far = f"in {gaps.sum(1).mean():.0%} of the rows"
-        return (
-            f"It imitates the logged behaviour on average; on held-out episodes its actions differ by {far} from those "
-            "logged. Where several operators made the log, it may be worse than each of them, and than the log."
-        )
+        is_discrete = log.dataset.is_discrete
+        far = f"in {gaps.sum(1).mean():.0%} of the rows" if is_discrete else f"by {gaps.mean():.0%} of their range"
+        worse = "Where several operators made the log, it may be worse than each of them, and than the log."
+        return f"It imitates the logged behaviour on average; on held-out episodes its actions differ {far}. {worse}"
 
     def _corrected(self, found: Selection, named: dict[str, Any], data: EvaluationData, settings: FitSettings) -> Claim:
         try:
@@ -182,6 +177,7 @@ def _no_selection(names: Iterable[str]) -> dict[str, Any]:
     return {"candidates": [asdict(not_judged(name, (NO_TIME,))) for name in names], **empty}
 
 
+Plain = Mapping[str, Any]
 CLONED = "The clone of the logged behaviour is exported, marked as such."
 
 
@@ -203,18 +199,11 @@ class PipelineOutcome:
 
 
 def conclude(
-    splits: DataSplits,
-    selection: Mapping[str, Any] | None,
-    claim: Mapping[str, Any] | None,
-    *,
-    clone: str,
-    about_clone: str = "",
-    too_short: str | None = None,
+    splits: DataSplits, selection: Plain | None, claim: Plain | None, *, clone: str, too_short: str | None = None
 ) -> PipelineOutcome:
     """The outcome. A policy is exported as better only if the claim about it says so.
 
-    `too_short` says why there was no time to judge any policy, and `about_clone` what a clone is worth of which nothing
-    else is known.
+    `too_short` says why there was no time to judge any policy.
     """
     on, horizon = "claim episodes" if splits.has_claim else "selection data", horizon_text(splits.gamma)
     if not splits.facts.can_improve:
@@ -227,12 +216,11 @@ def conclude(
         sentence = f"{name} is better than the data {horizon}, {_basis(splits, claim)}, provided that {ASSUMPTION}."
         return PipelineOutcome(sentence, name, is_clone(name), True, on, splits.gamma)
     else:
-        is_refused, verdict = claim["verdict"] == CANNOT, verdict_text(claim["verdict"])
-        said = f"cannot be judged {horizon}: {claim['reasons'][0]}" if is_refused else f"is {verdict} {horizon}"
+        said = f"{verdict_text(claim['verdict'])} {horizon}"
+        said = f"{said}: {claim['reasons'][0]}" if claim["verdict"] == CANNOT else f"is {said}"
         doubt = f"{claim['name']} was selected, and {_basis(splits, claim)}, it {said}"
         sentence = f"Nothing is shown to beat the data: {doubt}."
-    about = f" {about_clone}" if claim is None and about_clone else ""
-    return PipelineOutcome(f"{sentence} {CLONED}{about}", clone, True, False, on, splits.gamma)
+    return PipelineOutcome(f"{sentence} {CLONED}", clone, True, False, on, splits.gamma)
 
 
 def _basis(splits: DataSplits, claim: Mapping[str, Any]) -> str:
@@ -244,11 +232,11 @@ def _basis(splits: DataSplits, claim: Mapping[str, Any]) -> str:
     return f"on selection data (the same {splits.episodes['selection']} episodes were used to select it{lowered})"
 
 
-def _not_judged(selection: Mapping[str, Any] | None, too_short: str | None, horizon: str) -> str:
+def _not_judged(selection: Plain | None, too_short: str | None, horizon: str) -> str:
     """The first reason why no policy can be judged."""
     if selection is None and too_short is None:
         return "No policy was judged: the training of each that was to be judged has failed."
-    reason = NO_TIME if selection is None else next(why for each in selection["candidates"] for why in each["reasons"])
+    reason = next((why for each in (selection or {"candidates": ()})["candidates"] for why in each["reasons"]), NO_TIME)
     if reason == NO_TIME:
         late = f"the time was over before the first value {horizon} was known; more --minutes in this folder continue"
         return f"No policy was judged, for lack of time: {too_short or late}."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -102,9 +102,10 @@ def run_pipeline(
     found = work.select([name for name in budget.judged if name in done])
     claim, claimed = work.claim(found)
     clone = next(filter(is_clone, done))
-    about = work.describe_clone(clone) if claim is None else ""
-    outcome = conclude(splits, found, claim, clone=clone, about_clone=about, too_short=budget.too_short)
-    page = work.page(done, outcome, found, claim)
+    outcome = conclude(splits, found, claim, clone=clone, too_short=budget.too_short)
+    if claim is None:
+        outcome = replace(outcome, sentence=f"{outcome.sentence} {work.describe_clone(clone)}")
+    page = work.page(done, outcome, found, claim, audit)
     work.export(outcome, found, claimed, page)
     work.report(page)
     result = PipelineResult(
@@ -216,6 +217,7 @@ class Stages(Judge):
         outcome: PipelineOutcome,
         found: Mapping[str, Any] | None,
         claim: Mapping[str, Any] | None,
+        audit: Mapping[str, Any],
     ) -> dict[str, Any]:
         """The options of `write_report`."""
         runs = self.space.out / "runs"
@@ -226,6 +228,12 @@ class Stages(Judge):
             "dataset": str(self.splits.path("selection")),
             "chosen": runs / outcome.chosen,
             "sentence": outcome.sentence,
+            "pipeline": {
+                "audit": audit,
+                "parts": {part: str(self.splits.path(part)) for part in self.splits.episodes},
+                "part": "selection episodes",
+                "episodes": self.splits.names,
+            },
         }
 
     def export(

@@ -16,6 +16,7 @@ from rl_training.core.spaces import BoxActions, DiscreteActions
 from rl_training.data import (
     Audit,
     DataOptions,
+    TableFiles,
     TransitionDataset,
     audit_data,
     check_logged,
@@ -51,6 +52,8 @@ class DataSplits:
     """The action space in words, and where it comes from."""
     has_probabilities: bool
     """Whether the log has action probabilities."""
+    names: list[str]
+    """The names of the selection episodes."""
 
     def path(self, part: str) -> Path:
         """Where a part is."""
@@ -66,7 +69,7 @@ class DataSplits:
         """The contents of `split.json`."""
         returns = plain["facts"]["returns"]
         facts = DatasetFacts(**{**plain["facts"], "returns": None if returns is None else tuple(returns)})
-        names = ("gamma", "space", "says", "has_probabilities")
+        names = ("gamma", "space", "says", "has_probabilities", "names")
         return cls(folder, plain["episodes"], facts, *(plain[name] for name in names))
 
 
@@ -154,15 +157,18 @@ def _split(
     """Write the parts; the contents of `split.json`."""
     order = np.random.default_rng(config.seed).permutation(sum(counts.values()))
     space, says = _space(dataset, config)
-    start = 0
+    start, names = 0, _episode_names(dataset, config.data)
     for part, count in counts.items():
-        chosen = dataset.take_episodes(sorted(order[start : start + count].tolist()))
+        numbers = sorted(order[start : start + count].tolist())
+        chosen = dataset.take_episodes(numbers)
         start += count
         # A killed process may have left an incomplete part.
         shutil.rmtree(folder / f"{part}.rlt", ignore_errors=True)
         chosen.save(folder / f"{part}.rlt")
         if part == "train":
             facts = DatasetFacts.of(chosen)
+        if part == "selection":
+            named = [names[number] for number in numbers]
     bounds = dataset.episode_bounds().numpy(force=True)
     return {
         "fingerprint": dataset.fingerprint(),
@@ -172,7 +178,17 @@ def _split(
         "space": space,
         "says": says,
         "has_probabilities": "behavior_log_probs" in dataset.fields,
+        "names": named,
     }
+
+
+def _episode_names(dataset: TransitionDataset, source: str) -> list[str]:
+    """The names of episodes in a table that names them, else their numbers in the log, from 0 on."""
+    column, kind = dataset.columns and dataset.columns.episode, table_kind(source)
+    names = TableFiles(source, kind).read([column]).groups(column)[1] if column and kind else []
+    # Episodes with empty cells may have been dropped.
+    count = len(dataset.episode_bounds())
+    return [str(name) for name in (names if len(names) == count else range(count))]
 
 
 def _space(dataset: TransitionDataset, config: PipelineConfig) -> tuple[dict[str, Any], str]:

@@ -69,6 +69,8 @@ class Material:
     data: EvaluationData | None
     why_no_data: str
     notes: list[str] = field(default_factory=list)
+    pipeline: Plain = field(default_factory=dict)
+    """The audit of a pipeline and the parts of its data, as in `report_content`; empty for other runs."""
 
     def name_of(self, policy: Mapping[str, Any]) -> str:
         """The display name of an estimated policy, with its timestep if the run has several of them."""

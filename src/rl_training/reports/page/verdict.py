@@ -55,6 +55,7 @@ def verdict(material: Material, said: str | None = None) -> Plain:
     standing = _standing(material, policies)
     sentence, advice, tone = _sentence(material, policies, standing)
     run = material.choice.run
+    why = "it was chosen by the pipeline" if material.pipeline else material.choice.why
     data: Plain = next(filter(None, (record.metadata.get("data") for record in material.records)), {})
     return {
         "sentence": said or sentence,
@@ -62,7 +63,7 @@ def verdict(material: Material, said: str | None = None) -> Plain:
         "tone": tone,
         "chosen": None
         if run is None
-        else {"name": material.chosen_name, "run": str(run), "why": material.choice.why, "estimate": standing},
+        else {"name": material.chosen_name, "run": str(run), "why": why, "estimate": standing},
         "logged_return": data.get("return_mean") if material.estimates is None else material.estimates["logged_return"],
         "refused": [{"name": each["name"], "reasons": each["reasons"]} for each in policies if each["reasons"]],
         "date": datetime.now().astimezone().isoformat(timespec="minutes"),
@@ -78,10 +79,12 @@ def _standing(material: Material, policies: Sequence[Plain]) -> Plain | None:
         return None
     horizon = horizon_text(material.estimates["gamma"])
     found = {**own, "logged_value": material.estimates["logged_value"], "basis": None, "horizon": horizon}
+    found["part"] = material.pipeline.get("part", "")
     if material.claim is not None:
         names = ("value", "interval", "difference", "probability_better", "verdict", "reasons", "logged_value", "basis")
         found |= {name: material.claim[name] for name in names} | {"episodes": material.claim["episodes"]}
         found |= {"reasons": list(found["reasons"]), **_texts(found)}
+        found["part"] = "claim episodes" if found["basis"] == "held-out episodes" else "selection episodes"
     return found
 
 
