@@ -193,7 +193,7 @@ def test_more_minutes_in_the_same_folder_continue_the_work(
         assert found.claim["looks"] == looks
         assert read_json(out / "export" / "policy.json")["claim"]["sentence"] == found.sentence
         assert found.sentence in (out / "report.html").read_text()
-    assert ("neither training nor selection has seen, but 1 earlier claim" in found.sentence) == (looks == 2)
+    assert ("neither training nor selection has seen (but 1 earlier claim)" in found.sentence) == (looks == 2)
     assert (out / "data" / "split.json").stat().st_mtime_ns == split
     again = run_pipeline({**hurried, "minutes": 6}, out)
     assert again.to_plain() == found.to_plain()

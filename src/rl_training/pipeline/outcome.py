@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rl_training.core.machine import one_thread
+from rl_training.core.text import plural
 from rl_training.experiment import ProgressListener
 from rl_training.ope import (
     ASSUMPTION,
@@ -226,7 +227,7 @@ def conclude(
 def _basis(splits: DataSplits, claim: Mapping[str, Any]) -> str:
     """The episodes of a claim in words."""
     if splits.has_claim:
-        earlier = f", but {claim['looks'] - 1} earlier claim{'s' * (claim['looks'] > 2)}" if claim["looks"] > 1 else ""
+        earlier = f" (but {plural(claim['looks'] - 1, 'earlier claim')})" if claim["looks"] > 1 else ""
         return f"on {splits.episodes['claim']:,} episodes that neither training nor selection has seen{earlier}"
     lowered = ", with its value lowered for that" if claim["correction"] else ""
     return f"on selection data (the same {splits.episodes['selection']} episodes were used to select it{lowered})"

@@ -157,18 +157,15 @@ def _split(
     """Write the parts; the contents of `split.json`."""
     order = np.random.default_rng(config.seed).permutation(sum(counts.values()))
     space, says = _space(dataset, config)
-    start, names = 0, _episode_names(dataset, config.data)
-    for part, count in counts.items():
-        numbers = sorted(order[start : start + count].tolist())
-        chosen = dataset.take_episodes(numbers)
-        start += count
+    cuts = np.split(order, np.cumsum(list(counts.values()))[:-1])
+    numbers, names = dict(zip(counts, map(sorted, cuts), strict=True)), _episode_names(dataset, config.data)
+    for part in counts:
+        chosen = dataset.take_episodes(numbers[part])
         # A killed process may have left an incomplete part.
         shutil.rmtree(folder / f"{part}.rlt", ignore_errors=True)
         chosen.save(folder / f"{part}.rlt")
         if part == "train":
             facts = DatasetFacts.of(chosen)
-        if part == "selection":
-            named = [names[number] for number in numbers]
     bounds = dataset.episode_bounds().numpy(force=True)
     return {
         "fingerprint": dataset.fingerprint(),
@@ -178,7 +175,7 @@ def _split(
         "space": space,
         "says": says,
         "has_probabilities": "behavior_log_probs" in dataset.fields,
-        "names": named,
+        "names": [names[number] for number in numbers["selection"]],
     }
 
 

@@ -185,20 +185,22 @@ def _budget_by_time(
 ) -> TimeBudget:
     """The budget with as many runs as can be judged in the time; the clone is trained in any case."""
     seconds, fixed, gamma = 60 * (config.time or 0.0), _fixed_fits(splits), splits.gamma
-    shortest, spent = fit_length(config, gamma, LEAST_KAPPA + 0.1), seconds - (clock.left or 0.0) + LAST_SECONDS
+    shortest, left = fit_length(config, gamma, LEAST_KAPPA + 0.1), (clock.left or 0.0) - LAST_SECONDS
+    # With less time before, a part of the training was done already.
+    trained = min(clock.seconds.get("training", 0.0), LEAST_TRAINING * seconds)
     for members in (MEMBERS, FEW_MEMBERS) if config.members is None else (config.members,):
         speed = fit_speed(splits.path("selection"), gamma, members) / MARGIN
-        most = int((seconds * (1 - TRAINING_SHARE) - spent) * speed / shortest) - fixed
+        most = int((left + trained - TRAINING_SHARE * seconds) * speed / shortest) - fixed
         if most >= len(names):
             break
-    room = (seconds * (1 - LEAST_TRAINING) - spent) * speed / (1 + fixed)
+    room = (left + trained - LEAST_TRAINING * seconds) * speed / (1 + fixed)
     judged = names[: max(most, int(room >= shortest))]
     # The clone may have to be handed over.
     runs = tuple(dict.fromkeys([next(filter(is_clone, names)), *judged]))
     fits = len(judged) + fixed if judged else 0
     length = between(ESTIMATES_SHARE * seconds * speed / max(fits, 1), config, gamma)
-    training = max(seconds - spent - fits * length / speed, LEAST_TRAINING * seconds)
-    needed = (spent + (1 + fixed) * shortest / speed) / (1 - TRAINING_SHARE)
+    training = max(left - fits * length / speed, LEAST_TRAINING * seconds - trained)
+    needed = (seconds - left - trained + (1 + fixed) * shortest / speed) / (1 - TRAINING_SHARE)
     return TimeBudget(
         runs=runs,
         judged=judged,
