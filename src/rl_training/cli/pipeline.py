@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 DATA_HELP = "A table, a file of transitions, or the id of a Minari dataset."
 OUT_HELP = "Folder for all results; the same command continues with what it holds."
-MINUTES_HELP = "Time for everything; default 10."
+MINUTES_HELP = "Time for everything, default 10; may be raised in the same folder."
 ALGOS_HELP = "Algorithms to try beside bc, such as td3_bc,iql; auto: those that suit the data."
 MEMBERS_HELP = "Ensemble members for resampled episodes; default 10, or 5 if time is short."
 EPISODES_HELP = "Episodes in that environment that may be spent on selection; default 0."
