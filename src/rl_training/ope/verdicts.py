@@ -23,10 +23,7 @@ Outcome = Literal["better", "worse", "not distinguishable"]
 
 ASSUMPTION = "everything that made the logged decisions what they were is in the observations"
 """The assumption of every verdict by a log; there is confounding where it does not hold."""
-CAVEAT = (
-    "Intervals cover chance in the log and the known errors of FQE. No verdict means that a policy is safe. "
-    f"All of this assumes that {ASSUMPTION}."
-)
+CAVEAT = f"If {ASSUMPTION}, intervals cover chance and known errors of FQE. No verdict means that a policy is safe."
 """Words below every table of estimates."""
 LEVEL = 0.05
 """The largest probability that any of several verdicts of one kind, such as "better", is wrong."""

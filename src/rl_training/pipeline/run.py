@@ -13,7 +13,7 @@ from rl_training.experiment import ExperimentManager, ProgressListener, SeedProg
 from rl_training.pipeline.candidates import AlgorithmCandidate, choose_candidates, is_clone, named_candidates
 from rl_training.pipeline.config import EXPORT, REPORT, RESULT, PipelineConfig, Workspace, read_pipeline
 from rl_training.pipeline.outcome import Judge, PipelineOutcome, conclude
-from rl_training.pipeline.splits import DataSplits, prepare_data
+from rl_training.pipeline.splits import AUDIT, DataSplits, prepare_data
 from rl_training.pipeline.time_budget import Clock, make_budget, run_config, training_seconds
 from rl_training.policies import load_policy
 from rl_training.policies.export import require_onnx
@@ -105,7 +105,7 @@ def run_pipeline(
     outcome = conclude(splits, found, claim, clone=clone, too_short=budget.too_short)
     if claim is None:
         outcome = replace(outcome, sentence=f"{outcome.sentence} {work.describe_clone(clone)}")
-    page = work.page(done, outcome, found, claim, audit)
+    page = work.page(done, outcome, found, claim)
     work.export(outcome, found, claimed, page)
     work.report(page)
     result = PipelineResult(
@@ -217,10 +217,11 @@ class Stages(Judge):
         outcome: PipelineOutcome,
         found: Mapping[str, Any] | None,
         claim: Mapping[str, Any] | None,
-        audit: Mapping[str, Any],
     ) -> dict[str, Any]:
         """The options of `write_report`."""
-        runs = self.space.out / "runs"
+        runs, parts = self.space.out / "runs", {part: str(self.splits.path(part)) for part in self.splits.episodes}
+        about: dict[str, Any] = {"parts": parts, "part": "selection episodes", "episodes": self.splits.names}
+        about["audit"] = self.space.known(AUDIT)
         return {
             "runs": [runs / name for name in names],
             "title": f"Policies from {Path(self.space.config.data).name}",
@@ -228,12 +229,7 @@ class Stages(Judge):
             "dataset": str(self.splits.path("selection")),
             "chosen": runs / outcome.chosen,
             "sentence": outcome.sentence,
-            "pipeline": {
-                "audit": audit,
-                "parts": {part: str(self.splits.path(part)) for part in self.splits.episodes},
-                "part": "selection episodes",
-                "episodes": self.splits.names,
-            },
+            "pipeline": about,
         }
 
     def export(
