@@ -67,7 +67,7 @@ def test_the_better_run_is_named(command: Command) -> None:
     assert found["best"] == ["runs/good"]
     verdicts = {each["name"]: each["verdict"] for each in found["policies"]}
     assert verdicts == {"runs/good": "better than the data", "runs/bad": "worse than the data"}
-    assert "The best is runs/good, which is better than the data." in answer.out
+    assert "The best is runs/good, which is better than the data over the next 10 steps (discount 0.9)." in answer.out
     assert "safe" in answer.out
 
 
@@ -192,7 +192,7 @@ def test_a_table_of_single_decisions_is_evaluated_by_importance_sampling_beside_
 ) -> None:
     answer = shop_command("estimate", "runs/clone", "--data", "shop.csv", *FLAGS, *QUICK)
     assert answer.code == 0, answer.err
-    assert "a value is the mean reward of one decision" in answer.out
+    assert "values are over the next step (discount 0)" in answer.out
     assert "Importance sampling: episodes count more if the policy would have acted as the log did." in answer.out
     assert "SNIPS: rewards weighted by their actions" in answer.out
     assert "80 more updates per policy" in answer.out

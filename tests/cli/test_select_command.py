@@ -42,8 +42,8 @@ def test_runs_are_ranked_and_the_selection_is_stored_beside_them(command: Comman
     assert answer.code == 0, answer.err
     assert answer.out.index("runs/good") < answer.out.index("runs/bad")
     assert "The selected policy is runs/good." in answer.out
-    words = "On 30 episodes that were not used to select it, it is better than the data (probability "
-    assert words in answer.out
+    assert "On 30 episodes that were not used to select it, it is better than the data" in answer.out
+    assert "over the next 10 steps (discount 0.9): probability " in answer.out
     assert "stored in runs/selection.json" in answer.out
     assert "Next: rl-training export runs/good --out policy" in answer.out
     stored = json.loads(Path("runs/selection.json").read_text())

@@ -222,3 +222,16 @@ def test_the_members_interval_covers_the_truth_as_often_as_it_says_and_first_sta
         covered_by_starts += abs(found[0] - truth) <= half
     assert 0.90 <= covered / runs <= 0.99
     assert covered_by_starts / runs < 0.70
+
+
+@pytest.mark.parametrize(
+    ("gamma", "words"),
+    [
+        (0.0, "over the next step (discount 0)"),
+        (0.958, "over the next 24 steps (discount 0.958)"),
+        (0.9995, "over the next 2,000 steps (discount 0.9995)"),
+        (1.0, "over whole episodes (undiscounted)"),
+    ],
+)
+def test_a_horizon_is_said_in_steps_with_its_discount(gamma: float, words: str) -> None:
+    assert claims.horizon_text(gamma) == words

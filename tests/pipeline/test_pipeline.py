@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -91,10 +92,10 @@ def test_a_claim_is_made_on_episodes_that_chose_nothing(log: Callable[..., str],
     out = tmp_path / "out"
     result = run_pipeline({"data": log(400), **LEARNED}, out)
     assert result.beats_the_data, result.sentence
-    assert (
-        result.sentence
-        == f"{result.chosen} is better than the data, on 80 episodes that neither training nor selection has seen."
-    )
+    said = f"{result.chosen} is better than the data over the next 5 steps (discount 0.8), on 80 episodes that neither"
+    assumed = "provided that everything that made the logged decisions what they were is in the observations."
+    assert result.sentence == f"{said} training nor selection has seen, {assumed}"
+    assert result.gamma == 0.8
     assert result.claim_on == "claim episodes"
     assert result.claim is not None
     assert (result.claim["episodes"], result.claim["basis"]) == (80, "held-out episodes")
@@ -121,8 +122,9 @@ def test_where_nothing_can_be_judged_the_clone_is_exported_and_marked(log: Calla
     out = tmp_path / "out"
     result = run_pipeline({"data": log(60), **QUICK, "updates": 20, "fit_updates": 40}, out)
     assert (result.chosen, result.is_clone, result.beats_the_data) == ("bc_seed0", True, False)
-    assert result.sentence.startswith("No policy can be judged by this log: FQE was stopped too early")
-    assert result.sentence.endswith("The clone of the logged behaviour is exported, marked as such.")
+    why = "No policy can be judged by this log over the next 5 steps (discount 0.8): FQE was stopped too early"
+    assert result.sentence.startswith(why)
+    assert "The clone of the logged behaviour is exported, marked as such. It imitates" in result.sentence
     policy = json.loads((out / "export" / "policy.json").read_text())
     assert policy["role"] == "clone of the logged behaviour"
     assert policy["policy"]["algorithm"] == "bc"
@@ -182,6 +184,40 @@ def test_a_run_on_a_table_that_was_stopped_in_the_middle_is_resumed(log: Callabl
     begun = run_config(space, parts, AlgorithmCandidate("bc", "bc", ""), 0, budget)
     train(begun, callbacks=[TimeBudgetCallback(seconds=1e-9)])
     assert run_pipeline(config, tmp_path / "out").runs["bc_seed0"]["updates"] == 40
+
+
+def test_the_page_has_the_audit_all_parts_all_columns_and_the_names_of_episodes(
+    log: Callable[..., str], tmp_path: Path
+) -> None:
+    table, rows = tmp_path / "log.csv", steering_log(28)
+    # A constant column, of which the audit warns, and more columns than a narrow table has room for.
+    names = [f"x{place}" for place in range(12)]
+    lines = [",".join(["run", *names, "u", "r"])]
+    for row, (x, u) in enumerate(zip(rows["observations"][:, 0], rows["actions"][:, 0], strict=True)):
+        more = [f"{x * np.cos(row * place):.4f}" for place in range(10)]
+        lines.append(",".join([f"shift {row // 25:03d}", f"{x}", "7", *more, f"{u}", f"{-abs(x)}"]))
+    table.write_text("\n".join(lines) + "\n")
+    columns = {"obs": ["x*"], "actions": ["u"], "reward": "r", "episode": "run"}
+    run_pipeline({"data": str(table), "columns": columns, **QUICK, "updates": 40, "fit_updates": 320}, tmp_path / "out")
+    content = json.loads((tmp_path / "out" / "report.json").read_text())
+    warned = [each for each in content["log"]["audit"]["findings"] if each["verdict"] == "warn"]
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert warned
+    assert all(f"<li>warn: {html.escape(each['message'], quote=False)}" in page for each in warned)
+    assert "found nothing unusual" not in page
+    assert content["behavior"]["most_different"]["features"] == names
+    situation = content["behavior"]["most_different"]["rows"][0]
+    assert situation["episode"].startswith("shift 0")
+    own = np.array([line.split(",")[1:14] for line in lines if line.startswith(f"{situation['episode']},")], float)
+    assert own[situation["step"]] == pytest.approx([*situation["observation"], *situation["logged"]], rel=1e-3)
+    parts = {each["part"]: each for each in content["log"]["parts"]}
+    assert list(parts) == ["all", "train", "selection"]
+    assert [each["episodes"] for each in parts.values()] == [28, 17, 11]
+    assert parts["selection"]["mean"] == pytest.approx(content["log"]["return_mean"])
+    assert content["verdict"]["chosen"]["why"] == "it was chosen by the pipeline"
+    assert "the log, selection episodes" in page
+    assert "An unobserved cause (a hidden variable) of both actions and rewards is confounding" in page
+    assert "everything that made the logged decisions what they were is in the observations" in page
 
 
 def plain(result: dict[str, Any], out: Path) -> dict[str, Any]:
@@ -262,15 +298,15 @@ def test_one_episode_is_too_few(log: Callable[..., str], tmp_path: Path) -> None
 
 
 def claimed(verdict: str, reasons: Sequence[str] = ()) -> dict[str, Any]:
-    return {"name": "iql_seed0", "verdict": verdict, "reasons": list(reasons), "correction": 0.0}
+    return {"name": "iql_seed0", "verdict": verdict, "reasons": list(reasons), "looks": 1}
 
 
 @pytest.mark.parametrize(
     ("verdict", "words"),
     [
-        ("not distinguishable", "it is not distinguishable from the data"),
-        ("worse than the data", "it is worse than the data"),
-        ("cannot be judged", "it cannot be judged: importance sampling and FQE disagree"),
+        ("not distinguishable", "it is not distinguishable from the data{horizon}"),
+        ("worse than the data", "it is worse than the data{horizon}"),
+        ("cannot be judged", "it cannot be judged{horizon}: importance sampling and FQE disagree"),
     ],
 )
 def test_a_selected_policy_that_the_claim_does_not_confirm_is_not_exported(
@@ -280,4 +316,26 @@ def test_a_selected_policy_that_the_claim_does_not_confirm_is_not_exported(
     reasons = ["importance sampling and FQE disagree"] if verdict == "cannot be judged" else []
     outcome = conclude(parts, {"chosen": "iql_seed0"}, claimed(verdict, reasons), clone="bc_seed0")
     assert (outcome.chosen, outcome.is_clone, outcome.beats_the_data) == ("bc_seed0", True, False)
-    assert f"on 20 episodes that neither training nor selection has seen, {words}" in outcome.sentence
+    said = words.format(horizon=" over the next 25 steps (discount 0.96)")
+    assert f"on 20 episodes that neither training nor selection has seen, {said}" in outcome.sentence
+
+
+def test_candidates_that_fail_are_not_taken_for_data_without_rewards(
+    log: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail_others(_: Any, configs: Sequence[Any], **options: Any) -> list[SeedProgress]:
+        bad = {"status": "failed", "error": "RuntimeError: no"}
+        return [
+            SeedProgress(each.seed, "done", each.run_name, metrics=train_or_resume(each).metrics)
+            if each.algo == "bc"
+            else SeedProgress(each.seed, name=each.run_name, **bad)
+            for each in configs
+        ]
+
+    monkeypatch.setattr(ExperimentManager, "train_all", fail_others)
+    config = {"data": log(120), **QUICK}
+    result = run_pipeline(config, tmp_path / "out")
+    assert [each["name"] for each in (result.selection or {})["candidates"]] == ["bc_seed0"]
+    assert result.runs["td3_bc_seed0"]["error"] == "RuntimeError: no"
+    parts = parts_of(config["data"], tmp_path / "other")
+    assert conclude(parts, None, None, clone="bc_seed0").sentence.startswith("No policy was judged: the training of ")

@@ -16,13 +16,13 @@ from rl_training import run_pipeline
 from rl_training.core.errors import ConfigError
 from rl_training.core.text import duration_text
 from rl_training.experiment import manager, pools
-from rl_training.pipeline import time_budget
+from rl_training.pipeline import outcome, time_budget
 from rl_training.pipeline.candidates import AlgorithmCandidate
 from rl_training.pipeline.config import PipelineConfig, Workspace
-from rl_training.pipeline.outcome import Judge
+from rl_training.pipeline.outcome import Judge, conclude
 from rl_training.pipeline.splits import DataSplits, prepare_data
 from rl_training.pipeline.time_budget import Clock, TimeBudget, describe_times, make_budget, run_config
-from rl_training.runtime import train
+from rl_training.runtime import train, train_or_resume
 from rl_training.storage import is_finished, read_json
 
 CANDIDATES = [AlgorithmCandidate(name, "bc", "") for name in ("bc", "iql", "td3_bc")]
@@ -55,8 +55,10 @@ def test_with_enough_time_everything_is_trained_and_judged(
     tmp_path: Path, parts: DataSplits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = planned(tmp_path, parts, monkeypatch, speed=500)
-    assert plan.runs == plan.judged == ALL
-    assert (plan.members, plan.gamma, plan.left_out, plan.shortened_from) == (10, parts.gamma, (), None)
+    assert set(plan.runs) == set(plan.judged) == set(ALL)
+    # A clone can hardly win.
+    assert plan.judged[-2:] == ("bc_seed0", "bc_seed1")
+    assert (plan.members, plan.gamma, plan.left_out, plan.too_short) == (10, parts.gamma, (), None)
     # Six runs, the behaviour, and both again for the claim; kappa 5.
     assert (plan.fits, plan.fit_updates) == (9, 2500)
     assert plan.run_seconds == pytest.approx((600 - 20 - plan.fits_seconds) / 3, rel=0.01)
@@ -69,31 +71,36 @@ def test_where_time_is_short_there_are_fewer_members_then_fewer_seeds(
     assert plan.members == 5
     assert plan.judged == ("iql_seed0", "td3_bc_seed0", "iql_seed1")
     assert plan.runs == ("bc_seed0", *plan.judged)
-    assert any("the time is too short for bc_seed1, td3_bc_seed1" in line for line in plan.describe())
+    assert any("the time is too short for td3_bc_seed1, bc_seed1" in line for line in plan.describe())
+    assert any("over the next 25 steps (discount 0.96)" in line for line in plan.describe())
 
 
-def test_where_time_is_very_short_values_look_less_far_ahead_unless_gamma_was_asked_for(
+@pytest.mark.parametrize(("speed", "judged"), [(500, 6), (24, 2), (16, 1), (15, 0), (1, 0), (0.01, 0)])
+def test_a_slow_machine_judges_fewer_policies_and_never_by_a_shorter_horizon(
+    tmp_path: Path, parts: DataSplits, monkeypatch: pytest.MonkeyPatch, speed: float, judged: int
+) -> None:
+    plan = planned(tmp_path, replace(parts, gamma=0.98), monkeypatch, speed=speed)
+    assert plan.gamma == 0.98
+    assert plan.judged == ("iql_seed0", "td3_bc_seed0", "iql_seed1", "td3_bc_seed1", "bc_seed0", "bc_seed1")[:judged]
+    assert "bc_seed0" in plan.runs
+    assert (plan.too_short is None) == (judged > 0)
+
+
+def test_where_no_policy_can_be_judged_the_plan_says_what_could_be_done(
     tmp_path: Path, parts: DataSplits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = planned(tmp_path, replace(parts, gamma=0.98), monkeypatch, speed=15)
-    assert (plan.gamma, plan.shortened_from) == (0.96, 0.98)
-    assert "horizon 25 steps (discount 0.96): the time is too short for 50 steps" in plan.describe()
+    assert (plan.runs, plan.fits) == (("bc_seed0",), 0)
+    why = "about 11 minutes would be needed for values over the next 50 steps (discount 0.98)"
+    assert plan.too_short == f"{why}; --gamma 0.95 asks a shorter question"
+    found = conclude(parts, None, None, clone="bc_seed0", too_short=plan.too_short)
+    assert found.sentence.startswith(f"No policy was judged, for lack of time: {plan.too_short}.")
+    assert found.sentence.endswith("is exported, marked as such.")
 
 
-def test_values_never_look_less_than_twenty_steps_ahead_because_time_is_short(
-    tmp_path: Path, parts: DataSplits, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = planned(tmp_path, parts, monkeypatch, speed=10)
-    assert (plan.gamma, plan.shortened_from) == (parts.gamma, None)
-    assert len(plan.judged) == 1
-
-
-def test_a_discount_that_was_asked_for_stays_and_one_run_is_always_judged(
-    tmp_path: Path, parts: DataSplits, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = planned(tmp_path, parts, monkeypatch, speed=1, gamma=0.96, members=4)
+def test_what_was_asked_for_stays_as_it_was(tmp_path: Path, parts: DataSplits, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = planned(tmp_path, parts, monkeypatch, speed=5, gamma=0.96, members=4)
     assert (plan.gamma, plan.members) == (0.96, 4)
-    assert (plan.runs, plan.judged) == (("bc_seed0", "iql_seed0"), ("iql_seed0",))
     assert plan.run_seconds >= 0.15 * 600
 
 
@@ -149,26 +156,61 @@ def test_seconds_of_all_calls_count_and_the_time_between_them_does_not(
     assert [duration_text(each) for each in (0.2, 100, 3600)] == ["1 second", "1.7 minutes", "60 minutes"]
 
 
-def test_if_the_time_is_over_before_selection_the_clone_is_exported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    np.savez(tmp_path / "log.npz", **steering_log(60))
+@pytest.fixture
+def hurried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Options of a pipeline whose runs end, or continue, with as few updates as a time limit allows."""
 
     def train_all(_: Any, configs: Any, **options: Any) -> list[pools.SeedProgress]:
         assert options["seconds"] > 0
-        limit = pools.TimeLimit(time.time(), 1.0)
-        return [
-            pools.SeedProgress(each.seed, "done", each.run_name, metrics=train(each, callbacks=[limit]).metrics)
-            for each in configs
-        ]
+        ended = []
+        for each in configs:
+            result = train_or_resume(each, callbacks=[pools.TimeLimit(time.time(), 1.0)])
+            ended.append(pools.SeedProgress(each.seed, "done", each.run_name, metrics=result.metrics))
+        return ended
 
     monkeypatch.setattr(manager.ExperimentManager, "train_all", train_all)
+    np.savez(tmp_path / "log.npz", **steering_log(120))
+    options = {"minutes": 1.0, "seeds": [0], "gamma": 0.8, "members": 3, "algorithms": ["td3_bc"]}
+    small = {"hidden_sizes": [8], "batch_size": 32}
+    return {"data": str(tmp_path / "log.npz"), "fit_updates": 320, **options, "algo_kwargs": small}
+
+
+def test_more_minutes_in_the_same_folder_continue_the_work(
+    tmp_path: Path, hurried: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, speed = tmp_path / "out", [0.01]
+    monkeypatch.setattr(time_budget, "fit_speed", lambda *_: speed[0])
+    monkeypatch.setattr(outcome, "fit_speed", lambda *_: speed[0])
+    first = run_pipeline(hurried, out)
+    assert first.sentence.startswith("No policy was judged, for lack of time: about ")
+    assert (list(first.runs), first.runs["bc_seed0"]["updates"]) == (["bc_seed0"], pools.FEWEST_UPDATES)
+    split, speed[0] = (out / "data" / "split.json").stat().st_mtime_ns, 1e5
+    for looks, minutes in enumerate((5, 6), start=1):
+        found = run_pipeline({**hurried, "minutes": minutes}, out)
+        assert found.runs["bc_seed0"]["updates"] == pools.FEWEST_UPDATES + looks
+        assert found.runs["td3_bc_seed0"]["updates"] == pools.FEWEST_UPDATES + looks - 1
+        assert found.claim is not None
+        assert found.claim["looks"] == looks
+        assert read_json(out / "export" / "policy.json")["claim"]["sentence"] == found.sentence
+        assert found.sentence in (out / "report.html").read_text()
+    assert ("neither training nor selection has seen (but 1 earlier claim)" in found.sentence) == (looks == 2)
+    assert (out / "data" / "split.json").stat().st_mtime_ns == split
+    again = run_pipeline({**hurried, "minutes": 6}, out)
+    assert again.to_plain() == found.to_plain()
+    with pytest.raises(ConfigError, match=r"\(minutes: 6, which may be raised, not 5\)"):
+        run_pipeline({**hurried, "minutes": 5}, out)
+
+
+def test_if_the_time_is_over_before_selection_the_clone_is_exported(
+    tmp_path: Path, hurried: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Judge, "_affordable", lambda *_: (50, 1.0))
     monkeypatch.setattr(Clock, "left", property(lambda self: -100.0 if self.stage == "selection" else 60.0))
-    options = {"minutes": 1.0, "seeds": [0], "gamma": 0.8, "members": 2, "algorithms": ["td3_bc"]}
-    small = {"hidden_sizes": [8], "batch_size": 32}
-    result = run_pipeline({"data": str(tmp_path / "log.npz"), **options, "algo_kwargs": small}, tmp_path / "out")
-    assert result.sentence.startswith("The time was over before the first policy could be judged.")
+    result = run_pipeline(hurried, tmp_path / "out")
+    late = "No policy was judged, for lack of time: the time was over before the first value over the next 5 steps"
+    assert result.sentence.startswith(late)
+    assert "It imitates the logged behaviour on average; on held-out episodes its actions differ by " in result.sentence
+    assert result.sentence.endswith("it may be worse than each of them, and than the log.")
     assert (result.is_clone, result.claim) == (True, None)
     assert set(json.loads((tmp_path / "out" / "time.json").read_text())) >= {"data", "training", "selection"}
     assert result.report.is_file()

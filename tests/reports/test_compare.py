@@ -156,7 +156,8 @@ def test_combinations_are_named_by_their_options(tmp_path: Path, first: str, sec
         for size in (16, 64)
     ]
     (found,) = compare_named(score_rows(read_runs(make_sweep(tmp_path, *points))), first, second)
-    assert (found.probability, found.interval, found.verdict) == (0.0, (0.0, 0.0), "worse")
+    # All runs of one score higher, so that an interval by resampling would have no width.
+    assert (found.probability, found.interval, found.verdict) == (0.0, None, "worse")
     assert found.meaning == f"p = 0.029 by a test of ranks: {first} is worse than {second}"
 
 
@@ -323,3 +324,24 @@ def test_profiles_are_drawn_for_each_task_and_all_of_them(tmp_path: Path, metric
     for words in ("Who reaches what", "A-v0", "B-v0", "share of runs above", "td3_bc"):
         assert f"<!-- {words} -->" in text
     assert ("all 2 tasks" in text) == (metric == "normalized_score")
+
+
+@pytest.mark.parametrize(
+    ("on_b", "is_opposite"), [([1.0, 2.0, 3.0, 4.0], True), ([11.0, 12.0, 13.0, 14.0], False), ([1.0, 9.0, 2.0], False)]
+)
+def test_two_tasks_with_opposite_outcomes_are_not_averaged(
+    tmp_path: Path, on_b: list[float], is_opposite: bool
+) -> None:
+    points = [
+        (batch(16, env_id="A-v0"), [5.0, 6.0, 7.0, 8.0]),
+        (batch(32, env_id="A-v0"), [1.0, 2.0, 3.0, 4.0]),
+        (batch(16, env_id="B-v0"), on_b),
+        (batch(32, env_id="B-v0"), [5.0, 6.0, 7.0, 8.0]),
+    ]
+    rows = score_rows(read_runs(make_sweep(tmp_path, *points)))
+    (found,) = compare_named(rows, "batch_size=16", "batch_size=32")
+    assert found.is_opposite == is_opposite
+    said = "opposite outcomes, so no mean: batch_size=16 scores higher on A-v0, batch_size=32 on B-v0"
+    assert (found.meaning == said) == is_opposite
+    assert (found.to_plain()["probability"] is None) == is_opposite
+    assert (found.p_value is None) == is_opposite

@@ -200,3 +200,20 @@ def test_only_runs_keep_their_estimates(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     assert judged().save() == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_refusal_of_weights_names_overfitting_where_episodes_may_have_trained_the_policy() -> None:
+    rng, steps = np.random.default_rng(0), 20
+    ends = np.tile(np.arange(steps) == steps - 1, 60)
+    log = {
+        "observations": rng.normal(size=(60 * steps, 1)),
+        "actions": rng.integers(2, size=60 * steps),
+        "rewards": rng.normal(size=60 * steps),
+        "terminals": ends,
+        "propensities": np.full(60 * steps, 0.5),
+    }
+    first = {"gamma": 0.5, "members": 3, "updates": 60, "hidden_sizes": (4,)}
+    for split, is_named in (("auto", True), ("held-out", False)):
+        (found,) = estimate({"ones": lambda obs: np.ones(len(obs), int)}, log, split=split, **first).weighted
+        assert found.level == "refuse"
+        assert any("may be overfitted to these episodes: " in each for each in found.reasons) == is_named

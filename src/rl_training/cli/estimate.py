@@ -31,7 +31,6 @@ SIZES_HELP = "Widths of the hidden layers of FQE, such as 256,256."
 IMPORTANCE_HELP = "Also estimate by importance sampling, if the log has action probabilities."
 IMPORTANCE_NAMES = ("--importance/--no-importance", "--weights/--no-weights")
 SPLITS = ("auto", "held-out", "all")
-CAVEAT = "Intervals cover chance in the log and the known errors of FQE. No verdict means that a policy is safe."
 
 
 @takes_columns
@@ -119,14 +118,13 @@ def show_progress(*, quiet: bool) -> Iterator[Progress]:
 
 
 def print_basis(result: Estimates) -> None:
-    """Print the data, the discount, the options of FQE and its control."""
+    """Print the data, the horizon, the options of FQE and its control."""
+    from rl_training.ope import horizon_text
+
     print(f"{'data':<12}{result.source}: {result.episodes} episodes, {result.rows:,} rows; {result.relation}")
     logged = f"mean return {number_text(result.logged_return)}, discounted {number_text(result.logged_value)}"
     print(f"{'':<12}{logged} (standard deviation {number_text(result.logged_std)})")
-    ahead = f"values look about {round(1 / (1 - result.gamma))} steps ahead, from where logged episodes begin"
-    print(
-        f"{'discount':<12}{result.gamma:g}: {ahead if result.gamma else 'a value is the mean reward of one decision'}"
-    )
+    print(f"{'horizon':<12}values are {horizon_text(result.gamma)}, from where logged episodes begin")
     sizes, others = " x ".join(map(str, result.fit["hidden_sizes"])), result.fit["members"]
     fit = f"{result.updates} updates, kappa {result.kappa:.1f}, networks of {sizes}, 1 + {others} ensemble members"
     print(f"{'FQE':<12}{fit}")
@@ -137,6 +135,8 @@ def print_basis(result: Estimates) -> None:
 
 def print_estimates(result: Estimates) -> None:
     """Print the estimates with their verdicts."""
+    from rl_training.ope import CAVEAT
+
     print_basis(result)
     print_table(
         ["policy", "value", "95 % interval", "better than the data", "verdict"], list(map(_row, result.policies))
@@ -161,12 +161,12 @@ def _row(each: Estimate) -> list[str]:
 
 def summary(result: Estimates) -> str:
     """The best policies in a sentence."""
-    from rl_training.ope import verdict_text
+    from rl_training.ope import horizon_text, verdict_text
 
     if not result.best:
         return "No policy can be judged by this log."
     best, *others = result.best
-    verdict = verdict_text(result[best].verdict)
+    verdict = f"{verdict_text(result[best].verdict)} {horizon_text(result.gamma)}"
     if len(result.policies) == 1:
         return f"{best} is {verdict}."
     alike = f"; not distinguishable from it: {', '.join(others)}" if others else ""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 DATA_HELP = "A table, a file of transitions, or the id of a Minari dataset."
 OUT_HELP = "Folder for all results; the same command continues with what it holds."
-MINUTES_HELP = "Time for everything; default 10."
+MINUTES_HELP = "Time for everything, default 10; may be raised in the same folder."
 ALGOS_HELP = "Algorithms to try beside bc, such as td3_bc,iql; auto: those that suit the data."
 MEMBERS_HELP = "Ensemble members for resampled episodes; default 10, or 5 if time is short."
 EPISODES_HELP = "Episodes in that environment that may be spent on selection; default 0."
@@ -135,6 +135,8 @@ def print_result(result: PipelineResult, out: str) -> None:
 
 def _print_selection(result: PipelineResult, selection: dict[str, Any]) -> None:
     """Print the table of all policies, the claim about the selected one, and why others cannot be judged."""
+    from rl_training.ope import horizon_text
+
     estimates, claim = selection["estimates"], result.claim
     with_env = any("return_mean" in run["metrics"] for run in result.runs.values())
     head = ["", "policy", "updates", "value", "95 % interval", "verdict", *(["return in env"] if with_env else [])]
@@ -146,7 +148,7 @@ def _print_selection(result: PipelineResult, selection: dict[str, Any]) -> None:
     if claim is not None:
         basis = "on claim episodes" if result.claim_on == "claim episodes" else "lowered for being selected"
         rows.append(_row({**claim, "name": f"{claim['name']}, {basis}"}, result, with_env=with_env))
-    logged = f"discounted {number_text(estimates['logged_value'])} (discount {estimates['gamma']:g})"
+    logged = f"value {number_text(estimates['logged_value'])} {horizon_text(estimates['gamma'])}"
     print(f"data: mean return {number_text(estimates['logged_return'])}, {logged}\n")
     print_table(head, rows)
     if not is_one:

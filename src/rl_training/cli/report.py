@@ -190,9 +190,10 @@ def print_findings(found: Findings) -> None:
         print(found.note)
     for each in found.improvements:
         interval = "" if each.interval is None else f", 95 % interval [{each.interval[0]:.2f}, {each.interval[1]:.2f}]"
-        over = "" if len(each.tasks) == 1 else f", mean over {len(each.tasks)} tasks"
+        over = "" if len(each.tasks) == 1 or each.is_opposite else f", mean over {len(each.tasks)} tasks"
+        mean = "" if each.is_opposite else f"probability of improvement {each.probability:.2f}{interval}; "
         print(f"{each.first} over {each.second} ({each.metric}{over}):")
-        print(f"  probability of improvement {each.probability:.2f}{interval}; {each.meaning}")
+        print(f"  {mean}{each.meaning}")
         if len(each.tasks) > 1:
             by_task = zip(each.tasks, each.by_task, strict=True)
             print(f"  {'; '.join(f'{task}: {probability:.2f}' for task, probability in by_task)}")

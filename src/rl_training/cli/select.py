@@ -11,7 +11,6 @@ import typer
 from rl_training.cli.display.console import print_json, print_table
 from rl_training.cli.display.options import ImportOption, JsonOption, QuietOption
 from rl_training.cli.estimate import (
-    CAVEAT,
     DATA_HELP,
     GAMMA_HELP,
     MEMBERS_HELP,
@@ -99,6 +98,8 @@ def select(
 
 def print_selection(result: Selection) -> None:
     """Print the ranking, the policies that cannot be judged, and the selected one."""
+    from rl_training.ope import CAVEAT
+
     print_basis(result.estimates)
     with_episodes = bool(result.pulls)
     head = ["", "policy", "value", "95 % interval", "better than the data", "verdict"]
@@ -141,7 +142,7 @@ def sentences(result: Selection) -> list[str]:
     if result.chosen is None or result.claim is None:
         return [*lines, "No policy can be judged by this log, so none is selected."]
     lines.append(f"The selected policy is {result.chosen}{_how(result)}.")
-    lines.append(claim_text(result.claim))
+    lines.append(claim_text(result.claim, result.estimates.gamma))
     if result.claim.weighted is not None:
         lines.append(weights_text(asdict(result.claim.weighted)))
     return lines
@@ -158,9 +159,9 @@ def _how(result: Selection) -> str:
     return f" after {count}, " + ("as by the log" if before == result.chosen else f"where the log preferred {before}")
 
 
-def claim_text(claim: Claim) -> str:
-    """The claim about the selected policy in a sentence."""
-    from rl_training.ope import probability_text, verdict_text
+def claim_text(claim: Claim, gamma: float) -> str:
+    """The claim about the selected policy in a sentence, with the horizon of its values."""
+    from rl_training.ope import horizon_text, probability_text, verdict_text
 
     if claim.basis == "held-out episodes":
         basis = f"On {claim.episodes} episodes that were not used to select it"
@@ -170,7 +171,7 @@ def claim_text(claim: Claim) -> str:
         return f"{basis}, it cannot be judged: {'; '.join(claim.reasons)}."
     numbers = f"value {number_text(claim.value)}, {interval_text(claim.interval)}"
     probability = f"probability {probability_text(claim.probability_better)}"
-    return f"{basis}, it is {verdict_text(claim.verdict)} ({probability}; {numbers})."
+    return f"{basis}, it is {verdict_text(claim.verdict)} {horizon_text(gamma)}: {probability}; {numbers}."
 
 
 def shuffle_text(control: ShuffleControl | None) -> str:

@@ -2,7 +2,7 @@
 
 from rl_training.config import TrainConfig
 from rl_training.experiment.manager import ExperimentManager, default_workers
-from rl_training.experiment.pools import ProgressListener, SeedProgress, count_workers
+from rl_training.experiment.pools import ProgressListener, SeedProgress, count_workers, was_limited
 from rl_training.experiment.registry import AlgorithmSpec, describe_options, get_algorithm_spec, list_algorithms
 from rl_training.experiment.sweep import (
     Cost,
@@ -23,5 +23,5 @@ __all__ = [
     "SweepSpec", "TrainConfig", "TuneResult", "count_workers", "default_workers", "describe_options", "estimate_costs",
     "export_with_report", "get_algorithm_spec", "keep_names", "list_algorithms", "options_text", "plan_runs",
     "plot_curves", "read_runs", "read_sweep", "read_tune", "report_content", "run_sweep", "run_tuning", "summarize",
-    "total_seconds", "write_report",
+    "total_seconds", "was_limited", "write_report",
 ]  # fmt: skip

@@ -282,16 +282,29 @@ class Job:
         return SeedProgress(self.config.seed, "running", self.config.run_name, seconds=self.seconds)
 
 
+TIME_OVER = "seconds were over"
+
+
+def was_limited(result: Mapping[str, Any]) -> bool:
+    """Whether a time limit ended the run with this result."""
+    return str(result.get("stop_reason")).endswith(TIME_OVER)
+
+
 class TimeLimit(Callback):
-    """Stops a run for good; it must not be resumed."""
+    """Stops a run for good: only a run with another time limit continues it."""
 
     def __init__(self, moment: float, seconds: float) -> None:
         self.moment, self.seconds = moment, seconds
 
+    def on_train_start(self, state: TrainerState) -> None:
+        """Continue a run that an earlier limit has ended."""
+        if was_limited(vars(state)):
+            state.should_stop, state.stop_reason = False, None
+
     def on_each_update(self, state: TrainerState, metrics: Metrics) -> None:
         """Look at the clock."""
         if time.time() >= self.moment and state.update_count >= FEWEST_UPDATES:
-            state.request_stop(f"its {self.seconds:.0f} seconds were over")
+            state.request_stop(f"its {self.seconds:.0f} {TIME_OVER}")
 
 
 class Reporter(Callback):

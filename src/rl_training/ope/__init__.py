@@ -19,8 +19,10 @@ from rl_training.ope.fqe import (
 from rl_training.ope.intervals import Floats
 from rl_training.ope.policies import Support, novelty_of_log
 from rl_training.ope.verdicts import (
+    ASSUMPTION,
     BETTER,
     CANNOT,
+    CAVEAT,
     LEAST_KAPPA,
     LEVEL,
     MOST_CLIPPED,
@@ -33,6 +35,7 @@ from rl_training.ope.verdicts import (
     among_the_best,
     anchored,
     decide_outcomes,
+    horizon_text,
     judge_differences,
     movement,
     outcome_text,
@@ -48,11 +51,11 @@ from rl_training.ope.verdicts import (
 from rl_training.ope.weighted import NO_PROBABILITIES, WeightedEstimate, WeightedValue, weigh_policies
 
 __all__ = [
-    "BETTER", "CANNOT", "LEAST_KAPPA", "LEVEL", "MOST_CLIPPED", "MOST_NOVEL", "NO_PROBABILITIES", "SAME", "VALUE",
-    "WORSE", "Control", "EvaluationLog", "FitOptions", "FitSettings", "Floats", "OutOfTimeError", "Outcome",
-    "PolicyValue", "Progress", "Support", "ValueFit", "ValueFitter", "Verdict", "WeightedEstimate", "WeightedValue",
-    "among_the_best", "anchored", "decide_outcomes", "default_gamma", "importance", "intervals", "judge_differences",
-    "movement", "novelty_of_log", "outcome_text", "policy_inputs", "probability_above", "probability_text",
-    "refuse_all", "refuse_one", "refuse_unsupported", "simultaneous", "student_interval", "verdict_text",
-    "weigh_policies", "weights",
+    "ASSUMPTION", "BETTER", "CANNOT", "CAVEAT", "LEAST_KAPPA", "LEVEL", "MOST_CLIPPED", "MOST_NOVEL",
+    "NO_PROBABILITIES", "SAME", "VALUE", "WORSE", "Control", "EvaluationLog", "FitOptions", "FitSettings", "Floats",
+    "OutOfTimeError", "Outcome", "PolicyValue", "Progress", "Support", "ValueFit", "ValueFitter", "Verdict",
+    "WeightedEstimate", "WeightedValue", "among_the_best", "anchored", "decide_outcomes", "default_gamma",
+    "horizon_text", "importance", "intervals", "judge_differences", "movement", "novelty_of_log", "outcome_text",
+    "policy_inputs", "probability_above", "probability_text", "refuse_all", "refuse_one", "refuse_unsupported",
+    "simultaneous", "student_interval", "verdict_text", "weigh_policies", "weights",
 ]  # fmt: skip

@@ -21,6 +21,10 @@ Verdict = Literal["cannot be judged", "better than the data", "worse than the da
 CANNOT, BETTER, WORSE, SAME = Verdict.__args__  # type: ignore[attr-defined]
 Outcome = Literal["better", "worse", "not distinguishable"]
 
+ASSUMPTION = "everything that made the logged decisions what they were is in the observations"
+"""The assumption of every verdict by a log; there is confounding where it does not hold."""
+CAVEAT = f"If {ASSUMPTION}, intervals cover chance and known errors of FQE. No verdict means that a policy is safe."
+"""Words below every table of estimates."""
 LEVEL = 0.05
 """The largest probability that any of several verdicts of one kind, such as "better", is wrong."""
 LEAST_KAPPA = 3.0
@@ -226,6 +230,14 @@ def refuse_unsupported(novel: float, missing: float | None = None) -> list[str]:
 def verdict_text(verdict: Verdict) -> str:
     """A verdict in words."""
     return outcome_text(SAME, "the data") if verdict == SAME else verdict
+
+
+def horizon_text(gamma: float) -> str:
+    """How far ahead values with this discount look, in words that follow those of a value or a verdict."""
+    if gamma == 1:
+        return "over whole episodes (undiscounted)"
+    steps = round(1 / (1 - gamma))
+    return f"over the next {'step' if steps == 1 else f'{steps:,} steps'} (discount {gamma:g})"
 
 
 def probability_text(probability: float) -> str:

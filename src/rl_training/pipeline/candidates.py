@@ -21,14 +21,14 @@ FEWEST_BEST = 10
 """The fewest episodes for a clone of the best ones."""
 MANY_ROWS = 50_000
 """Rows from which an algorithm with more networks is worth its time."""
-NEARLY_RANDOM = 0.9
-"""Spread of actions in similar states from which a behaviour counts as random."""
-LOOSE_ALPHA = 10.0
-"""The weight of values against cloning in TD3+BC, on data that is nearly random."""
+LOOKS_RANDOM = 0.9
+"""Spread of actions in similar states from which a behaviour looks random, given the observations."""
 NEAR_BEST = 0.1
 """Distance from the best return, as a share of the range of returns, up to which a return is near it."""
 LEAST_BEST, MOSTLY_BEST = 0.1, 0.9
 """The least share of episodes that `bc_best` clones, and the share near the best from which it is left out."""
+
+RANDOM_OR_HIDDEN = "they are random, or depend on something that is not logged"
 
 FOR_UNIT_RETURNS: dict[str, dict[str, Any]] = {
     "discrete_iql": {"beta": 20.0},
@@ -86,9 +86,9 @@ class DatasetFacts:
         return self.action_spread is not None and self.action_spread <= NEARLY_DETERMINISTIC
 
     @property
-    def is_nearly_random(self) -> bool:
-        """Whether actions hardly depend on the state."""
-        return self.action_spread is not None and self.action_spread >= NEARLY_RANDOM
+    def looks_random(self) -> bool:
+        """Whether actions hardly depend on the observation; they may depend on something that is not logged."""
+        return self.action_spread is not None and self.action_spread >= LOOKS_RANDOM
 
     @property
     def can_improve(self) -> bool:
@@ -125,8 +125,8 @@ class DatasetFacts:
             return "too few rows to tell whether similar states have different actions"
         if self.is_nearly_deterministic:
             return "similar states have nearly the same action: the log hardly shows what else works"
-        if self.is_nearly_random:
-            return "actions hardly depend on the state, as if they were drawn at random"
+        if self.looks_random:
+            return f"actions hardly depend on the observation: {RANDOM_OR_HIDDEN}"
         return "similar states have different actions: the log shows what else works"
 
 
@@ -149,6 +149,12 @@ def is_clone(run_name: str) -> bool:
     return run_name.startswith(f"{CLONE}_seed")
 
 
+def in_order_of_worth(candidates: Sequence[AlgorithmCandidate], seeds: Sequence[int]) -> tuple[str, ...]:
+    """All runs, those first that time is spent on first: seed by seed those that may win, and the clones last."""
+    ordered = sorted(candidates, key=lambda each: each.name in CLONES)
+    return tuple(sorted((each.run_name(seed) for seed in seeds for each in ordered), key=is_clone))
+
+
 def choose_candidates(facts: DatasetFacts, *, gamma: float | None = None) -> list[AlgorithmCandidate]:
     """The candidates that suit a log, the clone of the behaviour first."""
     return [_candidate(name, reason, facts, gamma) for name, reason in _suitable(facts).items()]
@@ -167,15 +173,12 @@ def _suitable(facts: DatasetFacts) -> dict[str, str]:
     if facts.is_discrete:
         found["discrete_bcq"] = "takes the best action among those that the log makes likely"
         found["discrete_iql"] = "imitates the better part of the logged actions, and never tries others"
-        if facts.is_nearly_random:
-            found["dqn"] = "learns the value of every action; the log has all of them, since it is nearly random"
+        if facts.looks_random:
+            found["dqn"] = f"learns the value of every action; similar states have all: {RANDOM_OR_HIDDEN}"
         elif facts.rows >= MANY_ROWS:
             found["discrete_cql"] = "lowers the values of actions that the log lacks, for which there are enough rows"
         return found
     found["td3_bc"] = "prefers actions of higher value, and stays near the logged ones"
-    if facts.is_nearly_random:
-        why = "since there is hardly a behaviour to stay near"
-        found["td3_bc"] = f"prefers actions of higher value; bc_alpha {LOOSE_ALPHA:g}, {why}"
     found["iql"] = "imitates the better part of the logged actions, and never tries others"
     if facts.rows >= MANY_ROWS and not facts.is_nearly_deterministic:
         found["rebrac"] = f"scores higher than td3_bc if there are many rows, and {facts.rows:,} are enough for it"
@@ -225,6 +228,4 @@ def _candidate(name: str, reason: str, facts: DatasetFacts, gamma: float | None)
         options["gamma"] = 0.0 if facts.is_single_step else gamma
     if ALGORITHMS[name].mode != "offline":
         options["mode"] = "offline"
-    if name == "td3_bc" and facts.is_nearly_random:
-        options["bc_alpha"] = LOOSE_ALPHA
     return AlgorithmCandidate(name, name, reason, options)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,15 @@ from rl_training.core.errors import LARGEST_SEED, ConfigError
 from rl_training.core.files import write_json, write_text
 from rl_training.core.options import option, options, options_with
 from rl_training.data import ColumnsConfig
+from rl_training.experiment import was_limited
 from rl_training.pipeline.candidates import check_name
 from rl_training.storage import read_json
 
 FILE = "pipeline.yaml"
-FORMAT = 2
+FORMAT = 3
 """The format of stage results; results of another format are not used."""
 DEFAULT_MINUTES = 10.0
+EXPORT, RESULT, REPORT = "export", "result.json", "report.html"
 SHOWN = 5
 """Differing options that an error names."""
 
@@ -37,7 +40,9 @@ class PipelineConfig:
     real_episodes: int = option(0, "episodes in that environment that may be spent on selection", ge=0)
     algorithms: tuple[str, ...] = option((), "algorithms to try beside bc; empty: those that suit the data")
     seeds: tuple[int, ...] = option((0, 1), "seeds of each algorithm", min_length=1)
-    minutes: float | None = option(None, "time for everything; default 10 where updates are not given", gt=0)
+    minutes: float | None = option(
+        None, "time for everything; default 10 without updates; may be raised in the same folder", gt=0, incidental=True
+    )
     updates: int | None = option(None, "updates of each run, instead of minutes", ge=1)
     selection_fraction: float = option(0.2, "share of episodes for selection", gt=0, lt=1)
     claim_fraction: float = option(0.2, "share of episodes for the claim about the selected policy", gt=0, lt=1)
@@ -109,34 +114,46 @@ class Workspace:
     """The folder of one pipeline: its options, and the results of its stages.
 
     A result is used again only if it was made from the same options and the same data, so the same command continues
-    wherever it was stopped.
+    wherever it was stopped. With more minutes, what depends on the time is made again: the plan and all after it; runs
+    that have ended are kept, and those that their time had ended continue.
     """
 
     def __init__(self, out: str | Path, config: PipelineConfig) -> None:
         self.out, self.config = Path(out).resolve(), config
         self.fingerprint = ""
-        self._refuse_others()
+        self._has_more_time = self._refuse_others()
 
     def begin(self) -> None:
         """Create the folder and write the options."""
+        if self._has_more_time:
+            limited = [file for file in self.out.glob("runs/*/result.json") if was_limited(read_json(file))]
+            for file in (*limited, self.out / RESULT, *self.out.glob("report.*")):
+                file.unlink(missing_ok=True)
+            shutil.rmtree(self.out / EXPORT, ignore_errors=True)
         (self.out / "data").mkdir(parents=True, exist_ok=True)
         (self.out / "runs").mkdir(exist_ok=True)
         # The whole path, so that the folder belongs to the same data in every working directory.
         write_text(self.out / FILE, dump_yaml({**self.config.to_plain(), "data": _whole(self.config.data)}))
 
-    def _refuse_others(self) -> None:
+    def _refuse_others(self) -> bool:
+        """Refuse a folder of something else; whether its pipeline had less time."""
         if not self.out.exists():
-            return
+            return False
         file = self.out / FILE
         if not file.is_file():
             if not self.out.is_dir() or any(self.out.iterdir()):
                 raise ConfigError(f"{str(self.out)!r} holds something other than a pipeline: choose another folder")
-            return
-        before, now = (_defining(config) for config in (read_pipeline(file), self.config))
+            return False
+        stored = read_pipeline(file)
+        before, now = (_defining(config) for config in (stored, self.config))
         others = [f"{name}: {before[name]}, not {now[name]}" for name in now if before[name] != now[name]]
+        given, minutes = stored.time or 0.0, self.config.time or 0.0
+        if minutes < given and not others:
+            others = [f"minutes: {given:g}, which may be raised, not {minutes:g}"]
         if others:
             shown = "; ".join(others[:SHOWN])
             raise ConfigError(f"{str(self.out)!r} holds a pipeline with other options ({shown}): choose another folder")
+        return minutes > given
 
     @property
     def key(self) -> str:
@@ -156,16 +173,17 @@ class Workspace:
         return plain
 
     def stage(self, name: str, make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-        """The result of a stage, made unless it is known."""
+        """The result of a stage that depends on the time, made unless it is known."""
         found = self.known(name)
-        return self.keep(name, make()) if found is None else found
+        if found is None or found["minutes"] != self.config.time:
+            found = self.keep(name, {**make(), "minutes": self.config.time})
+        return found
 
 
 def _defining(config: PipelineConfig) -> dict[str, Any]:
     """The options that results depend on, by name."""
     loose = options_with("incidental", PipelineConfig)
-    plain = replace(config, minutes=config.time).to_plain()
-    plain["data"] = _whole(config.data)
+    plain = {**config.to_plain(), "data": _whole(config.data)}
     return {name: value for name, value in plain.items() if name not in loose}
 
 

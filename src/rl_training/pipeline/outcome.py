@@ -7,8 +7,21 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rl_training.core.machine import one_thread
+from rl_training.core.text import plural
 from rl_training.experiment import ProgressListener
-from rl_training.ope import BETTER, CANNOT, FitOptions, FitSettings, OutOfTimeError, verdict_text
+from rl_training.ope import (
+    ASSUMPTION,
+    BETTER,
+    CANNOT,
+    SAME,
+    FitOptions,
+    FitSettings,
+    OutOfTimeError,
+    decide_outcomes,
+    horizon_text,
+    policy_inputs,
+    verdict_text,
+)
 from rl_training.pipeline.candidates import is_clone
 from rl_training.pipeline.config import Workspace
 from rl_training.pipeline.splits import DataSplits
@@ -62,13 +75,16 @@ class Judge:
                 until = self._until(LAST_SECONDS + seconds * later, names)
                 found = choose(named, data, replace(settings, progress=until), real)
                 if found.chosen is not None and not has_claim:
-                    found = replace(found, claim=self._corrected(found, named, data, settings))
+                    found = replace(found, claim=self._without_choice(found, named, data, settings))
         except OutOfTimeError:
             return _no_selection(named)
         return found.to_plain()
 
-    def judge_selected(self, chosen: str) -> dict[str, Any]:
-        """The claim about a run by the claim episodes, and the estimates behind it."""
+    def judge_selected(self, chosen: str, earlier: int) -> dict[str, Any]:
+        """The claim about a run by the claim episodes, and the estimates behind it.
+
+        Where these episodes have decided `earlier` claims, as with less time, its evidence must be as much stronger.
+        """
         named = named_policies(self._runs([chosen]))
         data = find_evaluation_data(named, self.splits.path("claim"), "held-out")
         try:
@@ -77,10 +93,25 @@ class Judge:
                 self.listener.on_fits(CLAIM_FITS + self._further_fits)
                 claim, found = held_out_claim(chosen, named, data, settings)
         except OutOfTimeError:
-            return {"claim": asdict(_no_claim(chosen, "held-out episodes", data)), "estimates": None}
-        return {"claim": asdict(claim), "estimates": found.to_plain()}
+            claim = _no_claim(chosen, "held-out episodes", data)
+            return {"claim": {**asdict(claim), "looks": earlier}, "estimates": None}
+        looks, better = earlier + (claim.value is not None), claim.probability_better or 0.0
+        if not claim.reasons and decide_outcomes([1 - better] * looks, [better] * looks)[0] == SAME:
+            claim = replace(claim, verdict=SAME)
+        return {"claim": {**asdict(claim), "looks": looks}, "estimates": found.to_plain()}
 
-    def _corrected(self, found: Selection, named: dict[str, Any], data: EvaluationData, settings: FitSettings) -> Claim:
+    def describe_clone(self, name: str) -> str:
+        """How near a clone is to the log, and how good it may be, for a reader who gets nothing but the clone."""
+        named = named_policies(self._runs([name]))
+        log = find_evaluation_data(named, self.splits.path("selection"), "held-out").log
+        # Of discrete actions, these are probabilities.
+        gaps = (policy_inputs(named[name].policy, log, name)(log.dataset.obs) - log.logged_actions()).abs() / 2
+        is_discrete = log.dataset.is_discrete
+        far = f"in {gaps.sum(1).mean():.0%} of the rows" if is_discrete else f"by {gaps.mean():.0%} of their range"
+        worse = "Where several operators made the log, it may be worse than each of them, and than the log."
+        return f"It imitates the logged behaviour on average; on held-out episodes its actions differ {far}. {worse}"
+
+    def _without_choice(self, found: Selection, named: dict[str, Any], data: EvaluationData, settings: FitSettings) -> Claim:
         try:
             return claim_without_choice(found, named, data, settings)
         except OutOfTimeError:
@@ -147,6 +178,7 @@ def _no_selection(names: Iterable[str]) -> dict[str, Any]:
     return {"candidates": [asdict(not_judged(name, (NO_TIME,))) for name in names], **empty}
 
 
+Plain = Mapping[str, Any]
 CLONED = "The clone of the logged behaviour is exported, marked as such."
 
 
@@ -163,40 +195,49 @@ class PipelineOutcome:
     beats_the_data: bool
     claim_on: str
     """The episodes that the claim is about."""
+    gamma: float
+    """The discount of the values that it is about."""
 
 
 def conclude(
-    splits: DataSplits, selection: Mapping[str, Any] | None, claim: Mapping[str, Any] | None, *, clone: str
+    splits: DataSplits, selection: Plain | None, claim: Plain | None, *, clone: str, too_short: str | None = None
 ) -> PipelineOutcome:
-    """The outcome. A policy is exported as better only if the claim about it says so."""
-    on = "claim episodes" if splits.has_claim else "selection data"
-    if selection is None:
+    """The outcome. A policy is exported as better only if the claim about it says so.
+
+    `too_short` says why there was no time to judge any policy.
+    """
+    on, horizon = "claim episodes" if splits.has_claim else "selection data", horizon_text(splits.gamma)
+    if not splits.facts.can_improve:
         why = "all rewards are the same" if splits.facts.has_rewards else "the data has no rewards"
         sentence = f"Nothing can be called better: {why}."
     elif claim is None:
-        sentence = _not_judged(selection)
+        sentence = _not_judged(selection, too_short, horizon)
     elif claim["verdict"] == BETTER:
         name = claim["name"]
-        sentence = f"{name} is better than the data, {_basis(splits, claim)}."
-        return PipelineOutcome(sentence, name, is_clone(name), True, on)
+        sentence = f"{name} is better than the data {horizon}, {_basis(splits, claim)}, provided that {ASSUMPTION}."
+        return PipelineOutcome(sentence, name, is_clone(name), True, on, splits.gamma)
     else:
-        is_refused = claim["verdict"] == CANNOT
-        said = f"cannot be judged: {claim['reasons'][0]}" if is_refused else f"is {verdict_text(claim['verdict'])}"
+        said = f"{verdict_text(claim['verdict'])} {horizon}"
+        said = f"{said}: {claim['reasons'][0]}" if claim["verdict"] == CANNOT else f"is {said}"
         doubt = f"{claim['name']} was selected, and {_basis(splits, claim)}, it {said}"
         sentence = f"Nothing is shown to beat the data: {doubt}."
-    return PipelineOutcome(f"{sentence} {CLONED}", clone, True, False, on)
+    return PipelineOutcome(f"{sentence} {CLONED}", clone, True, False, on, splits.gamma)
 
 
 def _basis(splits: DataSplits, claim: Mapping[str, Any]) -> str:
     """The episodes of a claim in words."""
     if splits.has_claim:
-        return f"on {splits.episodes['claim']:,} episodes that neither training nor selection has seen"
+        earlier = f" (but {plural(claim['looks'] - 1, 'earlier claim')})" if claim["looks"] > 1 else ""
+        return f"on {splits.episodes['claim']:,} episodes that neither training nor selection has seen{earlier}"
     return f"on selection data (the same {splits.episodes['selection']} episodes were used to select it)"
 
 
-def _not_judged(selection: Mapping[str, Any]) -> str:
+def _not_judged(selection: Plain | None, too_short: str | None, horizon: str) -> str:
     """The first reason why no policy can be judged."""
-    reason = next(reason for each in selection["candidates"] for reason in each["reasons"])
+    if selection is None and too_short is None:
+        return "No policy was judged: the training of each that was to be judged has failed."
+    reason = next((why for each in (selection or {"candidates": ()})["candidates"] for why in each["reasons"]), NO_TIME)
     if reason == NO_TIME:
-        return "The time was over before the first policy could be judged."
-    return f"No policy can be judged by this log: {reason}."
+        late = f"the time was over before the first value {horizon} was known; more --minutes in this folder continue"
+        return f"No policy was judged, for lack of time: {too_short or late}."
+    return f"No policy can be judged by this log {horizon}: {reason}."

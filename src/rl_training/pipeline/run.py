@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,9 @@ from rl_training.core.errors import ConfigError, UserError
 from rl_training.data.audit import count_verdicts
 from rl_training.experiment import ExperimentManager, ProgressListener, SeedProgress, count_workers
 from rl_training.pipeline.candidates import AlgorithmCandidate, choose_candidates, is_clone, named_candidates
-from rl_training.pipeline.config import PipelineConfig, Workspace, read_pipeline
+from rl_training.pipeline.config import EXPORT, REPORT, RESULT, PipelineConfig, Workspace, read_pipeline
 from rl_training.pipeline.outcome import Judge, PipelineOutcome, conclude
-from rl_training.pipeline.splits import DataSplits, prepare_data
+from rl_training.pipeline.splits import AUDIT, DataSplits, prepare_data
 from rl_training.pipeline.time_budget import Clock, make_budget, run_config, training_seconds
 from rl_training.policies import load_policy
 from rl_training.policies.export import require_onnx
@@ -21,8 +21,7 @@ from rl_training.reports import export_with_report
 from rl_training.reports.page import write_report
 from rl_training.storage import is_finished, read_json
 
-SELECTION, CLAIM, RESULT, EXPORT = "selection.json", "claim.json", "result.json", "export"
-REPORT, REPORT_CONTENT = "report.html", "report.json"
+SELECTION, CLAIM = "selection.json", "claim.json"
 STAGES = ("data", "plan", "training", "selection", "claim", "export", "report")
 """The stages, in their order."""
 PURPOSES = {"train": "training", "selection": "selection", "claim": "the claim"}
@@ -102,7 +101,10 @@ def run_pipeline(
     done = [name for name, run in runs.items() if run["status"] == "done"]
     found = work.select([name for name in budget.judged if name in done])
     claim, claimed = work.claim(found)
-    outcome = conclude(splits, found, claim, clone=next(filter(is_clone, done)))
+    clone = next(filter(is_clone, done))
+    outcome = conclude(splits, found, claim, clone=clone, too_short=budget.too_short)
+    if claim is None:
+        outcome = replace(outcome, sentence=f"{outcome.sentence} {work.describe_clone(clone)}")
     page = work.page(done, outcome, found, claim)
     work.export(outcome, found, claimed, page)
     work.report(page)
@@ -205,7 +207,8 @@ class Stages(Judge):
             return None, None
         if not self.splits.has_claim:
             return found["claim"], None
-        stored = self.space.stage(CLAIM, lambda: self.judge_selected(found["chosen"]))
+        before = (read_json(self.space.out / CLAIM).get("claim") or {}).get("looks", 0)
+        stored = self.space.stage(CLAIM, lambda: self.judge_selected(found["chosen"], before))
         return stored["claim"], stored["estimates"]
 
     def page(
@@ -216,7 +219,9 @@ class Stages(Judge):
         claim: Mapping[str, Any] | None,
     ) -> dict[str, Any]:
         """The options of `write_report`."""
-        runs = self.space.out / "runs"
+        runs, parts = self.space.out / "runs", {part: str(self.splits.path(part)) for part in self.splits.episodes}
+        about: dict[str, Any] = {"parts": parts, "part": "selection episodes", "episodes": self.splits.names}
+        about["audit"] = self.space.known(AUDIT)
         return {
             "runs": [runs / name for name in names],
             "title": f"Policies from {Path(self.space.config.data).name}",
@@ -224,6 +229,7 @@ class Stages(Judge):
             "dataset": str(self.splits.path("selection")),
             "chosen": runs / outcome.chosen,
             "sentence": outcome.sentence,
+            "pipeline": about,
         }
 
     def export(
@@ -255,5 +261,5 @@ class Stages(Judge):
         self.begin("report")
         out = self.space.out
         # The page is written before its content, so both exist once the content does.
-        if not (out / REPORT_CONTENT).exists():
+        if not (out / REPORT).with_suffix(".json").exists():
             write_report(out=out / REPORT, bundle=out / EXPORT, **page)

@@ -16,6 +16,7 @@ from rl_training.core.spaces import BoxActions, DiscreteActions
 from rl_training.data import (
     Audit,
     DataOptions,
+    TableFiles,
     TransitionDataset,
     audit_data,
     check_logged,
@@ -53,6 +54,8 @@ class DataSplits:
     """The action space in words, and where it comes from."""
     has_probabilities: bool
     """Whether the log has action probabilities."""
+    names: list[str]
+    """The names of the selection episodes."""
 
     def path(self, part: str) -> Path:
         """Where a part is."""
@@ -68,7 +71,7 @@ class DataSplits:
         """The contents of `split.json`."""
         returns = plain["facts"]["returns"]
         facts = DatasetFacts(**{**plain["facts"], "returns": None if returns is None else tuple(returns)})
-        names = ("gamma", "space", "says", "has_probabilities")
+        names = ("gamma", "space", "says", "has_probabilities", "names")
         return cls(folder, plain["episodes"], facts, *(plain[name] for name in names))
 
 
@@ -157,10 +160,10 @@ def _split(
     """Write the parts; the contents of `split.json`."""
     order = np.random.default_rng(config.seed).permutation(sum(counts.values()))
     space, says = _space(dataset, config)
-    start = 0
-    for part, count in counts.items():
-        chosen = dataset.take_episodes(sorted(order[start : start + count].tolist()))
-        start += count
+    cuts = np.split(order, np.cumsum(list(counts.values()))[:-1])
+    numbers, names = dict(zip(counts, map(sorted, cuts), strict=True)), _episode_names(dataset, config.data)
+    for part in counts:
+        chosen = dataset.take_episodes(numbers[part])
         # A killed process may have left an incomplete part.
         shutil.rmtree(folder / f"{part}.rlt", ignore_errors=True)
         chosen.save(folder / f"{part}.rlt")
@@ -175,7 +178,17 @@ def _split(
         "space": space,
         "says": says,
         "has_probabilities": "behavior_log_probs" in dataset.fields,
+        "names": [names[number] for number in numbers["selection"]],
     }
+
+
+def _episode_names(dataset: TransitionDataset, source: str) -> list[str]:
+    """The names of episodes in a table that names them, else their numbers in the log, from 0 on."""
+    column, kind = dataset.columns and dataset.columns.episode, table_kind(source)
+    names = TableFiles(source, kind).read([column]).groups(column)[1] if column and kind else []
+    # Episodes with empty cells may have been dropped.
+    count = len(dataset.episode_bounds())
+    return [str(name) for name in (names if len(names) == count else range(count))]
 
 
 def _space(dataset: TransitionDataset, config: PipelineConfig) -> tuple[dict[str, Any], str]:

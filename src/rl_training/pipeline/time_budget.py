@@ -6,19 +6,19 @@ import math
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from rl_training.config import TrainConfig
+from rl_training.config import TrainConfig, read_mapping
 from rl_training.core.files import write_json
 from rl_training.core.machine import one_thread
 from rl_training.core.text import duration_text, plural
 from rl_training.data import load_transition_dataset
-from rl_training.ope import LEAST_KAPPA, FitOptions, OutOfTimeError, ValueFitter
-from rl_training.pipeline.candidates import CLONES, AlgorithmCandidate, is_clone
+from rl_training.ope import LEAST_KAPPA, FitOptions, OutOfTimeError, ValueFitter, horizon_text
+from rl_training.pipeline.candidates import CLONES, AlgorithmCandidate, in_order_of_worth, is_clone
 from rl_training.pipeline.config import PipelineConfig, Workspace
 from rl_training.pipeline.splits import DataSplits
 from rl_training.selection import data_given
@@ -40,11 +40,8 @@ BATCH = 256
 MEMBERS, FEW_MEMBERS = 10, 5
 """Ensemble members for resampled episodes, and how many if time is short; intervals are then wider."""
 
-SHORTER = (1, 2, 4)
-"""Divisors of the horizon if time is short: the updates of an estimate shrink alike."""
-
-LEAST_GAMMA = 0.95
-"""The least discount if time is short, a horizon of 20 steps; it may be smaller only if it always would be."""
+SHORTER = (0.99, 0.98, 0.95, 0.9, 0.8)
+"""Discounts that are proposed if the time is too short for the one that was asked for, which is never changed."""
 
 ESTIMATES_SHARE = 0.5
 """The share of the time for estimates; beyond it, they stop earlier, but not before policies can be judged."""
@@ -77,7 +74,7 @@ class TimeBudget:
     left_out: tuple[str, ...]
     """Runs for which there is no time."""
     gamma: float
-    """The discount of the estimates."""
+    """The discount of the estimates, which does not depend on the time."""
     members: int
     fits: int
     """All fits: of the judged runs, of the logged behaviour, and for the claim."""
@@ -91,27 +88,26 @@ class TimeBudget:
     """The time that is reserved for all fits."""
     seconds: float | None = None
     """The time limit for everything."""
-    shortened_from: float | None = None
-    """The discount of the estimates with more time, if it was lowered."""
+    too_short: str | None = None
+    """Why no policy can be judged in the time, if that is so."""
 
     def describe(self) -> list[str]:
         """The plan in sentences."""
         runs, fits = plural(len(self.runs), "run"), plural(self.fits, "fit")
-        fitting = f"{fits} of {'about ' * (self.updates is None)}{self.fit_updates:,} updates to estimate values"
-        fitting += f", each also on {self.members} resampled logs"
+        fitting = f"{fits} of {'about ' * (self.updates is None)}{self.fit_updates:,} updates to estimate values "
+        fitting += f"{horizon_text(self.gamma)}, each also on {self.members} resampled logs"
         if self.updates is not None:
             return [f"{runs} of {self.updates:,} updates", *([fitting] if self.fits else [])]
         lines = [f"{runs} of about {duration_text(self.run_seconds)} each"]
         if self.fits:
             lines.append(f"{fitting}: about {duration_text(self.fits_seconds)}")
-        if self.shortened_from is not None:
-            steps, before = (round(1 / (1 - gamma)) for gamma in (self.gamma, self.shortened_from))
-            lines.append(f"horizon {steps} steps (discount {self.gamma:g}): the time is too short for {before} steps")
-        if self.left_out:
+        if self.too_short is not None:
+            lines.append(f"no policy can be judged: {self.too_short}")
+        elif self.left_out:
             names = ", ".join(self.left_out)
             lines.append(
-                f"the time is too short for {names}: an estimate needs more updates than fit into it; "
-                f"more --minutes{' or a smaller --gamma' * (self.gamma > LEAST_GAMMA)} would allow more runs"
+                f"the time is too short for {names}: an estimate needs more updates than fit into it; more --minutes, "
+                "in the same folder too, allow more runs"
             )
         return lines
 
@@ -122,7 +118,11 @@ def run_config(
     """The configuration of one run of a pipeline."""
     config = space.config
     total = _longest(splits, candidate) if budget.updates is None else budget.updates
+    before = space.out / "runs" / candidate.run_name(seed) / "config.yaml"
     is_short = budget.updates is None and budget.run_seconds < LONG_RUN
+    if before.is_file():
+        # A run that has begun keeps its options, whatever time it now has.
+        is_short = read_mapping(before)["algo_kwargs"].get("compile") == "never"
     # Longer runs lose more if they are killed, but each checkpoint leaves a file.
     interval = 20 * budget.run_seconds if budget.updates is None else min(10_000, budget.updates // 10)
     kwargs: dict[str, Any] = {
@@ -162,8 +162,7 @@ def make_budget(
     config, can_judge = space.config, splits.facts.can_improve
 
     def make() -> dict[str, Any]:
-        # All candidates with one seed come before those with the next, so seeds are left out first if time is short.
-        names = tuple(each.run_name(seed) for seed in config.seeds for each in candidates)
+        names = in_order_of_worth(candidates, config.seeds)
         fits = len(names) + _fixed_fits(splits) if can_judge else 0
         length, members = fit_length(config, splits.gamma, KAPPA), config.members or MEMBERS
         judged = names if can_judge else ()
@@ -175,8 +174,8 @@ def make_budget(
             found = replace(found, run_seconds=run_seconds, seconds=60 * (config.time or 0.0))
         return asdict(found)
 
-    plain = dict(space.stage(PLAN, make))
-    plain.pop("made_from")
+    stored, names = space.stage(PLAN, make), {each.name for each in fields(TimeBudget)}
+    plain = {name: value for name, value in stored.items() if name in names}
     plain |= {name: tuple(plain[name]) for name in ("runs", "judged", "left_out")}
     return TimeBudget(**plain)
 
@@ -184,18 +183,24 @@ def make_budget(
 def _budget_by_time(
     config: PipelineConfig, splits: DataSplits, names: tuple[str, ...], workers: int, clock: Clock
 ) -> TimeBudget:
-    """The budget with as many runs as can be judged in the time, at least one beside the clone."""
-    seconds, fixed = 60 * (config.time or 0), _fixed_fits(splits)
-    gamma, members, speed, most = _means(config, splits, len(names), clock)
-    judged, runs = names, names
-    if most < len(names):
-        # The clone is always trained, since it may have to be exported, but it need not be judged.
-        clone, learners = names[0], [name for name in names if not is_clone(name)]
-        judged = tuple(learners[: max(most, 1)]) or (clone,)
-        runs = tuple(dict.fromkeys([clone, *judged]))
-    fits = len(judged) + fixed
-    length = between(ESTIMATES_SHARE * seconds * speed / fits, config, gamma)
-    training = max((clock.left or 0.0) - LAST_SECONDS - fits * length / speed, LEAST_TRAINING * seconds)
+    """The budget with as many runs as can be judged in the time; the clone is trained in any case."""
+    seconds, fixed, gamma = 60 * (config.time or 0.0), _fixed_fits(splits), splits.gamma
+    shortest, left = fit_length(config, gamma, LEAST_KAPPA + 0.1), (clock.left or 0.0) - LAST_SECONDS
+    # With less time before, a part of the training was done already.
+    trained = min(clock.seconds.get("training", 0.0), LEAST_TRAINING * seconds)
+    for members in (MEMBERS, FEW_MEMBERS) if config.members is None else (config.members,):
+        speed = fit_speed(splits.path("selection"), gamma, members) / MARGIN
+        most = int((left + trained - TRAINING_SHARE * seconds) * speed / shortest) - fixed
+        if most >= len(names):
+            break
+    room = (left + trained - LEAST_TRAINING * seconds) * speed / (1 + fixed)
+    judged = names[: max(most, int(room >= shortest))]
+    # The clone may have to be handed over.
+    runs = tuple(dict.fromkeys([next(filter(is_clone, names)), *judged]))
+    fits = len(judged) + fixed if judged else 0
+    length = between(ESTIMATES_SHARE * seconds * speed / max(fits, 1), config, gamma)
+    training = max(left - fits * length / speed, LEAST_TRAINING * seconds - trained)
+    needed = (seconds - left - trained + (1 + fixed) * shortest / speed) / (1 - TRAINING_SHARE)
     return TimeBudget(
         runs=runs,
         judged=judged,
@@ -207,30 +212,15 @@ def _budget_by_time(
         run_seconds=training / math.ceil(len(runs) / workers),
         fits_seconds=fits * length / speed,
         seconds=seconds,
-        shortened_from=None if gamma == splits.gamma else splits.gamma,
+        too_short=None if judged else _too_short(config, gamma, needed, room),
     )
 
 
-def _means(config: PipelineConfig, splits: DataSplits, runs: int, clock: Clock) -> tuple[float, int, float, int]:
-    """Discount and ensemble members of the fits, their speed, and how many runs can be judged in the time.
-
-    If the time is too short, first there are fewer members, then a shorter horizon, until one run of every candidate
-    can be judged. Options that the user has set stay.
-    """
-    room = (clock.left or 0.0) - LAST_SECONDS - TRAINING_SHARE * 60 * (config.time or 0)
-    is_fixed = config.gamma is not None or config.fit_updates is not None
-    gammas = [round(1 - shorter * (1 - splits.gamma), 4) for shorter in SHORTER[: 1 if is_fixed else None]]
-    counts = (MEMBERS, FEW_MEMBERS) if config.members is None else (config.members,)
-    speeds: dict[int, float] = {}
-    for gamma in [gammas[0], *(each for each in gammas[1:] if each >= LEAST_GAMMA)]:
-        for members in counts if gamma == gammas[0] else counts[-1:]:
-            if members not in speeds:
-                speeds[members] = fit_speed(splits.path("selection"), gamma, members) / MARGIN
-            updates = fit_length(config, gamma, LEAST_KAPPA + 0.1)
-            most = int(room * speeds[members] / updates) - _fixed_fits(splits)
-            if most >= (runs if members == counts[0] and gamma == gammas[0] else runs // len(config.seeds)):
-                return gamma, members, speeds[members], most
-    return gamma, members, speeds[members], most
+def _too_short(config: PipelineConfig, gamma: float, needed: float, room: float) -> str:
+    """The seconds that one judgement needs, and a discount for which as many updates as there is room for suffice."""
+    why = f"about {duration_text(needed)} would be needed for values {horizon_text(gamma)}"
+    shorter = [each for each in SHORTER if each < gamma and fit_length(config, each, LEAST_KAPPA + 0.1) <= room]
+    return f"{why}; --gamma {shorter[0]:g} asks a shorter question" if shorter else why
 
 
 def training_seconds(budget: TimeBudget, clock: Clock) -> float | None:

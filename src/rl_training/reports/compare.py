@@ -29,6 +29,9 @@ from rl_training.reports.table import FEWEST_RUNS, PREFERRED, Group, choose_metr
 
 NORMALIZED = "normalized_score"
 
+CLEAR = 0.9
+"""The probability of improvement from which on the outcome of a task is clear."""
+
 EVALUATIONS = (NORMALIZED, "return_mean")
 """Metrics that are scores in an environment."""
 
@@ -159,6 +162,12 @@ class Improvement:
     """The first group in comparison with the second."""
 
     @property
+    def is_opposite(self) -> bool:
+        """Whether the first clearly wins on one of two tasks and loses on the other, so that a mean says nothing."""
+        is_known = len(self.tasks) == 2 and min(map(min, self.runs)) >= FEWEST_RUNS
+        return is_known and min(self.by_task) < 1 - CLEAR and max(self.by_task) > CLEAR
+
+    @property
     def p_value(self) -> float | None:
         """The smaller of the p-values."""
         return None if self.p_values is None else min(self.p_values)
@@ -166,6 +175,9 @@ class Improvement:
     @property
     def meaning(self) -> str:
         """The verdict and its test, in a sentence."""
+        if self.is_opposite:
+            won, lost = self.tasks if self.by_task[0] > CLEAR else self.tasks[::-1]
+            return f"opposite outcomes, so no mean: {self.first} scores higher on {won}, {self.second} on {lost}"
         if self.p_value is None:
             counts = " and ".join(map(str, min(self.runs, key=min)))
             test = f"{counts} runs are too few for an interval, for which {FEWEST_RUNS} of each are needed"
@@ -180,6 +192,7 @@ class Improvement:
         tasks = zip(self.tasks, self.by_task, self.runs, strict=True)
         return {
             **{name: getattr(self, name) for name in names},
+            **({"probability": None} if self.is_opposite else {}),
             "tasks": [{"task": task, "probability": value, "runs": list(counts)} for task, value, counts in tasks],
         }
 
@@ -195,9 +208,11 @@ def improvement(
     by_task = tuple(improvement_over_tasks([a], [b]) for a, b in pairs)
     mean = improvement_over_tasks(ours, theirs)
     found = Improvement(*names, metric, tuple(tasks), runs, probability=mean, interval=None, by_task=by_task)
-    if not has_interval(*ours, *theirs):
+    if not has_interval(*ours, *theirs) or found.is_opposite:
         return found
-    tested = replace(found, interval=bootstrap_improvement(ours, theirs), p_values=rank_test(ours, theirs))
+    low, high = bootstrap_improvement(ours, theirs)
+    # Where all runs of one score higher, resampling shows no chance.
+    tested = replace(found, interval=(low, high) if low < high else None, p_values=rank_test(ours, theirs))
     return decide_together([tested])[0]
 
 

@@ -107,7 +107,10 @@ def estimate(
         return replace(found, not_weighted=NO_PROBABILITIES)
     intervals = {each.name: each.interval for each in found.policies}
     acting = {name: named[name].policy for name in intervals}
-    return replace(found, weighted=weigh_policies(acting, data.log, settings, intervals))
+    weighted = weigh_policies(acting, data.log, settings, intervals)
+    why = f"the policy may be overfitted to these episodes: {data.relation}"
+    doubts = {each.name: (why,) * (each.level == "refuse" and not data.is_held_out) for each in weighted}
+    return replace(found, weighted=tuple(replace(e, reasons=(*e.reasons, *doubts[e.name])) for e in weighted))
 
 
 def fit_options(data: EvaluationData, gamma: float | None, **options: Any) -> FitOptions:

@@ -21,7 +21,7 @@ BINS = 30
 AT_BOUND = 0.01
 """Distance from a bound that counts as at the bound, as a share of the range."""
 MOST_SHOWN = 10
-"""The most rows and dimensions in a table."""
+"""The most situations in a table, and the most actions with a figure."""
 FEWEST_EPISODES = 3
 """The fewest episodes for a measure of the distance from the log."""
 
@@ -133,11 +133,11 @@ def _most_different(found: ActionPairs, distance: Numbers, features: list[str], 
         {
             "episode": int(found.episodes[row]),
             "step": int(row - np.argmax(found.episodes == found.episodes[row])),
-            **{name: values[row][:MOST_SHOWN].tolist() for name, values in parts.items()},
+            **{name: values[row].tolist() for name, values in parts.items()},
         }
         for row in chosen
     ]
-    return {"features": features[:MOST_SHOWN], "actions": names[:MOST_SHOWN], "rows": rows}
+    return {"features": features, "actions": names, "rows": rows}
 
 
 @torch.no_grad()

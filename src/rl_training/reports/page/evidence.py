@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from rl_training.core.errors import ConfigError
 from rl_training.core.statistics import histogram
+from rl_training.data import load_transition_dataset
+from rl_training.ope import ASSUMPTION
 from rl_training.reports.compare import (
     EVALUATIONS,
     ScoreTable,
@@ -39,12 +41,14 @@ ENOUGH_FOR_TAIL = 10
 LIMITS = (
     "Nothing here says that a policy is safe. Estimates are of means; a good mean can go with rare disasters.",
     "Estimates hold for starts like the logged ones. If the task begins elsewhere in use, they say nothing.",
-    "Values are discounted: what happens far beyond the horizon counts little. Compare values with values only.",
+    "What happens far beyond the horizon of a value counts little. Values of different horizons are not comparable.",
+    f"All verdicts assume that {ASSUMPTION}. An unobserved cause (a hidden variable) of both actions and rewards is "
+    "confounding: no check of a log can rule it out, and a verdict can then have the wrong sign.",
     "Intervals cover chance in the log, and errors of FQE as large as that of the control. They do not cover a lack of "
     "similar logged actions, or a task that has changed since the log was made.",
     "The novelty score detects unfamiliar observations. On dense data with few dimensions it hardly detects a wrong "
     "action, and it says nothing about values.",
-    "If the same episodes served for training, selection and evaluation, the numbers favour the policies a little.",
+    "If the same episodes served for training or selection and for evaluation, the numbers are too high.",
 )
 MOST_POINTS = 200
 """The most points of a curve."""
@@ -55,8 +59,9 @@ FEWEST_SEEDS = 2
 def log(material: Material) -> Plain:
     """The log: size, returns, ends of episodes, findings of the audit."""
     metadata = next((dict(each.metadata["data"]) for each in material.records if each.metadata.get("data")), {})
-    audit = metadata.get("audit")
+    audit = material.pipeline.get("audit") or metadata.get("audit")
     plain: Plain = {"audit": audit, "notes": list(metadata.get("notes", ())), "step_times": metadata.get("step_times")}
+    plain |= {"part": material.pipeline.get("part", ""), "parts": _parts(material)}
     if material.data is None:
         plain["why_no_data"] = material.why_no_data
         return {**plain, **{name: metadata.get(name) for name in ("rows", "episodes", "return_mean", "return_std")}}
@@ -75,6 +80,15 @@ def log(material: Material) -> Plain:
         "returns": None if returns is None else _histogram(returns),
         "ends": {"terminated": terminated, "cut": len(bounds) - terminated},
     }
+
+
+def _parts(material: Material) -> list[Plain]:
+    """Episodes and returns of all of a pipeline's log, and of the parts that have different purposes."""
+    parts = [(name, load_transition_dataset(path)) for name, path in material.pipeline.get("parts", {}).items()]
+    found = [(name, part.episode_returns().double().numpy()) for name, part in parts if part.has_rewards]
+    if found:
+        found.insert(0, ("all", np.concatenate([returns for _, returns in found])))
+    return [{"part": name, "episodes": len(each), "mean": each.mean(), "std": each.std()} for name, each in found]
 
 
 def _logged_returns(material: Material) -> NDArray[np.float64] | None:
@@ -97,7 +111,8 @@ def risk(material: Material) -> Plain:
     """The returns of bad episodes: of the log, and of evaluations during training."""
     rows = []
     if (returns := _logged_returns(material)) is not None:
-        rows.append({"of": "the log", "episodes": len(returns), **tail(returns)})
+        of = ", ".join(filter(None, ("the log", material.pipeline.get("part"))))
+        rows.append({"of": of, "episodes": len(returns), **tail(returns)})
     rows += [
         {"of": f"{each['name']}, real episodes", "episodes": len(each["returns"]), **tail(np.array(each["returns"]))}
         for each in (real_episodes(material) or {"policies": ()})["policies"]
@@ -129,7 +144,10 @@ def behavior(material: Material) -> Plain:
     if material.saved is None or material.data is None:
         return {"missing": f"The policy's actions are not compared with the log's: {material.why_no_data}."}
     name = material.chosen_name or material.names[material.records[0].path]
-    return {"policy": name, **compare_actions(material.saved, material.data)}
+    found = compare_actions(material.saved, material.data)
+    for row in found["most_different"]["rows"] if material.pipeline else ():
+        row["episode"] = material.pipeline["episodes"][row["episode"]]
+    return {"policy": name, **found}
 
 
 def real_episodes(material: Material) -> Plain | None:

@@ -62,13 +62,15 @@ class Material:
     """The run of each policy with a full or rough estimate, by the policy's own name."""
     selection: Plain | None
     claim: Plain | None
-    """The claim about the chosen policy: on episodes not used for selection, or after a correction."""
+    """The claim about the chosen policy: on episodes not used for selection."""
     bundle: Path | None
     choice: Subject
     saved: SavedPolicy | None
     data: EvaluationData | None
     why_no_data: str
     notes: list[str] = field(default_factory=list)
+    pipeline: Plain = field(default_factory=dict)
+    """The audit of a pipeline and the parts of its data, as in `report_content`; empty for other runs."""
 
     def name_of(self, policy: Mapping[str, Any]) -> str:
         """The display name of an estimated policy, with its timestep if the run has several of them."""
@@ -183,7 +185,7 @@ def _stored_selection(records: Sequence[RunRecord]) -> Plain | None:
 
 
 def _claim(given: Plain | None, selection: Plain | None, choice: Subject) -> Plain | None:
-    """The claim about the chosen policy, corrected for selection; None without a claim about it."""
+    """The claim about the chosen policy; None without a claim about it."""
     if given is not None:
         basis = "held-out episodes" if given["is_held_out"] else given["relation"]
         about = {"basis": basis, **pick(given, "episodes", "logged_value")}

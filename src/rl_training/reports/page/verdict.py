@@ -19,6 +19,7 @@ from rl_training.ope import (
     VALUE,
     WORSE,
     default_gamma,
+    horizon_text,
     probability_text,
     simultaneous,
     verdict_text,
@@ -45,7 +46,7 @@ FEWEST_COMPARED = 3
 FEWEST = 2
 """The fewest checkpoints for a curve."""
 SAME_HORIZON = 1.1
-"""The largest ratio of two horizons with comparable values."""
+"""The largest ratio of two horizons, 1 / (1 - discount), with comparable values."""
 
 
 def verdict(material: Material, said: str | None = None) -> Plain:
@@ -54,6 +55,7 @@ def verdict(material: Material, said: str | None = None) -> Plain:
     standing = _standing(material, policies)
     sentence, advice, tone = _sentence(material, policies, standing)
     run = material.choice.run
+    why = "it was chosen by the pipeline" if material.pipeline else material.choice.why
     data: Plain = next(filter(None, (record.metadata.get("data") for record in material.records)), {})
     return {
         "sentence": said or sentence,
@@ -61,7 +63,7 @@ def verdict(material: Material, said: str | None = None) -> Plain:
         "tone": tone,
         "chosen": None
         if run is None
-        else {"name": material.chosen_name, "run": str(run), "why": material.choice.why, "estimate": standing},
+        else {"name": material.chosen_name, "run": str(run), "why": why, "estimate": standing},
         "logged_return": data.get("return_mean") if material.estimates is None else material.estimates["logged_return"],
         "refused": [{"name": each["name"], "reasons": each["reasons"]} for each in policies if each["reasons"]],
         "date": datetime.now().astimezone().isoformat(timespec="minutes"),
@@ -75,11 +77,14 @@ def _standing(material: Material, policies: Sequence[Plain]) -> Plain | None:
     own = next((each for each in policies if each["policy"] == material.choice.policy), None)
     if own is None or material.estimates is None:
         return None
-    found = {**own, "logged_value": material.estimates["logged_value"], "basis": None}
+    horizon = horizon_text(material.estimates["gamma"])
+    found = {**own, "logged_value": material.estimates["logged_value"], "basis": None, "horizon": horizon}
+    found["part"] = material.pipeline.get("part", "")
     if material.claim is not None:
         names = ("value", "interval", "difference", "probability_better", "verdict", "reasons", "logged_value", "basis")
         found |= {name: material.claim[name] for name in names} | {"episodes": material.claim["episodes"]}
         found |= {"reasons": list(found["reasons"]), **_texts(found)}
+        found["part"] = "claim episodes" if found["basis"] == "held-out episodes" else "selection episodes"
     return found
 
 
@@ -115,8 +120,6 @@ def _of_chosen(judged: Sequence[Plain], chosen: Plain) -> tuple[str, str, str]:
     numbers = f"its estimated value is {value} (95 % interval {low} to {high}), that of the log is {logged}"
     if chosen["basis"] == "held-out episodes":
         numbers = f"on {chosen['episodes']:,} episodes that were not used to choose it, {numbers}"
-    elif chosen["basis"] is not None:
-        numbers = f"corrected for selection, {numbers}"
     others = [each["name"] for each in judged if each["among_best"] and each["policy"] != chosen["policy"]]
     same = ""
     if others and chosen["among_best"]:
@@ -124,7 +127,8 @@ def _of_chosen(judged: Sequence[Plain], chosen: Plain) -> tuple[str, str, str]:
         same = f" {count} not distinguishable from it."
     elif others:
         same = f" {others[0]} has a higher estimate."
-    return f"{chosen['name']} is {verdict_text(chosen['verdict'])}: {numbers}.{same}", *ADVICE[chosen["verdict"]]
+    verdict = f"{chosen['name']} is {verdict_text(chosen['verdict'])} {chosen['horizon']}"
+    return f"{verdict}: {numbers}.{same}", *ADVICE[chosen["verdict"]]
 
 
 def _without_estimates(material: Material) -> tuple[str, str, str]:
@@ -180,7 +184,7 @@ def candidates(material: Material) -> Plain:
         "logged_value": found["logged_value"],
         "logged_band": [found["logged_value"] - error, found["logged_value"] + error],
         **pick(found, "gamma", "source", "relation", "episodes"),
-        "horizon": round(1 / (1 - found["gamma"])),
+        "horizon": horizon_text(found["gamma"]),
         "most_novel": MOST_NOVEL,
     }
 
@@ -353,8 +357,8 @@ def _usual_width(material: Material, own: Sequence[Plain]) -> float | None:
     widths = [width for point in own if (width := _width(point)) is not None]
     if not widths or material.data is None or material.estimates is None:
         return None
-    horizons = [1 / (1 - gamma) for gamma in (default_gamma(material.data.log.bounds), material.estimates["gamma"])]
-    return widths[-1] if max(horizons) <= SAME_HORIZON * min(horizons) else None
+    rates = [1 - gamma for gamma in (default_gamma(material.data.log.bounds), material.estimates["gamma"])]
+    return widths[-1] if max(rates) <= SAME_HORIZON * min(rates) else None
 
 
 def _width(point: Mapping[str, Any]) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +27,21 @@ def report_content(
     chosen: str | Path | None = None,
     title: str | None = None,
     sentence: str | None = None,
+    pipeline: Mapping[str, Any] | None = None,
 ) -> gather.Plain:
     """The content of the page as plain values, with one key per section.
 
     `estimates` and `selection` are results of `estimate` and `select`, as files or plain values; by default the files
     beside the runs. `claim` are estimates on episodes that were not used for selection. `bundle` is a folder with an
     exported policy. `dataset` replaces the data that the runs name. `chosen` is the run that the report is about; by
-    default the selected one, else the one with the highest estimate. `sentence` replaces the verdict's own.
+    default the selected one, else the one with the highest estimate. `sentence` replaces the verdict's own. `pipeline`
+    has the `audit` of a pipeline, the paths of the `parts` of its data, the name of the `part` that the dataset is, and
+    those of its `episodes`.
     """
     material = gather.gather(
         runs, estimates=estimates, selection=selection, claim=claim, bundle=bundle, dataset=dataset, chosen=chosen
     )
+    material = replace(material, pipeline=dict(pipeline or {}))
     subjects = list(dict.fromkeys(record.group[1] for record in material.records))
     content = {
         "format": FORMAT,
