@@ -73,7 +73,7 @@ def test_the_command_that_the_report_names_makes_the_same_estimate(command: Comm
         (("--html", "r.html", "--bundle", "runs"), "'runs' is not an exported policy: it has no policy.json"),
         (
             ("--html", "r.html", "--estimates", "log.npz"),
-            "'log.npz': policies is missing; expected what rl-training estimate writes",
+            "'log.npz': policies is missing; expected what this version of rl-training estimate writes",
         ),
         (("--html", "r.html", "--selection", "gone.json"), "'gone.json' does not exist"),
         (("--html", "r.html", "--data", "gone.npz"), "gone.npz"),

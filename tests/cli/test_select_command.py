@@ -86,7 +86,7 @@ def test_real_episodes_choose_where_the_log_can_judge_nothing(command: Command) 
     answer = command("select", "runs", *more, "--episodes", "20")
     assert "the log could judge none" in answer.out
     assert "The selected policy is runs/good by " in answer.out
-    assert "it cannot be judged: the same 60 episodes selected it among 2" in answer.out
+    assert "it cannot be judged: FQE was stopped too early" in answer.out
 
 
 @pytest.mark.parametrize(
