@@ -130,7 +130,7 @@ def test_functions_in_a_list_are_known_by_their_names() -> None:
         ({"f": 3}, {}, "f is neither a run, nor a function"),
         ([], {}, "no policy is named"),
         (towards, {"members": 1}, "at least 2 members, got 1"),
-        (towards, {"gamma": 1.0}, "gamma must be < 1"),
+        (towards, {"gamma": 1.0}, "gamma 1 needs episodes that terminate, and 0 % of these do"),
         (towards, {"widths": (3,)}, "widths"),
     ],
 )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 RUNS_HELP = "Run directories, checkpoints, folders of runs, or patterns."
 DATA_HELP = "Evaluate on this log instead of the runs' own data."
-GAMMA_HELP = "Discount per step; default by the length of episodes, at most 0.995."
+GAMMA_HELP = "Discount per step; 1: none, the default if episodes terminate. Else by their length, at most 0.995."
 MEMBERS_HELP = "Ensemble members for resampled episodes, from which the interval comes."
 UPDATES_HELP = "Updates of each FQE estimate; default as many as convergence needs."
 SPLIT_HELP = "Evaluate on held-out episodes or on all; auto: on held-out ones if there are at least ten."
@@ -125,10 +125,11 @@ def print_basis(result: Estimates) -> None:
     print(f"{'data':<12}{result.source}: {result.episodes} episodes, {result.rows:,} rows; {result.relation}")
     logged = f"mean return {number_text(result.logged_return)}, discounted {number_text(result.logged_value)}"
     print(f"{'':<12}{logged} (standard deviation {number_text(result.logged_std)})")
-    ahead = f"values look about {round(1 / (1 - result.gamma))} steps ahead, from where logged episodes begin"
-    print(
-        f"{'discount':<12}{result.gamma:g}: {ahead if result.gamma else 'a value is the mean reward of one decision'}"
-    )
+    if 0 < result.gamma < 1:
+        said = f"values look about {round(1 / (1 - result.gamma))} steps ahead, from where logged episodes begin"
+    else:
+        said = "a value is " + ("the return of a whole episode" if result.gamma else "the mean reward of one decision")
+    print(f"{'discount':<12}{result.gamma:g}: {said}")
     sizes, others = " x ".join(map(str, result.fit["hidden_sizes"])), result.fit["members"]
     fit = f"{result.updates} updates, kappa {result.kappa:.1f}, networks of {sizes}, 1 + {others} ensemble members"
     print(f"{'FQE':<12}{fit}")

@@ -14,6 +14,7 @@ from rl_training.ope.fqe import (
     ValueFit,
     ValueFitter,
     default_gamma,
+    discount_options,
     policy_inputs,
 )
 from rl_training.ope.intervals import Floats
@@ -50,7 +51,7 @@ __all__ = [
     "BETTER", "CANNOT", "LEAST_KAPPA", "MOST_CLIPPED", "MOST_NOVEL", "NO_PROBABILITIES", "SAME", "VALUE", "WORSE",
     "Control", "EvaluationLog", "FitOptions", "FitSettings", "Floats", "OutOfTimeError", "Outcome", "PolicyValue",
     "Progress", "Support", "ValueFit", "ValueFitter", "Verdict", "WeightedEstimate", "WeightedValue", "among_the_best",
-    "anchored", "decide_outcomes", "default_gamma", "importance", "intervals", "judge_differences", "movement",
-    "novelty_of_log", "outcome_text", "policy_inputs", "probability_above", "probability_text", "refuse_all",
+    "anchored", "decide_outcomes", "default_gamma", "discount_options", "importance", "intervals", "judge_differences",
+    "movement", "novelty_of_log", "outcome_text", "policy_inputs", "probability_above", "probability_text", "refuse_all",
     "refuse_one", "refuse_unsupported", "simultaneous", "student_interval", "verdict_text", "weigh_policies", "weights",
 ]  # fmt: skip

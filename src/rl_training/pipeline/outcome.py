@@ -98,7 +98,8 @@ class Judge:
         """The settings of each fit, and its expected seconds."""
         updates, seconds = self._affordable(part, fits)
         budget, seed = self.budget, self.space.config.seed
-        options = FitOptions(gamma=budget.gamma, members=budget.members, updates=updates, seed=seed)
+        horizon = {"gamma": budget.gamma, "episode_steps": self.splits.episode_steps}
+        options = FitOptions(**horizon, members=budget.members, updates=updates, seed=seed)
         # With a time limit, fits are compiled only if there is so much time that it pays.
         compiled = None if self.clock.left is None else budget.fits_seconds > LONG_FITS
         return FitSettings(options, compiled, self._tell), seconds
@@ -110,7 +111,9 @@ class Judge:
             return self.budget.fit_updates, 0.0
         speed = fit_speed(self.splits.path(part), self.budget.gamma, self.budget.members) / MARGIN
         # Longer fits than needed only if there is plenty of time: other processes may slow this machine down.
-        updates = between((left - LAST_SECONDS) * speed / fits / PLENTY, self.space.config, self.budget.gamma)
+        updates = between(
+            (left - LAST_SECONDS) * speed / fits / PLENTY, self.splits, self.space.config, self.budget.gamma
+        )
         return updates, updates / speed
 
     def _tell(self, name: str, done: int, total: int) -> None:

@@ -165,7 +165,7 @@ def make_budget(
         # All candidates with one seed come before those with the next, so seeds are left out first if time is short.
         names = tuple(each.run_name(seed) for seed in config.seeds for each in candidates)
         fits = len(names) + _fixed_fits(splits) if can_judge else 0
-        length, members = fit_length(config, splits.gamma, KAPPA), config.members or MEMBERS
+        length, members = fit_length(splits, config, splits.gamma, KAPPA), config.members or MEMBERS
         judged = names if can_judge else ()
         found = TimeBudget(names, judged, (), splits.gamma, members, fits, length, config.updates)
         if clock.left is not None and can_judge:
@@ -194,7 +194,7 @@ def _budget_by_time(
         judged = tuple(learners[: max(most, 1)]) or (clone,)
         runs = tuple(dict.fromkeys([clone, *judged]))
     fits = len(judged) + fixed
-    length = between(ESTIMATES_SHARE * seconds * speed / fits, config, gamma)
+    length = between(ESTIMATES_SHARE * seconds * speed / fits, splits, config, gamma)
     training = max((clock.left or 0.0) - LAST_SECONDS - fits * length / speed, LEAST_TRAINING * seconds)
     return TimeBudget(
         runs=runs,
@@ -226,7 +226,7 @@ def _means(config: PipelineConfig, splits: DataSplits, runs: int, clock: Clock) 
         for members in counts if gamma == gammas[0] else counts[-1:]:
             if members not in speeds:
                 speeds[members] = fit_speed(splits.path("selection"), gamma, members) / MARGIN
-            updates = fit_length(config, gamma, LEAST_KAPPA + 0.1)
+            updates = fit_length(splits, config, gamma, LEAST_KAPPA + 0.1)
             most = int(room * speeds[members] / updates) - _fixed_fits(splits)
             if most >= (runs if members == counts[0] and gamma == gammas[0] else runs // len(config.seeds)):
                 return gamma, members, speeds[members], most
@@ -246,17 +246,17 @@ def _fixed_fits(splits: DataSplits) -> int:
     return 1 + 2 * splits.has_claim + splits.has_probabilities
 
 
-def fit_length(config: PipelineConfig, gamma: float, kappa: float) -> int:
+def fit_length(splits: DataSplits, config: PipelineConfig, gamma: float, kappa: float) -> int:
     """The updates of an estimate: those asked for, or as many as kappa needs."""
     if config.fit_updates is not None:
         return config.fit_updates
     learned = LEARNED_UPDATES if kappa >= KAPPA else LEARNED_UPDATES // 2
-    return max(FitOptions(gamma=gamma, kappa=kappa).num_updates, learned)
+    return max(FitOptions(gamma=gamma, episode_steps=splits.episode_steps, kappa=kappa).num_updates, learned)
 
 
-def between(updates: float, config: PipelineConfig, gamma: float) -> int:
+def between(updates: float, splits: DataSplits, config: PipelineConfig, gamma: float) -> int:
     """The updates, at least as many as a judgement needs and at most as many as are of use."""
-    shortest, longest = (fit_length(config, gamma, kappa) for kappa in (LEAST_KAPPA + 0.1, KAPPA))
+    shortest, longest = (fit_length(splits, config, gamma, kappa) for kappa in (LEAST_KAPPA + 0.1, KAPPA))
     return int(min(max(updates, shortest), longest))
 
 
@@ -274,7 +274,7 @@ def fit_speed(path: Path, gamma: float, members: int) -> float:
             raise OutOfTimeError
 
     with one_thread(), suppress(OutOfTimeError):
-        fitter = ValueFitter(log, FitOptions(gamma=gamma, members=members, updates=MEASURED_UPDATES))
+        fitter = ValueFitter(log, FitOptions(gamma=gamma, episode_steps=1, members=members, updates=MEASURED_UPDATES))
         fitter.fit_behavior(progress=note)
     (first, before), (last, after) = moments[0], moments[-1]
     return max((after - before) / max(last - first, 1e-6), 1.0)

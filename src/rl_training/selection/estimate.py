@@ -26,7 +26,7 @@ from rl_training.ope import (
     Verdict,
     among_the_best,
     anchored,
-    default_gamma,
+    discount_options,
     judge_differences,
     movement,
     policy_inputs,
@@ -69,7 +69,8 @@ def estimate(
     probabilities of discrete actions), objects with `predict`, a list of these, or a mapping from names to these. They
     are evaluated on `dataset` (a path or an object), else on the data of their runs: on held-out episodes if there are
     at least ten, unless `split` says otherwise. For a `dataset`, `held-out` says that no policy was trained on it.
-    `gamma` is by default 1 - 1 / (median length of an episode), and at most 0.995. `columns` say what the columns of a
+    `gamma` is by default 1, no discount, if nearly all episodes terminate; else 1 - 1 / (median length of an episode),
+    and at most 0.995. `columns` say what the columns of a
     table are, as `dataset_columns` does. `action_low` and `action_high` are the bounds of continuous actions in a
     `dataset` on which functions are evaluated; by default they follow from the logged actions, as in training. If the
     log has action probabilities, `weights` adds estimates by importance sampling. `fit` are further options of FQE,
@@ -92,7 +93,7 @@ def estimate(
 
 def fit_options(data: EvaluationData, gamma: float | None, **options: Any) -> FitOptions:
     """The options of FQE on this data, with enough ensemble members for an interval."""
-    found = FitOptions(gamma=default_gamma(data.log.bounds) if gamma is None else gamma, **options)
+    found = FitOptions(**discount_options(data.log.dataset, gamma), **options)
     if found.members < FEWEST_MEMBERS:
         raise ConfigError(f"an interval needs at least {FEWEST_MEMBERS} members, got {found.members}")
     return found
@@ -160,7 +161,6 @@ def judge_policies(named: NamedPolicies, data: EvaluationData, settings: FitSett
     """
     fits, options, log = _Fits.of(named, data, settings), settings.options, data.log
     control, kappa = fits.control, options.reached_kappa
-    low, high = (end / (1 - options.gamma) for end in log.reward_range)
     for_all = refuse_all(control, kappa=kappa, episodes=len(log.bounds), is_held_out=data.is_held_out)
     reasons = {
         name: for_all
@@ -168,7 +168,7 @@ def judge_policies(named: NamedPolicies, data: EvaluationData, settings: FitSett
             control,
             found.values,
             clipped=found.clipped_share,
-            bounds=(low, high),
+            bounds=log.value_range(options.gamma),
             novel=fits.novel_shares[name],
             missing=fits.missing,
         )

@@ -18,7 +18,7 @@ from rl_training.ope import (
     SAME,
     VALUE,
     WORSE,
-    default_gamma,
+    discount_options,
     probability_text,
     simultaneous,
     verdict_text,
@@ -180,7 +180,7 @@ def candidates(material: Material) -> Plain:
         "logged_value": found["logged_value"],
         "logged_band": [found["logged_value"] - error, found["logged_value"] + error],
         **pick(found, "gamma", "source", "relation", "episodes"),
-        "horizon": round(1 / (1 - found["gamma"])),
+        "horizon": round(1 / (1 - found["gamma"])) if found["gamma"] < 1 else None,
         "most_novel": MOST_NOVEL,
     }
 
@@ -353,7 +353,8 @@ def _usual_width(material: Material, own: Sequence[Plain]) -> float | None:
     widths = [width for point in own if (width := _width(point)) is not None]
     if not widths or material.data is None or material.estimates is None:
         return None
-    horizons = [1 / (1 - gamma) for gamma in (default_gamma(material.data.log.bounds), material.estimates["gamma"])]
+    both = discount_options(material.data.log.dataset)["gamma"], material.estimates["gamma"]
+    horizons = [1 / max(1 - gamma, 1e-9) for gamma in both]
     return widths[-1] if max(horizons) <= SAME_HORIZON * min(horizons) else None
 
 
