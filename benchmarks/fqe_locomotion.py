@@ -14,7 +14,8 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +93,73 @@ def true_values(act: Act, task: str) -> dict[str, tuple[float, float]]:
         returns.append([float(np.dot(rewards, gamma ** np.arange(len(rewards)))) for gamma in GAMMAS])
     means, errors = np.mean(returns, axis=0), np.std(returns, axis=0, ddof=1) / np.sqrt(EPISODES)
     return {str(gamma): (float(each), float(error)) for gamma, each, error in zip(GAMMAS, means, errors, strict=True)}
+
+
+def judge(script: Path, folder: Path, task: str, seed: int, how: Mapping[str, Any]) -> dict[str, Any]:
+    """The estimates of all policies of a task from one log, and the time that they took."""
+    chosen = policies(script, folder, task)
+    began = time.monotonic()
+    found = estimate(chosen, make_log(script, folder, task, seed), threads=1, compiled=True, **how)
+    return {**found.to_plain(), "seconds": time.monotonic() - began}
+
+
+def show(task: str, seed: int, found: Mapping[str, Any], truths: Mapping[str, Any]) -> dict[str, Any]:
+    """Print the estimates from one log beside the truths; coverage, widths and ranks of those that are judged."""
+    gamma, std = str(found["gamma"]), found["logged_std"]
+    control = f"control {found['behavior_value']:.1f}, logged {found['logged_value']:.1f} ± {std:.1f}"
+    updates = f"{found['updates']} updates, {found['seconds']:.0f} s"
+    print(f"\n**{task}, log {seed}**: {found['episodes']} episodes, discount {gamma}; {control}; {updates}\n")
+    print("| policy | truth | raw | value | 95 % interval | far actions | verdict |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    judged = []
+    for one in found["policies"]:
+        truth, error = truths[one["name"]][gamma]
+        low, high = one["interval"] or (None, None)
+        cells = [f"{truth:.1f} ± {error:.1f}", f"{one['raw_value']:.1f}"]
+        cells += ["-", "-"] if low is None else [f"{one['value']:.1f}", f"{low:.1f} to {high:.1f}"]
+        print(f"| {one['name']} | {' | '.join(cells)} | {one['novel_share']:.0%} | {one['verdict']} |")
+        if low is not None:
+            judged.append((one["value"], truth, low <= truth <= high, high - low, (high - low) / std))
+    values, known, covered, widths, relative = (list(column) for column in zip(*judged, strict=True))
+    return {
+        "judged": len(judged),
+        "covered": sum(covered),
+        "width": float(np.mean(widths)),
+        "width / std": float(np.mean(relative)),
+        "clone judged": any(one["name"] == "clone" and one["interval"] for one in found["policies"]),
+        "rank correlation": spearman(values, known) if len(judged) > 1 else float("nan"),
+        "seconds": found["seconds"],
+    }
+
+
+def main() -> None:
+    """Make what is missing, then print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("script", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--gamma", type=float, default=0.99, choices=GAMMAS)
+    parser.add_argument("--kappa", type=float, default=3.0)
+    parser.add_argument("--tag", default="now", help="name of these estimates, to keep those of other versions")
+    arguments = parser.parse_args()
+    script, folder = arguments.script, arguments.out
+    folder.mkdir(parents=True, exist_ok=True)
+    how = {"gamma": arguments.gamma, "kappa": arguments.kappa}
+    rows = {}
+    for task, seed in LOGS:
+        truths = {
+            name: stored(folder / f"truth_{task}_{name}.json", partial(true_values, act, task))
+            for name, act in policies(script, folder, task).items()
+        }
+        path = folder / f"{arguments.tag}_{arguments.gamma:g}_{arguments.kappa:g}_{task}_{seed}.json"
+        found = stored(path, partial(judge, script, folder, task, seed, how))
+        rows[f"{task} {seed}"] = show(task, seed, found, truths)
+    names = list(next(iter(rows.values())))
+    print(f"\n| log | {' | '.join(names)} |\n| --- |{' --- |' * len(names)}")
+    for log, row in rows.items():
+        print(f"| {log} | {' | '.join(f'{row[name]:.3g}' for name in names)} |")
+    means = {name: float(np.nanmean([row[name] for row in rows.values()])) for name in names}
+    print(f"| mean | {' | '.join(f'{means[name]:.3g}' for name in names)} |")
+
+
+if __name__ == "__main__":
+    main()

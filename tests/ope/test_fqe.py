@@ -284,19 +284,20 @@ def test_without_a_discount_values_are_returns_of_episodes_of_any_length() -> No
         ((1, 1), 2, None, {"gamma": 0.0, "episode_steps": None}),
         ((600, 600), 2, None, {"gamma": 0.998, "episode_steps": 600.0}),
         ((600, 600), 0, None, {"gamma": 0.995, "episode_steps": None}),
+        ((25, 25, 10), 0, None, {"gamma": 0.96, "episode_steps": None}),
     ],
 )
 def test_there_is_no_discount_where_episodes_terminate(
-    lengths: tuple[int, int], terminating: int, asked: float | None, expected: dict[str, float | None]
+    lengths: tuple[int, ...], terminating: int, asked: float | None, expected: dict[str, float | None]
 ) -> None:
     ends = [end for number, length in enumerate(lengths) for end in [""] * (length - 1) + [ENDS[number < terminating]]]
     data = dataset([0] * sum(lengths), [1] * sum(lengths), [0] * sum(lengths), ends=ends)
     assert discount_options(data, asked) == expected
 
 
-def test_returns_of_a_task_that_goes_on_are_infinite_and_refused() -> None:
+def test_returns_of_a_task_without_an_end_are_infinite_and_refused() -> None:
     data = dataset([0, 1] * 20, [1, 2] * 20, [1, 0] * 20, ends=["", "cut"] * 20)
-    with pytest.raises(ConfigError, match="0 % of these do .*0.5 would suit"):
+    with pytest.raises(ConfigError, match=r"0 % of these do .*0\.5 would suit"):
         discount_options(data, 1.0)
     with pytest.raises(ConfigError, match="gamma 1 needs episode_steps"):
         _ = FitOptions(gamma=1.0).num_updates

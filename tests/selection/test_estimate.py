@@ -15,7 +15,6 @@ from steering import QUICK, STEPS, away, rest, steering_log, towards, true_value
 import rl_training
 from rl_training.core.errors import ConfigError, DatasetError
 from rl_training.data import TransitionDataset
-from rl_training.ope import default_gamma
 from rl_training.ope.fqe import FQE
 from rl_training.selection.estimate import estimate
 from rl_training.selection.results import Estimates
@@ -107,12 +106,6 @@ def test_transformed_rewards_are_refused() -> None:
     data = TransitionDataset.from_dict(steering_log()).with_reward_transform(scale=2.0)
     with pytest.raises(DatasetError, match="rewards were transformed"):
         estimate({"towards": towards}, data)
-
-
-def test_the_discount_follows_the_length_of_episodes() -> None:
-    assert default_gamma(np.array([[0, 25], [25, 50], [50, 60]])) == 0.96
-    assert default_gamma(np.array([[0, 1000]])) == 0.995
-    assert default_gamma(np.array([[0, 1], [1, 2]])) == 0.0
 
 
 def test_functions_in_a_list_are_known_by_their_names() -> None:

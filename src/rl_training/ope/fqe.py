@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from rl_training.acting import Policy
 from rl_training.algorithms.base import AdamW, Algorithm, Hyper, Step
 from rl_training.compilation import can_compile
 from rl_training.core.batches import TRANSITION, Batch, Metrics, Transitions
@@ -105,7 +104,7 @@ CHUNK = 1024
 """Observations per call of a policy or of the ensemble."""
 
 LARGEST_GAMMA = 0.995
-"""The largest default discount where episodes go on: the work grows with 1 / (1 - gamma)."""
+"""The largest default discount where episodes do not terminate: the work grows with 1 / (1 - gamma)."""
 
 MOST_TERMINATE, LONGEST = 0.95, 500
 """If this share of episodes terminates, and the mean length is at most this, there is no discount by default."""
@@ -436,30 +435,25 @@ def resampled_episodes(episodes: int, members: int, seed: int) -> Tensor:
     return torch.from_numpy(np.stack([np.ones(episodes, dtype=np.int64), *draws]))
 
 
-def default_gamma(bounds: NDArray[np.int64]) -> float:
-    """A discount whose horizon is about the median length of an episode."""
-    length = float(np.median(bounds[:, 1] - bounds[:, 0]))
-    return min(round(1 - 1 / max(length, 1.0), 4), LARGEST_GAMMA)
-
-
 def discount_options(dataset: TransitionDataset, gamma: float | None = None) -> dict[str, Any]:
     """The options of a fit that say how far it looks ahead, for this discount or for the one that suits the data.
 
-    If nearly all episodes terminate, there is none by default: a value is a return.
+    If nearly all episodes terminate, there is none by default: a value is a return. Else the horizon is about the
+    median length of an episode.
     """
     bounds = dataset.episode_bounds().numpy(force=True)
     steps, ended = len(dataset) / len(bounds), float(dataset.dones[bounds[:, 1] - 1].float().mean())
+    usual = min(round(1 - 1 / float(np.median(bounds[:, 1] - bounds[:, 0])), 4), LARGEST_GAMMA)
     terminates = ended >= MOST_TERMINATE
-    if gamma is None and terminates and steps > 1:
-        gamma = 1.0 if steps <= LONGEST else 1 - 1 / LONGEST
-    elif gamma is None:
-        gamma = default_gamma(bounds)
+    if terminates and steps > 1:
+        usual = 1.0 if steps <= LONGEST else 1 - 1 / LONGEST
     elif gamma == 1 and not terminates:
         raise ConfigError(
             f"gamma 1 needs episodes that terminate, and {100 * ended:.0f} % of these do (at least "
-            f"{100 * MOST_TERMINATE:.0f} % are needed): the return of a task that goes on is infinite; "
-            f"{default_gamma(bounds):g} would suit the length of the episodes"
+            f"{100 * MOST_TERMINATE:.0f} % are needed): without an end a return is infinite; {usual:g} would suit the "
+            "length of the episodes"
         )
+    gamma = usual if gamma is None else gamma
     return {"gamma": gamma, "episode_steps": steps if terminates and gamma > LARGEST_GAMMA else None}
 
 
@@ -467,39 +461,6 @@ def discount_options(dataset: TransitionDataset, gamma: float | None = None) -> 
 def in_chunks(function: Actions, obs: Tensor) -> Tensor:
     """Apply a function to observations, some at a time."""
     return torch.cat([function(rows) for rows in torch.split(obs, CHUNK)])
-
-
-VALUE = "fqe_value"
-"""The metric: a discounted return in the units of logged rewards."""
-
-KAPPA = 3.0
-
-
-class PolicyValue:
-    """A small FQE, one network and few updates, at every evaluation of a run.
-
-    The logged behaviour is fitted too, once. The value is the logged mean plus the difference of both fits, so errors
-    that they share cancel. All fits have the same seed, so evaluations differ by the policy alone.
-    """
-
-    def __init__(self, log: EvaluationLog) -> None:
-        self.log = log
-        self.options = FitOptions(**discount_options(log.dataset), members=0, kappa=KAPPA)
-
-    @cached_property
-    def _reference(self) -> tuple[ValueFitter, float]:
-        """The fitter, and the logged mean minus its estimate of the logged behaviour."""
-        fitter = ValueFitter(self.log, self.options)
-        estimated = float(fitter.fit_behavior().values[0])
-        return fitter, float(fitter.mean_values(fitter.logged_returns())[0]) - estimated
-
-    def measure(self, policy: Policy) -> dict[str, float]:
-        """The value of the present policy; the random generators of the run are not used."""
-        device = policy.obs_mean.device
-        act = policy_inputs(lambda obs: policy.act(torch.from_numpy(obs).to(device)).numpy(force=True), self.log, "it")
-        with forked(self.options.seed, device):
-            fitter, missing = self._reference
-            return {VALUE: float(fitter.fit_policy(act).values[0]) + missing}
 
 
 def policy_inputs(policy: Any, log: EvaluationLog, name: str) -> Actions:

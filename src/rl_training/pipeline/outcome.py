@@ -98,8 +98,10 @@ class Judge:
         """The settings of each fit, and its expected seconds."""
         updates, seconds = self._affordable(part, fits)
         budget, seed = self.budget, self.space.config.seed
-        horizon = {"gamma": budget.gamma, "episode_steps": self.splits.episode_steps}
-        options = FitOptions(**horizon, members=budget.members, updates=updates, seed=seed)
+        steps = self.splits.episode_steps
+        options = FitOptions(
+            gamma=budget.gamma, episode_steps=steps, members=budget.members, updates=updates, seed=seed
+        )
         # With a time limit, fits are compiled only if there is so much time that it pays.
         compiled = None if self.clock.left is None else budget.fits_seconds > LONG_FITS
         return FitSettings(options, compiled, self._tell), seconds

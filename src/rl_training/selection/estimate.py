@@ -130,7 +130,7 @@ class _Fits:
     def error(self, name: str) -> float:
         """The known error of one policy's estimate."""
         moved = movement(self.policies[name].course - self.behavior.course)
-        return math.hypot(self.control.error, moved)
+        return math.hypot(self.control.usual_error, moved)
 
     def estimate(self, name: str, path: str | None, reasons: list[str], verdict: Verdict) -> Estimate:
         """The estimate of one policy; it has no value if there are reasons against one."""
