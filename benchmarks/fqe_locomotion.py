@@ -120,12 +120,14 @@ def show(task: str, seed: int, found: Mapping[str, Any], truths: Mapping[str, An
         print(f"| {one['name']} | {' | '.join(cells)} | {one['novel_share']:.0%} | {one['verdict']} |")
         if low is not None:
             judged.append((one["value"], truth, low <= truth <= high, high - low, (high - low) / std))
-    values, known, covered, widths, relative = (list(column) for column in zip(*judged, strict=True))
+    values, known, covered, widths, relative = (
+        (list(column) for column in zip(*judged, strict=True)) if judged else 5 * [[]]
+    )
     return {
         "judged": len(judged),
         "covered": sum(covered),
-        "width": float(np.mean(widths)),
-        "width / std": float(np.mean(relative)),
+        "width": float(np.mean(widths or np.nan)),
+        "width / std": float(np.mean(relative or np.nan)),
         "clone judged": any(one["name"] == "clone" and one["interval"] for one in found["policies"]),
         "rank correlation": spearman(values, known) if len(judged) > 1 else float("nan"),
         "seconds": found["seconds"],
