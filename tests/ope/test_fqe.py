@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rl_training.algorithms import ALGORITHMS
 from rl_training.algorithms.base import AdamW
+from rl_training.core.errors import ConfigError
 from rl_training.core.spaces import BoxActions, DiscreteActions, SpaceSpec
 from rl_training.data import TransitionDataset, fit_masks
 from rl_training.ope.fqe import (
@@ -20,12 +21,14 @@ from rl_training.ope.fqe import (
     FitOptions,
     FQEHyper,
     ValueFitter,
+    discount_options,
     fqe_loss,
     fqe_targets,
     resampled_episodes,
 )
 
 UNIT = SpaceSpec.vector(2, BoxActions((-1.0,), (1.0,)))
+ENDS = ("cut", "done")
 QUICK: dict[str, Any] = {"hidden_sizes": (32,), "learning_rate": 3e-3, "batch_size": 64}
 
 
@@ -90,9 +93,9 @@ def test_fqe_is_no_algorithm_to_train_with() -> None:
     assert FQE.name == "fqe"
 
 
-def test_targets_are_scaled_clipped_and_not_bootstrapped_after_termination() -> None:
+def test_targets_are_clipped_and_not_bootstrapped_after_termination() -> None:
     targets, clipped = fqe_targets(
-        rewards=torch.tensor([1.0, 2.0, 2.0]),
+        rewards=torch.tensor([0.1, 0.2, 0.2]),
         dones=torch.tensor([0.0, 1.0, 0.0]),
         next_values=torch.tensor([[0.5, 0.5, 9.0], [-4.0, 0.0, 0.0]]),
         gamma=0.9,
@@ -106,7 +109,7 @@ def test_targets_are_scaled_clipped_and_not_bootstrapped_after_termination() -> 
 def test_rounding_at_the_bound_does_not_count_as_clipped() -> None:
     one = torch.ones(1)
     _, clipped = fqe_targets(
-        rewards=one, dones=0 * one, next_values=1.001 * one[None], gamma=0.9, target_low=1.0, target_high=1.0
+        rewards=0.1 * one, dones=0 * one, next_values=1.001 * one[None], gamma=0.9, target_low=1.0, target_high=1.0
     )
     assert float(clipped) == 0
 
@@ -141,10 +144,10 @@ def test_a_reward_for_ever_approaches_its_value_refresh_by_refresh() -> None:
     value = torch.zeros(1, 1)
     for refresh in range(1, 101):
         value, _ = fqe_targets(
-            rewards=torch.ones(1), dones=torch.zeros(1), next_values=value, gamma=0.9, target_low=0, target_high=1
+            rewards=torch.ones(1), dones=torch.zeros(1), next_values=value, gamma=0.9, target_low=0, target_high=10
         )
         if refresh in expected:
-            assert float(value) / (1 - 0.9) == pytest.approx(expected[refresh], abs=1e-5)
+            assert float(value) == pytest.approx(expected[refresh], abs=1e-5)
 
 
 def test_squared_error_finds_the_mean_of_rare_rewards_and_huber_would_not() -> None:
@@ -261,6 +264,62 @@ def test_members_differ_and_the_first_does_not_depend_on_the_others() -> None:
     assert len({round(float(each), 6) for each in several[:, 0]}) == 4
 
 
+def test_without_a_discount_values_are_returns_of_episodes_of_any_length() -> None:
+    """State 0 ends after one step, state 1 continues to state 2 and 3: returns 1 and 1 + 2 + 4."""
+    rewards = [1.0, 1.0, 2.0, 4.0] * 10
+    data = dataset([0, 1, 2, 3] * 10, rewards, [0, 2, 3, 3] * 10, ends=["done", "", "", "done"] * 10, count=4)
+    spaces = SpaceSpec.vector(4, BoxActions((-1.0,), (1.0,)))
+    fitter = fit(data, spaces=spaces, kappa=10, tau=0.1, **discount_options(data))
+    assert fitter.options.gamma == 1
+    assert values_of_states(fitter, 4)[:2] == pytest.approx([1.0, 7.0], abs=0.02)
+    assert fitter.log.value_range(1.0) == (0.0, 12.0)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "terminating", "asked", "expected"),
+    [
+        ((4, 8), 2, None, {"gamma": 1.0, "episode_steps": 6.0}),
+        ((4, 8), 1, None, {"gamma": 0.8333, "episode_steps": None}),
+        ((4, 8), 2, 0.9, {"gamma": 0.9, "episode_steps": None}),
+        ((1, 1), 2, None, {"gamma": 0.0, "episode_steps": None}),
+        ((600, 600), 2, None, {"gamma": 0.998, "episode_steps": 600.0}),
+        ((600, 600), 0, None, {"gamma": 0.995, "episode_steps": None}),
+        ((25, 25, 10), 0, None, {"gamma": 0.96, "episode_steps": None}),
+    ],
+)
+def test_there_is_no_discount_where_episodes_terminate(
+    lengths: tuple[int, ...], terminating: int, asked: float | None, expected: dict[str, float | None]
+) -> None:
+    ends = [end for number, length in enumerate(lengths) for end in [""] * (length - 1) + [ENDS[number < terminating]]]
+    data = dataset([0] * sum(lengths), [1] * sum(lengths), [0] * sum(lengths), ends=ends)
+    assert discount_options(data, asked) == expected
+
+
+def test_returns_of_a_task_without_an_end_are_infinite_and_refused() -> None:
+    data = dataset([0, 1] * 20, [1, 2] * 20, [1, 0] * 20, ends=["", "cut"] * 20)
+    with pytest.raises(ConfigError, match=r"0 % of these do .*0\.5 would suit"):
+        discount_options(data, 1.0)
+    with pytest.raises(ConfigError, match="gamma 1 needs episode_steps"):
+        _ = FitOptions(gamma=1.0).num_updates
+
+
+def test_a_constant_reward_beside_the_others_changes_no_difference() -> None:
+    """A mean return of 290 with little spread is learned as well as one of 0."""
+    rng = np.random.default_rng(0)
+    chosen = rng.uniform(-1, 1, 1200)
+    states = np.tile([0, 1], 600)
+    ends = (["", "", "", "", "", "cut"] * 200)[:1200]
+    plain = dataset(states.tolist(), chosen.tolist(), (1 - states).tolist(), ends=ends, actions=chosen.tolist())
+    differences = []
+    for offset in (0.0, 290.0):
+        log = EvaluationLog(plain.with_rewards(plain.rewards + offset), UNIT)
+        fitter = ValueFitter(log, FitOptions(gamma=0.9, members=2, updates=600, **QUICK))
+        behaviour = fitter.fit_behavior().values
+        assert behaviour[0] == pytest.approx(fitter.logged_returns()[0].mean(), abs=0.3)
+        differences.append(fitter.fit_policy(lambda obs: torch.full((len(obs), 1), 0.2)).values - behaviour)
+    np.testing.assert_allclose(differences[1], differences[0], atol=0.02)
+
+
 @pytest.mark.parametrize("end", ["done", "cut"])
 def test_values_are_in_the_units_of_the_rewards(end: str) -> None:
     data = dataset([0, 1] * 20, [1, 2] * 20, [1, 1] * 20, ends=["", end] * 20)
@@ -323,5 +382,5 @@ def test_kappa_and_the_rewards_decide_how_many_updates_there_are() -> None:
 
 
 def test_hyper_parameters_out_of_bounds_are_refused() -> None:
-    with pytest.raises(ValueError, match="gamma must be < 1"):
-        FQEHyper(gamma=1.0)
+    with pytest.raises(ValueError, match="gamma must be <= 1"):
+        FQEHyper(gamma=1.5)

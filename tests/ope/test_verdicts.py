@@ -139,6 +139,12 @@ def test_the_control_accepts_what_chance_explains() -> None:
     assert constant.passes
 
 
+def test_the_usual_error_is_not_small_because_one_member_is_right_by_chance() -> None:
+    found = control(logged=np.full(5, 10.0), estimated=np.array([10.0, 11.0, 9.0, 12.0, 8.0]))
+    assert found.error == 0.0
+    assert found.usual_error == pytest.approx(2**0.5)
+
+
 @pytest.mark.parametrize(
     ("found", "changes", "words"),
     [

@@ -17,6 +17,7 @@ from rl_training.pipeline.candidates import (
     is_clone,
     named_candidates,
 )
+from rl_training.pipeline.config import PipelineConfig
 
 BROAD = DatasetFacts(
     rows=20_000,
@@ -93,6 +94,11 @@ def test_discrete_actions_get_algorithms_that_stay_near_the_log() -> None:
     assert "dqn" not in names(found)
     many = choose_candidates(replace(choices, rows=50_000))
     assert names(many)[-1] == "discrete_cql"
+
+
+def test_without_a_discount_estimates_are_undiscounted_and_algorithms_keep_their_own() -> None:
+    assert PipelineConfig(data="log.npz", gamma=1).gamma == 1
+    assert all("gamma" not in each.options for each in choose_candidates(BROAD, gamma=1))
 
 
 def test_actions_that_look_random_get_dqn_that_learns_from_the_log() -> None:

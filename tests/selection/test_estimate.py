@@ -15,7 +15,6 @@ from steering import QUICK, STEPS, away, rest, steering_log, towards, true_value
 import rl_training
 from rl_training.core.errors import ConfigError, DatasetError
 from rl_training.data import TransitionDataset
-from rl_training.ope import default_gamma
 from rl_training.ope.fqe import FQE
 from rl_training.selection.estimate import estimate
 from rl_training.selection.results import Estimates
@@ -109,12 +108,6 @@ def test_transformed_rewards_are_refused() -> None:
         estimate({"towards": towards}, data)
 
 
-def test_the_discount_follows_the_length_of_episodes() -> None:
-    assert default_gamma(np.array([[0, 25], [25, 50], [50, 60]])) == 0.96
-    assert default_gamma(np.array([[0, 1000]])) == 0.995
-    assert default_gamma(np.array([[0, 1], [1, 2]])) == 0.0
-
-
 def test_functions_in_a_list_are_known_by_their_names() -> None:
     found = estimate([towards, towards], steering_log(), **{**QUICK, "updates": 10})
     assert [each.name for each in found.policies] == ["towards", "towards 2"]
@@ -130,7 +123,7 @@ def test_functions_in_a_list_are_known_by_their_names() -> None:
         ({"f": 3}, {}, "f is neither a run, nor a function"),
         ([], {}, "no policy is named"),
         (towards, {"members": 1}, "at least 2 members, got 1"),
-        (towards, {"gamma": 1.0}, "gamma must be < 1"),
+        (towards, {"gamma": 1.0}, "gamma 1 needs episodes that terminate, and 0 % of these do"),
         (towards, {"widths": (3,)}, "widths"),
     ],
 )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 RUNS_HELP = "Run directories, checkpoints, folders of runs, or patterns."
 DATA_HELP = "Evaluate on this log instead of the runs' own data."
-GAMMA_HELP = "Discount per step; default by the length of episodes, at most 0.995."
+GAMMA_HELP = "Discount per step; 1: none, the default if episodes terminate. Else by their length, at most 0.995."
 MEMBERS_HELP = "Ensemble members for resampled episodes, from which the interval comes."
 UPDATES_HELP = "Updates of each FQE estimate; default as many as convergence needs."
 SPLIT_HELP = "Evaluate on held-out episodes or on all; auto: on held-out ones if there are at least ten."

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from rl_training.acting import Policy
 from rl_training.algorithms.base import AdamW, Algorithm, Hyper, Step
 from rl_training.compilation import can_compile
 from rl_training.core.batches import TRANSITION, Batch, Metrics, Transitions
@@ -36,7 +35,7 @@ SLACK = 0.01
 class FQEHyper(Hyper, learning_rate=1e-3):
     """Hyper-parameters of FQE."""
 
-    gamma: float = option(0.99, "discount per step", ge=0, lt=1)
+    gamma: float = option(0.99, "discount per step", ge=0, le=1)
     tau: float = option(0.05, "rate at which target networks follow", gt=0, le=1)
     num_critics: int = option(11, "ensemble members: one for all episodes, others for resampled ones", ge=1, le=1000)
     critic_weight_decay: float = option(1e-5, "weight decay of the critics", ge=0)
@@ -47,8 +46,8 @@ class FQEHyper(Hyper, learning_rate=1e-3):
 def fqe_targets(
     *, rewards: Tensor, dones: Tensor, next_values: Tensor, gamma: float, target_low: float, target_high: float
 ) -> tuple[Tensor, Tensor]:
-    """Targets (E, B) in scaled units from next values (E, B), and the share of them that had to be clipped."""
-    raw = (1 - gamma) * rewards + gamma * (1 - dones) * next_values
+    """Targets (E, B) from next values (E, B), all in scaled units, and the share of them that had to be clipped."""
+    raw = rewards + gamma * (1 - dones) * next_values
     clipped = raw.clamp(target_low, target_high)
     slack = SLACK * ((target_high - target_low) or abs(target_high))
     return clipped, ((raw - clipped).abs() > slack).to(raw.dtype).mean()
@@ -105,7 +104,10 @@ CHUNK = 1024
 """Observations per call of a policy or of the ensemble."""
 
 LARGEST_GAMMA = 0.995
-"""The largest default discount: the work grows with 1 / (1 - gamma)."""
+"""The largest default discount where episodes do not terminate: the work grows with 1 / (1 - gamma)."""
+
+MOST_TERMINATE, LONGEST = 0.95, 500
+"""If this share of episodes terminates, and the mean length is at most this, there is no discount by default."""
 
 POINTS = 40
 """How many estimates are recorded during a fit."""
@@ -113,10 +115,10 @@ POINTS = 40
 LAST = 0.1
 """The share of updates, at the end, over which clipped targets are counted."""
 
-SHORT = 0.9
+SHORT = 10 - 1e-6
 
 LEAST_UPDATES = 1000
-"""With a discount below 0.9, kappa is reached before a network has learned the rewards."""
+"""With a horizon below ten steps, kappa is reached before a network has learned the rewards."""
 
 EARNED_AFTER = 40_000
 """Updates of all fits together from which compilation pays: it takes about 20 s and saves 1 ms per update."""
@@ -142,11 +144,10 @@ class OutOfTimeError(Exception):
 class FitOptions:
     """Options of FQE."""
 
-    gamma: float = option(0.99, "discount per step", ge=0, lt=1)
+    gamma: float = option(0.99, "discount per step; 1: none", ge=0, le=1)
+    episode_steps: float | None = option(None, "mean length of episodes, if they terminate", ge=1)
     members: int = option(10, "ensemble members for resampled episodes, beside the one for all episodes", ge=0)
-    kappa: float = option(
-        5.0, "convergence, updates * tau * (1 - gamma): about exp(-kappa) of the value is missing", gt=0
-    )
+    kappa: float = option(5.0, "convergence, updates * tau / horizon: about exp(-kappa) of the value is missing", gt=0)
     updates: int | None = option(None, "updates; null: as many as kappa needs", ge=1)
     hidden_sizes: tuple[int, ...] = option((64, 64), "widths of the hidden layers", min_length=1)
     learning_rate: float = option(1e-3, "learning rate", gt=0)
@@ -156,15 +157,24 @@ class FitOptions:
     seed: int = option(0, "seed of batches, of resampled episodes and of initial weights", ge=0, le=LARGEST_SEED)
 
     @property
+    def horizon(self) -> float:
+        """How many steps a value looks ahead: as the discount says, at most an episode that terminates."""
+        endless = math.inf if self.gamma == 1 else 1 / (1 - self.gamma)
+        found = min(endless, self.episode_steps or math.inf)
+        if found == math.inf:
+            raise ConfigError("gamma 1 needs episode_steps, the mean length of episodes that terminate")
+        return found
+
+    @property
     def num_updates(self) -> int:
         """The updates of a fit: those asked for, or the fewest that reach kappa and learn the rewards."""
-        needed = math.ceil(round(self.kappa / (self.tau * (1 - self.gamma)), 6))
-        return self.updates or (max(needed, LEAST_UPDATES) if self.gamma < SHORT else needed)
+        needed = math.ceil(round(self.kappa * self.horizon / self.tau, 6))
+        return self.updates or (max(needed, LEAST_UPDATES) if self.horizon < SHORT else needed)
 
     @property
     def reached_kappa(self) -> float:
         """The convergence number: about exp(-kappa) of the value is still missing."""
-        return self.num_updates * self.tau * (1 - self.gamma)
+        return self.num_updates * self.tau / self.horizon
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,6 +197,11 @@ class EvaluationLog:
         return bounds
 
     @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """The rows of each episode."""
+        return self.bounds[:, 1] - self.bounds[:, 0]
+
+    @cached_property
     def starts(self) -> Tensor:
         """The first row of each episode."""
         return torch.from_numpy(self.bounds[:, 0].copy())
@@ -205,17 +220,30 @@ class EvaluationLog:
         return numbers.reshape(-1) if len(states) <= REPEATED * len(self.dataset) else None
 
     @cached_property
-    def reward_scale(self) -> float:
-        """The standard deviation of rewards; FQE divides rewards by it, so their unit does not matter."""
-        rewards = self.dataset.rewards.double()
-        return float(rewards.std(correction=0)) or float(rewards.abs().max()) or 1.0
-
-    @cached_property
     def reward_range(self) -> tuple[float, float]:
-        """Bounds of (1 - gamma) * Q: the extreme rewards, and 0 if any episode terminates."""
+        """The extreme rewards, and 0 if any episode terminates."""
         rewards, dones = self.dataset.rewards, self.dataset.dones
         ends = [0.0] if bool(dones.any()) else []
         return min(float(rewards.min()), *ends, math.inf), max(float(rewards.max()), *ends, -math.inf)
+
+    def value_range(self, gamma: float) -> tuple[float, float]:
+        """Bounds of values: an extreme reward at every step, without a discount in as many as the longest episode."""
+        steps = 1 / (1 - gamma) if gamma < 1 else float(self.lengths.max())
+        return self.reward_range[0] * steps, self.reward_range[1] * steps
+
+    def usual_values(self, gamma: float) -> tuple[float, float]:
+        """Mean and standard deviation of the values of all rows, by the rewards that followed.
+
+        FQE learns how far values are from that mean, in units of that deviation, so neither the unit of rewards nor a
+        constant among them matters. The mean reward continues truncated episodes.
+        """
+        data = self.dataset
+        rewards = data.rewards.double()
+        cut = data.episode_ends.to(rewards.device) & (data.dones == 0)
+        tails = rewards.mean() / (1 - gamma) * cut if gamma < 1 else None
+        values = returns_to_go(rewards, data.episode_ends, gamma=gamma, tails=tails)
+        mean, std = float(values.mean()), float(values.std(correction=0))
+        return mean, max(std, 1e-4 * abs(mean)) or 1.0
 
     @cached_property
     def ends_everywhere(self) -> bool:
@@ -273,7 +301,8 @@ class ValueFitter:
     ) -> None:
         """`weights` say how often each ensemble member has each episode, (E + 1, episodes); default: as resampled."""
         self.log, self.options = log, options
-        low, high = (end / log.reward_scale for end in log.reward_range)
+        self.center, self.scale = log.usual_values(options.gamma)
+        low, high = ((end - self.center) / self.scale for end in log.value_range(options.gamma))
         self.hyper = FQEHyper(
             gamma=options.gamma,
             tau=options.tau,
@@ -325,7 +354,8 @@ class ValueFitter:
         self.algorithm.load_state_dict(self.initial)
         names = ("obs", "actions", "rewards", "next_obs", "dones")
         fields = {name: self.log.dataset.fields[name] for name in names}
-        fields["rewards"] = fields["rewards"] / self.log.reward_scale
+        follows = self.options.gamma * (1 - fields["dones"].double())
+        fields["rewards"] = ((fields["rewards"].double() - (1 - follows) * self.center) / self.scale).float()
         more = {"next_actions": next_actions, "episodes": self.log.episodes, "row_weights": row_weights}
         sampler = BlockSampler(fields | more, seed=self.options.seed)
         total = self.options.num_updates
@@ -350,7 +380,7 @@ class ValueFitter:
         critic = self.algorithm.target.critic
         scaled = torch.cat([critic(self.algorithm.normalize(rows), taken) for rows, taken in parts], dim=1)
         values: NDArray[np.float64] = scaled.double().numpy(force=True)
-        return values * self.log.reward_scale / (1 - self.options.gamma)
+        return self.center + self.scale * values
 
     def logged_returns(self) -> NDArray[np.float64]:
         """The discounted return of each logged episode, (E + 1, episodes); after `fit_behavior`.
@@ -405,49 +435,32 @@ def resampled_episodes(episodes: int, members: int, seed: int) -> Tensor:
     return torch.from_numpy(np.stack([np.ones(episodes, dtype=np.int64), *draws]))
 
 
-def default_gamma(bounds: NDArray[np.int64]) -> float:
-    """A discount whose horizon is about the median length of an episode."""
-    length = float(np.median(bounds[:, 1] - bounds[:, 0]))
-    return min(round(1 - 1 / max(length, 1.0), 4), LARGEST_GAMMA)
+def discount_options(dataset: TransitionDataset, gamma: float | None = None) -> dict[str, Any]:
+    """The options of a fit that say how far it looks ahead, for this discount or for the one that suits the data.
+
+    If nearly all episodes terminate, there is none by default: a value is a return. Else the horizon is about the
+    median length of an episode.
+    """
+    bounds = dataset.episode_bounds().numpy(force=True)
+    steps, ended = len(dataset) / len(bounds), float(dataset.dones[bounds[:, 1] - 1].float().mean())
+    usual = min(round(1 - 1 / float(np.median(bounds[:, 1] - bounds[:, 0])), 4), LARGEST_GAMMA)
+    terminates = ended >= MOST_TERMINATE
+    if terminates and steps > 1:
+        usual = 1.0 if steps <= LONGEST else 1 - 1 / LONGEST
+    elif gamma == 1 and not terminates:
+        raise ConfigError(
+            f"gamma 1 needs episodes that terminate, and {100 * ended:.0f} % of these do (at least "
+            f"{100 * MOST_TERMINATE:.0f} % are needed): without an end a return is infinite; {usual:g} would suit the "
+            "length of the episodes"
+        )
+    gamma = usual if gamma is None else gamma
+    return {"gamma": gamma, "episode_steps": steps if terminates and gamma > LARGEST_GAMMA else None}
 
 
 @torch.no_grad()
 def in_chunks(function: Actions, obs: Tensor) -> Tensor:
     """Apply a function to observations, some at a time."""
     return torch.cat([function(rows) for rows in torch.split(obs, CHUNK)])
-
-
-VALUE = "fqe_value"
-"""The metric: a discounted return in the units of logged rewards."""
-
-KAPPA = 3.0
-
-
-class PolicyValue:
-    """A small FQE, one network and few updates, at every evaluation of a run.
-
-    The logged behaviour is fitted too, once. The value is the logged mean plus the difference of both fits, so errors
-    that they share cancel. All fits have the same seed, so evaluations differ by the policy alone.
-    """
-
-    def __init__(self, log: EvaluationLog) -> None:
-        self.log = log
-        self.options = FitOptions(gamma=default_gamma(log.bounds), members=0, kappa=KAPPA)
-
-    @cached_property
-    def _reference(self) -> tuple[ValueFitter, float]:
-        """The fitter, and the logged mean minus its estimate of the logged behaviour."""
-        fitter = ValueFitter(self.log, self.options)
-        estimated = float(fitter.fit_behavior().values[0])
-        return fitter, float(fitter.mean_values(fitter.logged_returns())[0]) - estimated
-
-    def measure(self, policy: Policy) -> dict[str, float]:
-        """The value of the present policy; the random generators of the run are not used."""
-        device = policy.obs_mean.device
-        act = policy_inputs(lambda obs: policy.act(torch.from_numpy(obs).to(device)).numpy(force=True), self.log, "it")
-        with forked(self.options.seed, device):
-            fitter, missing = self._reference
-            return {VALUE: float(fitter.fit_policy(act).values[0]) + missing}
 
 
 def policy_inputs(policy: Any, log: EvaluationLog, name: str) -> Actions:

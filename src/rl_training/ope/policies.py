@@ -1,10 +1,10 @@
-"""Action probabilities of a policy, samples from it, and how much of what it does is backed by a log."""
+"""Policies and a log: their action probabilities, samples of them, what is backed, and values during training."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rl_training.acting import Policy
 from rl_training.core.errors import ConfigError
+from rl_training.core.seeds import forked
 from rl_training.core.spaces import DiscreteActions
 from rl_training.models import Novelty, fit_novelty, novelty_split
-from rl_training.ope.fqe import Actions, EvaluationLog, in_chunks, policy_inputs
+from rl_training.ope.fqe import (
+    Actions,
+    EvaluationLog,
+    FitOptions,
+    ValueFitter,
+    discount_options,
+    in_chunks,
+    policy_inputs,
+)
 
 DRAWS = 10
 """Actions that are drawn for a mean over a policy's continuous actions."""
@@ -168,3 +178,36 @@ class Support:
         assert self.novelty is not None  # noqa: S101 - for the type checker
         parts = zip(torch.split(obs, ROWS), torch.split(actions, ROWS), strict=True)
         return torch.cat([(self.novelty(*part) > 1).float() for part in parts])
+
+
+VALUE = "fqe_value"
+"""The metric: a discounted return in the units of logged rewards."""
+
+KAPPA = 3.0
+
+
+class PolicyValue:
+    """A small FQE, one network and few updates, at every evaluation of a run.
+
+    The logged behaviour is fitted too, once. The value is the logged mean plus the difference of both fits, so errors
+    that they share cancel. All fits have the same seed, so evaluations differ by the policy alone.
+    """
+
+    def __init__(self, log: EvaluationLog) -> None:
+        self.log = log
+        self.options = FitOptions(**discount_options(log.dataset), members=0, kappa=KAPPA)
+
+    @cached_property
+    def _reference(self) -> tuple[ValueFitter, float]:
+        """The fitter, and the logged mean minus its estimate of the logged behaviour."""
+        fitter = ValueFitter(self.log, self.options)
+        estimated = float(fitter.fit_behavior().values[0])
+        return fitter, float(fitter.mean_values(fitter.logged_returns())[0]) - estimated
+
+    def measure(self, policy: Policy) -> dict[str, float]:
+        """The value of the present policy; the random generators of the run are not used."""
+        device = policy.obs_mean.device
+        act = policy_inputs(lambda obs: policy.act(torch.from_numpy(obs).to(device)).numpy(force=True), self.log, "it")
+        with forked(self.options.seed, device):
+            fitter, missing = self._reference
+            return {VALUE: float(fitter.fit_policy(act).values[0]) + missing}

@@ -61,6 +61,11 @@ class Control:
         return float(self.estimated[0] - self.logged[0])
 
     @property
+    def usual_error(self) -> float:
+        """The root mean square of that error over all ensemble members: that of one member may be small by chance."""
+        return float(np.sqrt(np.square(self.estimated - self.logged).mean()))
+
+    @property
     def tolerance(self) -> float:
         """The accepted error: two standard errors, or a tenth of the standard deviation of returns.
 

@@ -224,7 +224,7 @@ def _candidate(name: str, reason: str, facts: DatasetFacts, gamma: float | None)
             options |= FOR_UNIT_RETURNS.get(name, {})
         else:
             options["reward_normalize"] = "return_range"
-    if facts.is_single_step or gamma is not None:
+    if facts.is_single_step or gamma not in (None, 1):
         options["gamma"] = 0.0 if facts.is_single_step else gamma
     if ALGORITHMS[name].mode != "offline":
         options["mode"] = "offline"

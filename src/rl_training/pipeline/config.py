@@ -48,9 +48,10 @@ class PipelineConfig:
     claim_fraction: float = option(0.2, "share of episodes for the claim about the selected policy", gt=0, lt=1)
     gamma: float | None = option(
         None,
-        "discount of training and of estimates; default: the algorithms' own, and by the length of episodes",
+        "discount of training and of estimates; default: the algorithms' own, and by the length of episodes. "
+        "1: none in estimates, and the algorithms' own in training",
         ge=0,
-        lt=1,
+        le=1,
     )
     members: int | None = option(
         None, "ensemble members for resampled episodes, for intervals; default 10, or 5 if time is short", ge=2

@@ -75,7 +75,7 @@ class Judge:
                 until = self._until(LAST_SECONDS + seconds * later, names)
                 found = choose(named, data, replace(settings, progress=until), real)
                 if found.chosen is not None and not has_claim:
-                    found = replace(found, claim=self._without_choice(found, named, data, settings))
+                    found = replace(found, claim=self._claim_all(found, named, data, settings))
         except OutOfTimeError:
             return _no_selection(named)
         return found.to_plain()
@@ -111,9 +111,9 @@ class Judge:
         worse = "Where several operators made the log, it may be worse than each of them, and than the log."
         return f"It imitates the logged behaviour on average; on held-out episodes its actions differ {far}. {worse}"
 
-    def _without_choice(self, found: Selection, named: dict[str, Any], data: EvaluationData, settings: FitSettings) -> Claim:
+    def _claim_all(self, found: Selection, named: dict[str, Any], data: EvaluationData, settings: FitSettings) -> Claim:
         try:
-            return claim_without_choice(found, named, data, settings)
+            return claim_claim_all(found, named, data, settings)
         except OutOfTimeError:
             return _no_claim(str(found.chosen), "selection episodes", data)
 
@@ -129,7 +129,10 @@ class Judge:
         """The settings of each fit, and its expected seconds."""
         updates, seconds = self._affordable(part, fits)
         budget, seed = self.budget, self.space.config.seed
-        options = FitOptions(gamma=budget.gamma, members=budget.members, updates=updates, seed=seed)
+        steps = self.splits.episode_steps
+        options = FitOptions(
+            gamma=budget.gamma, episode_steps=steps, members=budget.members, updates=updates, seed=seed
+        )
         # With a time limit, fits are compiled only if there is so much time that it pays.
         compiled = None if self.clock.left is None else budget.fits_seconds > LONG_FITS
         return FitSettings(options, compiled, self._tell), seconds
@@ -141,7 +144,9 @@ class Judge:
             return self.budget.fit_updates, 0.0
         speed = fit_speed(self.splits.path(part), self.budget.gamma, self.budget.members) / MARGIN
         # Longer fits than needed only if there is plenty of time: other processes may slow this machine down.
-        updates = between((left - LAST_SECONDS) * speed / fits / PLENTY, self.space.config, self.budget.gamma)
+        updates = between(
+            (left - LAST_SECONDS) * speed / fits / PLENTY, self.splits, self.space.config, self.budget.gamma
+        )
         return updates, updates / speed
 
     def _tell(self, name: str, done: int, total: int) -> None:

@@ -24,7 +24,7 @@ from rl_training.data import (
     table_kind,
     with_spaces_of_data,
 )
-from rl_training.ope import default_gamma
+from rl_training.ope import discount_options
 from rl_training.pipeline.candidates import DatasetFacts
 from rl_training.pipeline.config import PipelineConfig, Workspace
 from rl_training.storage import read_json, refusing_broken_state
@@ -47,6 +47,7 @@ class DataSplits:
     """The number of episodes of each part."""
     facts: DatasetFacts
     gamma: float
+    episode_steps: float | None
     """The discount of the estimates."""
     space: dict[str, Any]
     """The options that state the action space: the data of one part alone may not show all of it."""
@@ -71,7 +72,7 @@ class DataSplits:
         """The contents of `split.json`."""
         returns = plain["facts"]["returns"]
         facts = DatasetFacts(**{**plain["facts"], "returns": None if returns is None else tuple(returns)})
-        names = ("gamma", "space", "says", "has_probabilities", "names")
+        names = ("gamma", "episode_steps", "space", "says", "has_probabilities", "names")
         return cls(folder, plain["episodes"], facts, *(plain[name] for name in names))
 
 
@@ -169,12 +170,11 @@ def _split(
         chosen.save(folder / f"{part}.rlt")
         if part == "train":
             facts = DatasetFacts.of(chosen)
-    bounds = dataset.episode_bounds().numpy(force=True)
     return {
         "fingerprint": dataset.fingerprint(),
         "episodes": dict(counts),
         "facts": asdict(facts),
-        "gamma": default_gamma(bounds) if config.gamma is None else config.gamma,
+        **discount_options(dataset, config.gamma),
         "space": space,
         "says": says,
         "has_probabilities": "behavior_log_probs" in dataset.fields,

@@ -164,7 +164,7 @@ def make_budget(
     def make() -> dict[str, Any]:
         names = in_order_of_worth(candidates, config.seeds)
         fits = len(names) + _fixed_fits(splits) if can_judge else 0
-        length, members = fit_length(config, splits.gamma, KAPPA), config.members or MEMBERS
+        length, members = fit_length(splits, config, splits.gamma, KAPPA), config.members or MEMBERS
         judged = names if can_judge else ()
         found = TimeBudget(names, judged, (), splits.gamma, members, fits, length, config.updates)
         if clock.left is not None and can_judge:
@@ -185,7 +185,7 @@ def _budget_by_time(
 ) -> TimeBudget:
     """The budget with as many runs as can be judged in the time; the clone is trained in any case."""
     seconds, fixed, gamma = 60 * (config.time or 0.0), _fixed_fits(splits), splits.gamma
-    shortest, left = fit_length(config, gamma, LEAST_KAPPA + 0.1), (clock.left or 0.0) - LAST_SECONDS
+    shortest, left = fit_length(splits, config, gamma, LEAST_KAPPA + 0.1), (clock.left or 0.0) - LAST_SECONDS
     # With less time before, a part of the training was done already.
     trained = min(clock.seconds.get("training", 0.0), LEAST_TRAINING * seconds)
     for members in (MEMBERS, FEW_MEMBERS) if config.members is None else (config.members,):
@@ -198,7 +198,7 @@ def _budget_by_time(
     # The clone may have to be handed over.
     runs = tuple(dict.fromkeys([next(filter(is_clone, names)), *judged]))
     fits = len(judged) + fixed if judged else 0
-    length = between(ESTIMATES_SHARE * seconds * speed / max(fits, 1), config, gamma)
+    length = between(ESTIMATES_SHARE * seconds * speed / max(fits, 1), splits, config, gamma)
     training = max(left - fits * length / speed, LEAST_TRAINING * seconds - trained)
     needed = (seconds - left - trained + (1 + fixed) * shortest / speed) / (1 - TRAINING_SHARE)
     return TimeBudget(
@@ -212,14 +212,14 @@ def _budget_by_time(
         run_seconds=training / math.ceil(len(runs) / workers),
         fits_seconds=fits * length / speed,
         seconds=seconds,
-        too_short=None if judged else _too_short(config, gamma, needed, room),
+        too_short=None if judged else _too_short(splits, config, gamma, needed, room),
     )
 
 
-def _too_short(config: PipelineConfig, gamma: float, needed: float, room: float) -> str:
+def _too_short(splits: DataSplits, config: PipelineConfig, gamma: float, needed: float, room: float) -> str:
     """The seconds that one judgement needs, and a discount for which as many updates as there is room for suffice."""
     why = f"about {duration_text(needed)} would be needed for values {horizon_text(gamma)}"
-    shorter = [each for each in SHORTER if each < gamma and fit_length(config, each, LEAST_KAPPA + 0.1) <= room]
+    shorter = [each for each in SHORTER if each < gamma and fit_length(splits, config, each, LEAST_KAPPA + 0.1) <= room]
     return f"{why}; --gamma {shorter[0]:g} asks a shorter question" if shorter else why
 
 
@@ -236,17 +236,17 @@ def _fixed_fits(splits: DataSplits) -> int:
     return 1 + 2 * splits.has_claim + splits.has_probabilities
 
 
-def fit_length(config: PipelineConfig, gamma: float, kappa: float) -> int:
+def fit_length(splits: DataSplits, config: PipelineConfig, gamma: float, kappa: float) -> int:
     """The updates of an estimate: those asked for, or as many as kappa needs."""
     if config.fit_updates is not None:
         return config.fit_updates
     learned = LEARNED_UPDATES if kappa >= KAPPA else LEARNED_UPDATES // 2
-    return max(FitOptions(gamma=gamma, kappa=kappa).num_updates, learned)
+    return max(FitOptions(gamma=gamma, episode_steps=splits.episode_steps, kappa=kappa).num_updates, learned)
 
 
-def between(updates: float, config: PipelineConfig, gamma: float) -> int:
+def between(updates: float, splits: DataSplits, config: PipelineConfig, gamma: float) -> int:
     """The updates, at least as many as a judgement needs and at most as many as are of use."""
-    shortest, longest = (fit_length(config, gamma, kappa) for kappa in (LEAST_KAPPA + 0.1, KAPPA))
+    shortest, longest = (fit_length(splits, config, gamma, kappa) for kappa in (LEAST_KAPPA + 0.1, KAPPA))
     return int(min(max(updates, shortest), longest))
 
 
@@ -264,7 +264,7 @@ def fit_speed(path: Path, gamma: float, members: int) -> float:
             raise OutOfTimeError
 
     with one_thread(), suppress(OutOfTimeError):
-        fitter = ValueFitter(log, FitOptions(gamma=gamma, members=members, updates=MEASURED_UPDATES))
+        fitter = ValueFitter(log, FitOptions(gamma=gamma, episode_steps=1, members=members, updates=MEASURED_UPDATES))
         fitter.fit_behavior(progress=note)
     (first, before), (last, after) = moments[0], moments[-1]
     return max((after - before) / max(last - first, 1e-6), 1.0)

@@ -28,7 +28,7 @@ from rl_training.ope import (
     Verdict,
     among_the_best,
     anchored,
-    default_gamma,
+    discount_options,
     judge_differences,
     movement,
     policy_inputs,
@@ -81,33 +81,33 @@ def estimate(
     of them if there are at least ten, unless `split` says otherwise. Runs know the episodes that trained them. Of other
     policies, `held-out` says that the `dataset` did not train them; without it there are no verdicts on them. Runs that
     differ in `validation_fold` alone are judged together, each on the fold that it was not trained on.
-    `gamma` is by default 1 - 1 / (median length of an episode), and at most 0.995. `columns` say what the columns of a
-    table are, as `dataset_columns` does. `action_low` and `action_high` are the bounds of continuous actions in a
-    `dataset` on which functions are evaluated; by default they follow from the logged actions, as in training. If the
-    log has action probabilities, `weights` adds estimates by importance sampling. `fit` are further options of FQE,
-    such as `hidden_sizes`.
+    `gamma` is by default 1, no discount, if nearly all episodes terminate; else 1 - 1 / (median length of an episode),
+    and at most 0.995. `columns` say what the columns of a table are, as `dataset_columns` does. `action_low` and
+    `action_high` are the bounds of continuous actions in a `dataset` on which functions are evaluated; by default they
+    follow from the logged actions, as in training. If the log has action probabilities, `weights` adds estimates by
+    importance sampling. `fit` are further options of FQE, such as `hidden_sizes`.
     """
     named = named_policies(policies, checkpoint)
     folds = find_folds(named) if dataset is None else None
-    fit |= {"members": members, "updates": updates, "kappa": kappa, "seed": seed}
+    fit |= {"members": members, "updates": updates, "kappa": kappa}
     configure_machine(threads)
     if folds is not None:
         parts = [folds.data(fold) for fold in range(folds.count)]
-        options = fit_options(parts[0], gamma, **fit)
+        gamma = fit_options(parts[0], gamma, **fit).gamma
         # With one seed, the resampled episodes of all folds would have the same numbers.
-        each = [FitSettings(replace(options, seed=seed + fold), compiled, progress) for fold in range(folds.count)]
-        return mean_of_folds([judge_policies(folds.of(k), part, each[k]) for k, part in enumerate(parts)])
+        each = [fit_options(part, gamma, seed=seed + fold, **fit) for fold, part in enumerate(parts)]
+        settings = [FitSettings(options, compiled, progress) for options in each]
+        return mean_of_folds([judge_policies(folds.of(k), part, settings[k]) for k, part in enumerate(parts)])
     data = find_evaluation_data(named, dataset, split, columns, action_low=action_low, action_high=action_high)
-    options = fit_options(data, gamma, **fit)
-    settings = FitSettings(options, compiled, progress)
-    found = judge_policies(named, data, settings)
+    own = FitSettings(fit_options(data, gamma, seed=seed, **fit), compiled, progress)
+    found = judge_policies(named, data, own)
     if not weights:
         return replace(found, not_weighted="it was not asked for")
     if not data.has_probabilities:
         return replace(found, not_weighted=NO_PROBABILITIES)
     intervals = {each.name: each.interval for each in found.policies}
     acting = {name: named[name].policy for name in intervals}
-    weighted = weigh_policies(acting, data.log, settings, intervals)
+    weighted = weigh_policies(acting, data.log, own, intervals)
     why = f"the policy may be overfitted to these episodes: {data.relation}"
     doubts = {each.name: (why,) * (each.level == "refuse" and not data.is_held_out) for each in weighted}
     return replace(found, weighted=tuple(replace(e, reasons=(*e.reasons, *doubts[e.name])) for e in weighted))
@@ -115,7 +115,7 @@ def estimate(
 
 def fit_options(data: EvaluationData, gamma: float | None, **options: Any) -> FitOptions:
     """The options of FQE on this data, with enough ensemble members for an interval."""
-    found = FitOptions(gamma=default_gamma(data.log.bounds) if gamma is None else gamma, **options)
+    found = FitOptions(**discount_options(data.log.dataset, gamma), **options)
     if found.members < FEWEST_MEMBERS:
         raise ConfigError(f"an interval needs at least {FEWEST_MEMBERS} members, got {found.members}")
     return found
@@ -152,7 +152,7 @@ class _Fits:
     def error(self, name: str) -> float:
         """The known error of one policy's estimate."""
         moved = movement(self.policies[name].course - self.behavior.course)
-        return math.hypot(self.control.error, moved)
+        return math.hypot(self.control.usual_error, moved)
 
     def estimate(self, name: str, path: str | None, reasons: list[str], verdict: Verdict) -> Estimate:
         """The estimate of one policy; it has no value if there are reasons against one."""
@@ -183,7 +183,6 @@ def judge_policies(named: NamedPolicies, data: EvaluationData, settings: FitSett
     """
     fits, options, log = _Fits.of(named, data, settings), settings.options, data.log
     control, kappa = fits.control, options.reached_kappa
-    low, high = (end / (1 - options.gamma) for end in log.reward_range)
     for_all = refuse_all(control, kappa=kappa, episodes=len(log.bounds), untrusted=data.untrusted)
     reasons = {
         name: for_all
@@ -191,7 +190,7 @@ def judge_policies(named: NamedPolicies, data: EvaluationData, settings: FitSett
             control,
             found.values,
             clipped=found.clipped_share,
-            bounds=(low, high),
+            bounds=log.value_range(options.gamma),
             novel=fits.novel_shares[name],
             missing=fits.missing,
         )

@@ -175,7 +175,7 @@ def prior_from_values(values: Mapping[str, float], log: EvaluationLog, *, gamma:
         lengths = log.bounds[:, 1] - log.bounds[:, 0]
         ends = log.dataset.dones.numpy(force=True)[log.bounds[:, 1] - 1]
         # A truncated episode counts as endless.
-        slope = float(lengths.mean()) / float(((1 - gamma**lengths * ends) / (1 - gamma)).mean())
+        slope = float(lengths.mean()) / float(((1 - gamma**lengths * ends) / (1 - gamma)).mean()) if gamma < 1 else 1.0
     else:
         slope = mean / logged_value
     return Prior({name: mean + slope * (value - logged_value) for name, value in values.items()}, spread)

@@ -237,6 +237,7 @@ def _checked(values: Mapping[str, Any], kind: type, command: str, source: str) -
     try:
         found = _adapter(kind).validate_python(dict(values))
     except ValidationError as error:
-        raise ConfigError(f"{source}: {first_mistake(error)}; expected what this version of rl-training {command} writes") from None
+        expected = f"expected what this version of rl-training {command} writes"
+        raise ConfigError(f"{source}: {first_mistake(error)}; {expected}") from None
     plain: Plain = json.loads(json.dumps(asdict(found)))
     return plain

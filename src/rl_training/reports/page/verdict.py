@@ -18,7 +18,7 @@ from rl_training.ope import (
     SAME,
     VALUE,
     WORSE,
-    default_gamma,
+    discount_options,
     horizon_text,
     probability_text,
     simultaneous,
@@ -357,8 +357,9 @@ def _usual_width(material: Material, own: Sequence[Plain]) -> float | None:
     widths = [width for point in own if (width := _width(point)) is not None]
     if not widths or material.data is None or material.estimates is None:
         return None
-    rates = [1 - gamma for gamma in (default_gamma(material.data.log.bounds), material.estimates["gamma"])]
-    return widths[-1] if max(rates) <= SAME_HORIZON * min(rates) else None
+    both = discount_options(material.data.log.dataset)["gamma"], material.estimates["gamma"]
+    horizons = [1 / max(1 - gamma, 1e-9) for gamma in both]
+    return widths[-1] if max(horizons) <= SAME_HORIZON * min(horizons) else None
 
 
 def _width(point: Mapping[str, Any]) -> float | None:
