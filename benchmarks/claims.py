@@ -25,7 +25,7 @@ import shutil
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -191,16 +191,19 @@ def do_missing(jobs: Sequence[Job], folder: Path, workers: int) -> list[str]:
     return failed
 
 
+def said_in(case: Mapping[str, Any]) -> list[Said]:
+    """The statements of a case."""
+    warnings = tuple(each for each in case["warnings"] if not each.startswith(LIMITS))
+    about = case["world"], case["kind"], case["seed"], case["is_null"], warnings
+    return [Said(*about, each) for each in case["statements"]]
+
+
 def read_all(folder: Path) -> list[Said]:
     """All statements that are kept, in the order of the worlds."""
     cases = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*__*.json")]
     order = list(PLANS)
-    found = []
-    for case in sorted(cases, key=lambda each: (order.index(each["world"]), each["kind"], each["seed"])):
-        warnings = tuple(each for each in case["warnings"] if not each.startswith(LIMITS))
-        about = case["world"], case["kind"], case["seed"], case["is_null"], warnings
-        found += [Said(*about, each) for each in case["statements"]]
-    return found
+    ordered = sorted(cases, key=lambda each: (order.index(each["world"]), each["kind"], each["seed"]))
+    return [each for case in ordered for each in said_in(case)]
 
 
 def calls_of(said: Iterable[Said]) -> dict[tuple[str, str, int], list[Said]]:
@@ -217,10 +220,15 @@ def share_text(part: int, whole: int) -> str:
     return f"{part} of {whole} ({part / whole:.1%})" if whole else "none"
 
 
+def count_false(calls: Collection[Sequence[Said]]) -> int:
+    """The calls that say better of any policy; where actions change nothing, that is false."""
+    return sum(any(each.verdict == BETTER for each in call) for call in calls)
+
+
 def false_row(name: str, said: Iterable[Said]) -> str:
     """How often something was called better where actions change nothing."""
     calls = calls_of(said).values()
-    false = sum(any(each.verdict == BETTER for each in call) for call in calls)
+    false = count_false(calls)
     spoken = sum(any(not each.is_refused for each in call) for call in calls)
     return f"| {name} | {share_text(false, len(calls))} | {spoken} |"
 
@@ -241,7 +249,7 @@ def summary(said: Sequence[Said]) -> list[str]:
     """The bars, and whether they are met."""
     null = [each for each in said if each.is_null]
     calls = calls_of(null).values()
-    false = sum(any(each.verdict == BETTER for each in call) for call in calls)
+    false = count_false(calls)
     reversed_ = [each for each in said if each.is_reversed and not each.warnings]
     without = [each for each in said if each.right is False and each.sign == 0 and not each.is_null]
     stated = [each.covered for each in said if each.covered is not None]
