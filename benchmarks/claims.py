@@ -23,7 +23,6 @@ import os
 import re
 import shutil
 import sys
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -144,15 +143,16 @@ def kept(folder: Path, job: Job) -> Path:
 
 
 def run_case(job: Job, folder: Path) -> float:
-    """Do a case and keep what was said; the seconds it took."""
-    began, work = time.monotonic(), folder / "work" / "__".join(map(str, job))
+    """Do a case and keep what was said; the seconds of processors that it took."""
+    began, work = sum(os.times()[:4]), folder / "work" / "__".join(map(str, job))
     shutil.rmtree(work, ignore_errors=True)
     found = ask(*job, work)
+    seconds = sum(os.times()[:4]) - began
     path = kept(folder, job)
-    path.with_suffix(".part").write_text(json.dumps(found) + "\n", encoding="utf-8")
+    path.with_suffix(".part").write_text(json.dumps({**found, "seconds": seconds}) + "\n", encoding="utf-8")
     path.with_suffix(".part").rename(path)
     shutil.rmtree(work, ignore_errors=True)
-    return time.monotonic() - began
+    return seconds
 
 
 def jobs_of(only: Sequence[str], rounds: int | None, *, quick: bool) -> list[Job]:
@@ -330,7 +330,8 @@ def report(said: Sequence[Said], mark: str) -> str:
     parts = [
         "# Claims against truths that the package cannot see",
         "Written by `make claims` (`benchmarks/claims.py`), which says what is asked. A call is false if it calls any "
-        f"policy better where actions change nothing. Code {mark}; {len(said):,} statements.",
+        f"policy better where actions change nothing. Code {mark}; {len(said):,} statements. Locomotion has a benchmark "
+        "of its own, `benchmarks/fqe_locomotion.py`.",
         "\n".join(summary(said)),
         '## False "better" in null worlds',
         "| Asked | False | Calls with a verdict |\n| --- | --- | --- |",
