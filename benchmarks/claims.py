@@ -330,8 +330,8 @@ def report(said: Sequence[Said], mark: str) -> str:
     parts = [
         "# Claims against truths that the package cannot see",
         "Written by `make claims` (`benchmarks/claims.py`), which says what is asked. A call is false if it calls any "
-        f"policy better where actions change nothing. Code {mark}; {len(said):,} statements. Locomotion has a benchmark "
-        "of its own, `benchmarks/fqe_locomotion.py`.",
+        f"policy better where actions change nothing. Code {mark}; {len(said):,} statements. Locomotion has a "
+        "benchmark of its own, `benchmarks/fqe_locomotion.py`.",
         "\n".join(summary(said)),
         '## False "better" in null worlds',
         "| Asked | False | Calls with a verdict |\n| --- | --- | --- |",
