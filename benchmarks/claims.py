@@ -45,6 +45,8 @@ RESULTS = ROOT / "benchmarks" / "results" / "claims.md"
 BETTER, WORSE, SAME = "better", "worse", "not distinguishable"
 MOST_FALSE, LEAST_COVERED = 0.05, 0.93
 """The bars."""
+KINDS = {"best": "names the best", "by weights": "value only"}
+"""Statements that are no verdicts."""
 LIMITS = ("enough data", "coverage")
 """Checks of the audit that tell how much can be learned, not that something is wrong: they excuse no wrong verdict."""
 MOST_SHOWN = 60
@@ -210,7 +212,7 @@ def calls_of(said: Iterable[Said]) -> dict[tuple[str, str, int], list[Said]]:
     """Statements by call: what one call says about several policies is one family."""
     found = defaultdict(list)
     for each in said:
-        if each.plain["said"] not in ("best", "by weights"):
+        if each.plain["said"] not in KINDS:
             found[each.world, each.call, each.seed].append(each)
     return found
 
@@ -230,7 +232,7 @@ def false_row(name: str, said: Iterable[Said]) -> str:
     calls = calls_of(said).values()
     false = count_false(calls)
     spoken = sum(any(not each.is_refused for each in call) for call in calls)
-    return f"| {name} | {share_text(false, len(calls))} | {spoken} |"
+    return f"| {name} | {share_text(false, len(calls))} | {spoken} |" if calls else ""
 
 
 def covered_row(name: str, said: Sequence[Said]) -> str:
@@ -240,8 +242,11 @@ def covered_row(name: str, said: Sequence[Said]) -> str:
     return f"| {name} | {share_text(sum(found), len(found))} | {share_text(sum(plain), len(plain))} |"
 
 
+OWN, OTHERS = "policies that the log itself made", "all others"
+
+
 def is_own(each: Said) -> bool:
-    """Whether it is about policies that these episodes trained or chose."""
+    """Whether it is about policies that the log itself trained or chose, asked for by hand."""
     return "its own" in each.call
 
 
@@ -294,6 +299,8 @@ def world_row(world: str, call: str, said: Sequence[Said]) -> str:
     widths = [each.width for each in said if each.width is not None]
     width = f"{sum(widths) / len(widths):.2f}" if widths else "-"
     verdicts = " / ".join(str(counts[name]) for name in (BETTER, WORSE, SAME, "refused"))
+    if said[0].plain["said"] in KINDS:
+        verdicts = KINDS[said[0].plain["said"]]
     wrongs = f"{wrong}{f', {reversed_} reversed' if reversed_ else ''}" if wrong else "-"
     inside = f"{sum(covered)} of {len(covered)}" if covered else "-"
     return f"| {world} | {call} | {len(logs)} ({len(warned)}) | {verdicts} | {wrongs} | {inside} | {width} |"
@@ -336,13 +343,15 @@ def report(said: Sequence[Said], mark: str) -> str:
         '## False "better" in null worlds',
         "| Asked | False | Calls with a verdict |\n| --- | --- | --- |",
         [false_row("**all**", null)],
+        [false_row(OWN, [each for each in null if is_own(each)])],
+        [false_row(OTHERS, [each for each in null if not is_own(each)])],
         [false_row(name, each) for name, each in grouped(null, lambda each: each.front).items()],
         [false_row(f"{world}: {call}", each) for (world, call), each in by_question(null).items()],
         "## Coverage of 95 % intervals",
         "| Asked | All logs | Logs without a warning |\n| --- | --- | --- |",
         [covered_row("**all**", said)],
-        [covered_row("policies that the log made", [each for each in said if is_own(each)])],
-        [covered_row("other policies", [each for each in said if not is_own(each)])],
+        [covered_row(OWN, [each for each in said if is_own(each)])],
+        [covered_row(OTHERS, [each for each in said if not is_own(each)])],
         [covered_row(name, each) for name, each in grouped(said, lambda each: each.front).items()],
         "## By world",
         "Logs: how many, and in brackets those with a warning of the audit. Verdicts: better / worse / not "
@@ -362,9 +371,8 @@ def report(said: Sequence[Said], mark: str) -> str:
         [f"| {name} | {count} |" for name, count in sorted(alarms.items())],
     ]
     # Rows follow the head of their table.
-    return (
-        "\n".join("\n".join(part) if isinstance(part, list) else f"\n{part}" for part in parts if part).strip() + "\n"
-    )
+    texts = ["\n".join(filter(None, part)) if isinstance(part, list) else f"\n{part}" for part in parts]
+    return "\n".join(filter(None, texts)).strip() + "\n"
 
 
 def by_question(said: Iterable[Said]) -> dict[tuple[str, str], list[Said]]:

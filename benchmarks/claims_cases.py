@@ -373,7 +373,7 @@ class Plan:
     table: TankTable | None = None
 
 
-USUAL = {"elsewhere": (10, 2), "trained": (6, 1), "pipeline": (4, 1)}
+USUAL = {"elsewhere": (8, 2), "trained": (5, 1), "pipeline": (3, 1)}
 NULL = {"elsewhere": (20, 3), "trained": (60, 8), "pipeline": (60, 3), "tune": (60, 1)}
 
 
