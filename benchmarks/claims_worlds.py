@@ -338,7 +338,7 @@ class Linear(World):
     """A linear system with quadratic costs. Linear policies have exact values."""
 
     name, length, episodes = "linear-quadratic", 20, 100
-    low, high = -8.0, 8.0
+    low, high = -15.0, 15.0
     noise = 0.1
     a, b = np.array([[1.0, 0.2], [0.0, 0.9]]), np.array([[0.0], [0.3]])
     q, r = np.diag([1.0, 0.1]), np.array([[0.1]])
