@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 # Neighbouring tests share what is made for them: each process gets one half of the list, and helps out at the end.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: demo test check slow extras fuzz fuzz-guided torture faults soak lines bench bench-jax bench-learning bench-online docs docs-site clean
+.PHONY: demo test check slow extras fuzz fuzz-guided torture faults soak lines claims bench bench-jax bench-learning bench-online docs docs-site clean
 
 demo: $(VENV)/.installed ## Train TD3+BC on random Pendulum data, and compare it with the data
 	$(BIN)/rl-training train --config td3_bc/pendulum
@@ -48,6 +48,9 @@ soak: $(VENV)/.installed-dev ## Train online for two hours with two workers, kil
 
 lines: ## How much code there is, without blanks, comments and docstrings
 	$(PYTHON) benchmarks/lines.py
+
+claims: $(VENV)/.installed-dev ## Compare what estimate, select, pipeline and tune say with known truths, for two hours; run it again to continue
+	$(BIN)/python benchmarks/claims.py $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY:%='%')) $(if $(ROUNDS),--rounds $(ROUNDS)) --workers $(or $(WORKERS),2)
 
 bench: $(VENV)/.installed-dev ## Update speed of every algorithm, beside d3rlpy's where it has it
 	$(BIN)/python benchmarks/update_speed.py --algos all

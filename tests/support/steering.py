@@ -25,8 +25,8 @@ def towards(obs: Array) -> Array:
 
 
 def away(obs: Array) -> Array:
-    """The bad policy: to 0.9 on the side where the point is."""
-    actions: Array = np.clip(10 * (np.where(obs > 0, 0.9, -0.9) - obs), -2, 2)
+    """The bad policy: to 0.8 on the side where the point is."""
+    actions: Array = np.clip(10 * (np.where(obs > 0, 0.8, -0.8) - obs), -2, 2)
     return actions
 
 

@@ -113,7 +113,7 @@ class Judge:
 
     def _claim_all(self, found: Selection, named: dict[str, Any], data: EvaluationData, settings: FitSettings) -> Claim:
         try:
-            return claim_claim_all(found, named, data, settings)
+            return claim_without_choice(found, named, data, settings)
         except OutOfTimeError:
             return _no_claim(str(found.chosen), "selection episodes", data)
 
