@@ -29,6 +29,7 @@ UPDATES_HELP = "Updates of each FQE estimate; default as many as convergence nee
 SPLIT_HELP = "Evaluate on held-out episodes or on all; auto: on held-out ones if there are at least ten."
 SIZES_HELP = "Widths of the hidden layers of FQE, such as 256,256."
 IMPORTANCE_HELP = "Also estimate by importance sampling, if the log has action probabilities."
+ACCEPT_HELP = "Give verdicts although the audit warns of the timing of actions."
 IMPORTANCE_NAMES = ("--importance/--no-importance", "--weights/--no-weights")
 SPLITS = ("auto", "held-out", "all")
 
@@ -48,6 +49,7 @@ def estimate(
     best: BestOption = False,
     out: Annotated[Path | None, typer.Option(help="Write the whole result to this .json file too.")] = None,
     quiet: QuietOption = False,
+    accept_audit: Annotated[bool, typer.Option("--accept-audit", help=ACCEPT_HELP)] = False,
     import_: ImportOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -70,6 +72,7 @@ def estimate(
             seed=seed,
             columns=columns,
             weights=importance,
+            accept_audit=accept_audit,
             progress=progress,
             **more,
         )

@@ -11,6 +11,7 @@ import typer
 from rl_training.cli.display.console import print_json, print_table
 from rl_training.cli.display.options import ImportOption, JsonOption, QuietOption
 from rl_training.cli.estimate import (
+    ACCEPT_HELP,
     DATA_HELP,
     GAMMA_HELP,
     MEMBERS_HELP,
@@ -54,6 +55,7 @@ def select(
     shuffle: Annotated[bool, typer.Option("--shuffle", help=SHUFFLE_HELP)] = False,
     out: Annotated[Path | None, typer.Option(help=OUT_HELP)] = None,
     quiet: QuietOption = False,
+    accept_audit: Annotated[bool, typer.Option("--accept-audit", help=ACCEPT_HELP)] = False,
     import_: ImportOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -79,6 +81,7 @@ def select(
             split=cast("Split", split),
             seed=seed,
             shuffle=shuffle,
+            accept_audit=accept_audit,
             progress=progress,
             tell=lambda pull: None if as_json or quiet else print(pull.sentence),
             **more,

@@ -21,7 +21,7 @@ from rl_training.experiment import was_limited
 from rl_training.pipeline.candidates import check_name
 from rl_training.storage import read_json
 
-FILE = "pipeline.yaml"
+FILE, SELECTION = "pipeline.yaml", "selection.json"
 FORMAT = 3
 """The format of stage results; results of another format are not used."""
 DEFAULT_MINUTES = 10.0
@@ -151,6 +151,8 @@ class Workspace:
         given, minutes = stored.time or 0.0, self.config.time or 0.0
         if minutes < given and not others:
             others = [f"minutes: {given:g}, which may be raised, not {minutes:g}"]
+        if stored.accept_audit != self.config.accept_audit and (self.out / SELECTION).exists():
+            others.append("accept_audit, on which its claims depend")
         if others:
             shown = "; ".join(others[:SHOWN])
             raise ConfigError(f"{str(self.out)!r} holds a pipeline with other options ({shown}): choose another folder")

@@ -8,6 +8,7 @@ from typing import Any
 
 from rl_training.core.machine import one_thread
 from rl_training.core.text import plural
+from rl_training.data.audit import AGAINST_CLAIMS
 from rl_training.experiment import ProgressListener
 from rl_training.ope import (
     ASSUMPTION,
@@ -24,7 +25,7 @@ from rl_training.ope import (
 )
 from rl_training.pipeline.candidates import is_clone
 from rl_training.pipeline.config import Workspace
-from rl_training.pipeline.splits import DataSplits
+from rl_training.pipeline.splits import AUDIT, DataSplits
 from rl_training.pipeline.time_budget import LAST_SECONDS, LONG_FITS, MARGIN, Clock, TimeBudget, between, fit_speed
 from rl_training.selection import (
     NO_TIME,
@@ -66,7 +67,7 @@ class Judge:
         policies = {name: each.policy for name, each in named.items()}
         episodes = self.space.config.real_episodes
         real = RealEpisodes.up_to(episodes, policies, tell=lambda pull: self.listener.on_news([pull.sentence]))
-        data = find_evaluation_data(named, self.splits.path("selection"), "held-out")
+        data = self._data(named, "selection")
         later = CLAIM_FITS * has_claim + self._further_fits
         try:
             with one_thread():
@@ -86,7 +87,7 @@ class Judge:
         Where these episodes have decided `earlier` claims, as with less time, its evidence must be as much stronger.
         """
         named = named_policies(self._runs([chosen]))
-        data = find_evaluation_data(named, self.splits.path("claim"), "held-out")
+        data = self._data(named, "claim")
         try:
             with one_thread():
                 settings, _ = self._settings("claim", CLAIM_FITS + self._further_fits)
@@ -99,6 +100,14 @@ class Judge:
         if not claim.reasons and decide_outcomes([1 - better] * looks, [better] * looks)[0] == SAME:
             claim = replace(claim, verdict=SAME)
         return {"claim": {**asdict(claim), "looks": looks}, "estimates": found.to_plain()}
+
+    def _data(self, named: Mapping[str, Any], part: str) -> EvaluationData:
+        """The episodes of a part, with the doubt of an audit that has seen all of them."""
+        data = find_evaluation_data(named, self.splits.path(part), "held-out", accept_audit=True)
+        found = (self.space.known(AUDIT) or {"findings": []})["findings"]
+        warns = [each for each in found if each["check"] == AGAINST_CLAIMS and each["verdict"] == "warn"]
+        is_doubtful = not self.space.config.accept_audit and bool(warns)
+        return replace(data, doubt=warns[0]["message"]) if is_doubtful else data
 
     def describe_clone(self, name: str) -> str:
         """How near a clone is to the log, and how good it may be, for a reader who gets nothing but the clone."""

@@ -21,7 +21,7 @@ from rl_training.reports import export_with_report
 from rl_training.reports.page import write_report
 from rl_training.storage import is_finished, read_json
 
-SELECTION, CLAIM = "selection.json", "claim.json"
+CLAIM = "claim.json"
 STAGES = ("data", "plan", "training", "selection", "claim", "export", "report")
 """The stages, in their order."""
 PURPOSES = {"train": "training", "selection": "selection", "claim": "the claim"}

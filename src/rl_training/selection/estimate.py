@@ -70,6 +70,7 @@ def estimate(
     weights: bool = True,
     compiled: bool | None = None,
     threads: int | None = None,
+    accept_audit: bool = False,
     progress: Progress | None = None,
     **fit: Any,
 ) -> Estimates:
@@ -85,7 +86,8 @@ def estimate(
     and at most 0.995. `columns` say what the columns of a table are, as `dataset_columns` does. `action_low` and
     `action_high` are the bounds of continuous actions in a `dataset` on which functions are evaluated; by default they
     follow from the logged actions, as in training. If the log has action probabilities, `weights` adds estimates by
-    importance sampling. `fit` are further options of FQE, such as `hidden_sizes`.
+    importance sampling. `accept_audit` allows verdicts although the audit warns of the timing of actions. `fit` are
+    further options of FQE, such as `hidden_sizes`.
     """
     named = named_policies(policies, checkpoint)
     folds = find_folds(named) if dataset is None else None
@@ -98,7 +100,8 @@ def estimate(
         each = [fit_options(part, gamma, seed=seed + fold, **fit) for fold, part in enumerate(parts)]
         settings = [FitSettings(options, compiled, progress) for options in each]
         return mean_of_folds([judge_policies(folds.of(k), part, settings[k]) for k, part in enumerate(parts)])
-    data = find_evaluation_data(named, dataset, split, columns, action_low=action_low, action_high=action_high)
+    bounds = {"action_low": action_low, "action_high": action_high}
+    data = find_evaluation_data(named, dataset, split, columns, accept_audit=accept_audit, **bounds)
     own = FitSettings(fit_options(data, gamma, seed=seed, **fit), compiled, progress)
     found = judge_policies(named, data, own)
     if not weights:

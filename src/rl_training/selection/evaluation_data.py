@@ -30,6 +30,7 @@ from rl_training.data import (
     unseen_episodes,
     with_spaces_of_data,
 )
+from rl_training.data.audit import against_claims
 from rl_training.ope import EvaluationLog
 from rl_training.policies import SavedPolicy, load_policy
 from rl_training.runtime import (
@@ -62,6 +63,8 @@ REMEDIES = {
 }
 """How to get a verdict, by the relation of the episodes to the policies."""
 
+ACCEPT = "mend the data, or state that it is right: --accept-audit, or accept_audit=True"
+
 ENOUGH_TO_SPLIT = 20
 """Episodes from which on a claim is made on other episodes than those that made the choice."""
 
@@ -87,6 +90,8 @@ class EvaluationData:
     source: str
     relation: str
     """Whether the policies were trained on these episodes, in words."""
+    doubt: str | None = None
+    """The audit's finding that rules out claims, unless the user accepts it."""
 
     @property
     def is_held_out(self) -> bool:
@@ -96,7 +101,9 @@ class EvaluationData:
     @property
     def untrusted(self) -> str | None:
         """Why these episodes cannot judge the policies; None if they can."""
-        return None if self.is_held_out else f"no verdict on these episodes: {self.relation}; {REMEDIES[self.relation]}"
+        if not self.is_held_out:
+            return f"no verdict on these episodes: {self.relation}; {REMEDIES[self.relation]}"
+        return None if self.doubt is None else f"the audit warns of the timing of actions: {self.doubt}; {ACCEPT}"
 
     @property
     def has_probabilities(self) -> bool:
@@ -132,17 +139,21 @@ def find_evaluation_data(
     dataset: Any,
     split: Split,
     columns: Mapping[str, Any] | None = None,
+    *,
+    accept_audit: bool = False,
     **bounds: Sequence[float] | None,
 ) -> EvaluationData:
-    """The episodes of a given dataset, else those of the policies' runs."""
+    """The episodes of a given dataset, else those of the policies' runs; without a doubt if the user accepts it."""
     saved = [each.policy for each in named.values() if isinstance(each.policy, SavedPolicy)]
     if saved and any(bound is not None for bound in bounds.values()):
         raise ConfigError("action_low and action_high come from the runs: leave them out")
     if dataset is not None:
-        return data_given(dataset, saved, columns, split, has_others=len(saved) < len(named), **bounds)
-    if len(saved) < len(named):
+        found = data_given(dataset, saved, columns, split, has_others=len(saved) < len(named), **bounds)
+    elif len(saved) < len(named):
         raise ConfigError("a function has no data of its own: pass dataset=")
-    return data_of_runs(saved, split)
+    else:
+        found = data_of_runs(saved, split)
+    return replace(found, doubt=None) if accept_audit else found
 
 
 def data_of_runs(policies: Sequence[SavedPolicy], split: Split = "auto") -> EvaluationData:
@@ -157,7 +168,9 @@ def data_of_runs(policies: Sequence[SavedPolicy], split: Split = "auto") -> Eval
     data = load_data(config, options, find_task(config), trainer=policies[0].tree.get("trainer", {}))
     log, is_held_out = log_of_run(data.dataset, data.spaces, split)
     chosen = any(_is_best_by_log(each) or chooses_by_log(each.config, bind_options(each.config)) for each in policies)
-    return EvaluationData(log, options.data.name(), OWN if not is_held_out else CHOSEN if chosen else HELD_OUT)
+    relation = OWN if not is_held_out else CHOSEN if chosen else HELD_OUT
+    doubt = None if options.data.accept_audit else against_claims(data.dataset)
+    return EvaluationData(log, options.data.name(), relation, doubt)
 
 
 def _is_best_by_log(saved: SavedPolicy) -> bool:
@@ -214,6 +227,7 @@ def data_given(
         dataset = as_dataset(data)
         source = "the given dataset"
     trained_on = [None if _is_best_by_log(each) else keys_in(each.tree.get("trainer", {})) for each in policies]
+    doubt = against_claims(dataset)
     dataset, relation = _unseen(dataset, [*trained_on, *[None] * has_others], split, source)
     if policies:
         spaces = policies[0].spaces
@@ -229,7 +243,7 @@ def data_given(
         raise DatasetError("the policy needs action masks (valid_actions), which the data does not have")
     if "valid_actions" in dataset.fields and (spaces.is_masked or not policies):
         dataset, spaces = fit_masks(dataset, spaces)
-    return EvaluationData(EvaluationLog(dataset, spaces), source, relation)
+    return EvaluationData(EvaluationLog(dataset, spaces), source, relation, doubt)
 
 
 def _unseen(

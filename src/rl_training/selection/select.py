@@ -74,6 +74,7 @@ def select(
     action_high: Sequence[float] | None = None,
     compiled: bool | None = None,
     threads: int | None = None,
+    accept_audit: bool = False,
     shuffle: bool = False,
     progress: Progress | None = None,
     tell: Callable[[Pull], None] = lambda pull: None,
@@ -81,16 +82,17 @@ def select(
 ) -> Selection:
     """Rank policies by logged data, select one, and make a claim about it.
 
-    `runs`, `dataset`, `gamma`, `members`, `split`, `columns`, bounds and `fit` are as in `estimate`. Of each run, the
-    latest checkpoint is a candidate, or with `checkpoints="all"` every policy file but that of timestep 0. Up to
-    `episodes` real episodes are spent in the environment of the runs, or in `env`; `tell` is called after each. With
-    `shuffle`, the policies are also ranked by shuffled rewards, as a control of the ranking.
+    `runs`, `dataset`, `gamma`, `members`, `split`, `columns`, bounds, `accept_audit` and `fit` are as in `estimate`. Of
+    each run, the latest checkpoint is a candidate, or with `checkpoints="all"` every policy file but that of timestep
+    0. Up to `episodes` real episodes are spent in the environment of the runs, or in `env`; `tell` is called after
+    each. With `shuffle`, the policies are also ranked by shuffled rewards, as a control of the ranking.
     """
     named = candidates_in(runs, checkpoints)
     policies = {name: each.policy for name, each in named.items()}
     # Before anything is fitted, so that a mistake costs no time.
     real = RealEpisodes.up_to(episodes, policies, env, tell)
-    data = find_evaluation_data(named, dataset, split, columns, action_low=action_low, action_high=action_high)
+    bounds = {"action_low": action_low, "action_high": action_high}
+    data = find_evaluation_data(named, dataset, split, columns, accept_audit=accept_audit, **bounds)
     settings = FitSettings(fit_options(data, gamma, members=members, seed=seed, **fit), compiled, progress)
     configure_machine(threads)
     first, second = data.halves(seed) if len(named) > 1 else (data, None)

@@ -11,8 +11,8 @@ from rl_training.data.audit.view import AuditFinding, Check, View, count_verdict
 from rl_training.data.offline_dataset import TransitionDataset
 
 __all__ = [
-    "CHEAP", "CHECKS", "NEARLY_DETERMINISTIC", "AuditFinding", "View", "action_spread", "audit", "check_data",
-    "count_verdicts",
+    "AGAINST_CLAIMS", "CHEAP", "CHECKS", "NEARLY_DETERMINISTIC", "AuditFinding", "View", "action_spread", "against_claims", "audit",
+    "check_data", "count_verdicts",
 ]  # fmt: skip
 
 CHEAP: tuple[Check, ...] = (
@@ -52,6 +52,16 @@ def check_data(view: View, checks: Sequence[Check] = CHECKS) -> list[AuditFindin
         # End flags are looked at as they were logged, all others on the rows that are kept.
         findings.append(replace(finding, rows=view.in_log(finding.rows, as_logged=check is order.end_flags)))
     return findings
+
+
+AGAINST_CLAIMS = "action timing"
+"""The check whose warning rules out claims: actions in another row than their effect turn the sign of a difference."""
+
+
+def against_claims(dataset: TransitionDataset) -> str | None:
+    """Why no claim follows from this data; None if nothing is found."""
+    finding = effects.action_timing(View(dataset))
+    return finding.message if finding.is_alarm else None
 
 
 def audit(dataset: TransitionDataset) -> list[str]:
