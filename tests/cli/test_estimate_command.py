@@ -115,7 +115,7 @@ def test_a_policy_that_sees_normalised_observations_is_the_same_as_a_function_of
         (("runs", "--split", "most"), "--split must be auto, held-out or all, got 'most'"),
         (("runs", "--out", "all.txt"), "--out expects a file that ends with .json"),
         (("runs", "--hidden-sizes", "wide"), "--hidden-sizes 'wide': expected whole numbers"),
-        (("runs", "--gamma", "1"), "gamma must be < 1"),
+        (("runs", "--gamma", "1"), "gamma 1 needs episodes that terminate, and 0 % of these do"),
         (("runs", "--data", "log.npy"), "log.npy"),
         (("runs", "--data", "other.npz"), "the dataset has obs_dim 3, the policy has 1"),
         (("runs", "--data", "log.npz", "--split", "held-out"), "a log named by --data is used as a whole"),
