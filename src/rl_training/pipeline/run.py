@@ -11,7 +11,7 @@ from rl_training.core.errors import ConfigError, UserError
 from rl_training.data.audit import count_verdicts
 from rl_training.experiment import ExperimentManager, ProgressListener, SeedProgress, count_workers
 from rl_training.pipeline.candidates import AlgorithmCandidate, choose_candidates, is_clone, named_candidates
-from rl_training.pipeline.config import EXPORT, REPORT, RESULT, PipelineConfig, Workspace, read_pipeline
+from rl_training.pipeline.config import EXPORT, REPORT, RESULT, SELECTION, PipelineConfig, Workspace, read_pipeline
 from rl_training.pipeline.outcome import Judge, PipelineOutcome, conclude
 from rl_training.pipeline.splits import AUDIT, DataSplits, prepare_data
 from rl_training.pipeline.time_budget import Clock, make_budget, run_config, training_seconds

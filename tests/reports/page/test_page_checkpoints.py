@@ -15,6 +15,7 @@ from judged_runs import estimate_of, estimates_of, selection_with
 from run_directories import make_run, returns
 
 from rl_training.core.statistics import student_quantile
+from rl_training.data import TransitionDataset
 from rl_training.reports.page.charts import number
 from rl_training.reports.page.gather import gather
 from rl_training.reports.page.render import render
@@ -132,6 +133,14 @@ def test_rough_values_of_a_selection_are_drawn_and_not_judged(tmp_path: Path) ->
     assert command.startswith(f"rl-training select {run} --checkpoints all --split held-out --gamma 0.9")
 
 
+def _cut_every(length: int) -> TransitionDataset:
+    """Two episodes of this length, none of which terminates."""
+    rows = np.zeros((2 * length, 1), dtype=np.float32)
+    ends = {"terminals": rows[:, 0] > 0, "timeouts": np.arange(2 * length) % length == length - 1}
+    columns = {"observations": rows, "actions": rows, "rewards": rows[:, 0], "next_observations": rows}
+    return TransitionDataset.from_dict({**columns, **ends})
+
+
 @pytest.mark.parametrize(("length", "jumps"), [(10, [(200, 300)]), (None, []), (200, [])])
 def test_what_a_run_measured_itself_is_judged_by_its_estimate_if_both_look_as_far_ahead(
     tmp_path: Path, length: int | None, jumps: list[tuple[int, int]]
@@ -140,8 +149,7 @@ def test_what_a_run_measured_itself_is_judged_by_its_estimate_if_both_look_as_fa
     run = make_run(tmp_path, 0, rows)
     material = gather(run, estimates=estimates_of([estimate_of(run / "checkpoints" / "latest.pt", -10.0)]))
     # The discount of the estimate, 0.9, is the default for episodes of ten steps.
-    bounds = None if length is None else np.array([[0, length], [length, 2 * length]])
-    data: Any = None if bounds is None else SimpleNamespace(log=SimpleNamespace(bounds=bounds))
+    data: Any = None if length is None else SimpleNamespace(log=SimpleNamespace(dataset=_cut_every(length)))
     material = replace(material, data=data)
     (curve,) = checkpoints(material)
     assert curve["source"] == "training"
