@@ -81,7 +81,7 @@ def compute(name: str, case: Case, seed: int, output: Path, *, judged: bool) -> 
         return facts
     fresh = task.arrays(sepsis_log(task, FRESH + seed))
     options: dict[str, Any] = {"gamma": GAMMA, "members": MEMBERS, "weights": False, "seed": seed, "threads": 1}
-    fit = estimate({name: task.function(found.policy)}, fresh, **options)[name]
+    fit = estimate({name: task.function(found.policy)}, fresh, split="held-out", **options)[name]
     return facts | {
         "estimate": fit.value,
         "raw_estimate": fit.raw_value,

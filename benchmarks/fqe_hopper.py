@@ -75,7 +75,7 @@ def main() -> None:
     chosen = policies(arguments.runs)
     truths = {name: true_value(act) for name, act in chosen.items()}
     how: dict[str, Any] = {"hidden_sizes": (arguments.width, arguments.width), "tau": arguments.tau}
-    result = estimate(chosen, arguments.data, gamma=GAMMA, threads=1, **how)
+    result = estimate(chosen, arguments.data, gamma=GAMMA, threads=1, split="held-out", **how)
     if arguments.json:
         print(json.dumps({"truths": truths, **result.to_plain()}))
         return

@@ -72,7 +72,7 @@ def main() -> None:
     truths = {name: true_value(act, first) for name, act in chosen.items()}
     begin = time.perf_counter()
     how: dict[str, Any] = {"hidden_sizes": (arguments.width, arguments.width), "kappa": arguments.kappa}
-    result = estimate(chosen, log, gamma=GAMMA, members=arguments.members, threads=1, **how)
+    result = estimate(chosen, log, gamma=GAMMA, members=arguments.members, threads=1, split="held-out", **how)
     seconds = time.perf_counter() - begin
     if arguments.json:
         print(json.dumps({"truths": truths, "seconds": seconds, **result.to_plain()}))

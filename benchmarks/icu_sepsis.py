@@ -96,7 +96,8 @@ def main() -> None:
     log = task.arrays(task.sample(options.episodes, np.random.default_rng(options.seed)))
     policies = {name: task.function(table) for name, table in tables(task).items()}
     begin = time.perf_counter()
-    found = estimate(policies, log, gamma=GAMMA, updates=options.updates, members=options.members, seed=options.seed)
+    how = {"updates": options.updates, "members": options.members, "seed": options.seed, "split": "held-out"}
+    found = estimate(policies, log, gamma=GAMMA, **how)
     took = time.perf_counter() - begin
     about = f"{found.rows} rows, {found.updates} updates, kappa {found.kappa:.1f}"
     print(f"{options.episodes} episodes, {about}, {took:.0f} s")

@@ -124,7 +124,7 @@ def valued(out: Path, policies: dict[str, Act]) -> dict[str, Any]:
     file = out / "values.json"
     if not file.is_file():
         begin = time.perf_counter()
-        found: Selection = select(policies, LOG, gamma=GAMMA, threads=1)
+        found: Selection = select(policies, LOG, gamma=GAMMA, threads=1, split="held-out")
         file.write_text(json.dumps({"seconds": time.perf_counter() - begin, **found.to_plain()}))
     stored: dict[str, Any] = json.loads(file.read_text())
     return stored

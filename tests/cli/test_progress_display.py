@@ -125,8 +125,8 @@ def test_the_result_marks_those_as_good_as_the_best_and_says_which_was_taken(
     selection = {"candidates": ranked, "best": ["iql_seed0", "bc_seed0"], "chosen": "iql_seed0", "pulls": []}
     selection |= {"estimates": {"logged_return": -8.0, "logged_value": -4.0, "gamma": 0.9}}
     result = PipelineResult(
-        "It is.", "iql_seed0", False, True, "claim episodes", tmp_path, {}, (), {"iql_seed0": run, "bc_seed0": run},
-        selection, claim, {"training": 50.0, "report": 0.1}, 1.0,
+        "It is.", "iql_seed0", False, True, "claim episodes", 0.9, tmp_path, {}, (),
+        {"iql_seed0": run, "bc_seed0": run}, selection, claim, {"training": 50.0, "report": 0.1}, 1.0,
     )  # fmt: skip
     print_result(result, "out")
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]

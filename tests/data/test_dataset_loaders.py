@@ -182,7 +182,7 @@ def test_holding_out_is_left_aside_where_only_a_default_asks_for_it(tmp_path: Pa
         "next_obs": np.zeros((3, 1)),
     }
     np.savez(tmp_path / "one.npz", allow_pickle=False, **rows, dones=np.array([0.0, 0.0, 1.0]))
-    data = load_transition_dataset(tmp_path / "one.npz", default_validation=0.1)
+    data = load_transition_dataset(tmp_path / "one.npz", default_validation=lambda episodes: 0.1)
     assert data.validation is None
     assert "no episode could be held out for diagnostics: there is only one" in data.notes
     with pytest.raises(DatasetError, match="validation_fraction holds out whole episodes"):

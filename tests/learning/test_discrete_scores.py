@@ -82,7 +82,9 @@ def test_more_episodes_let_bcq_come_nearer_to_the_best(task: Sepsis, tmp_path: P
 def test_fqe_knows_the_clinicians_and_refuses_chance(task: Sepsis) -> None:
     gamma, policies = 0.99, {"clinicians": task.clinicians, "chance": np.full_like(task.clinicians, 1 / ACTIONS)}
     functions = {name: task.function(policy) for name, policy in policies.items()}
-    found = estimate(functions, task.arrays(sepsis_log(task, 0)), gamma=gamma, members=2, weights=False)
+    found = estimate(
+        functions, task.arrays(sepsis_log(task, 0)), gamma=gamma, members=2, weights=False, split="held-out"
+    )
     assert found["clinicians"].value == pytest.approx(task.value(task.clinicians, gamma), abs=0.012)
     # Most of what chance does was never logged in such a state: the number is 0.05 too low, and must not be given.
     assert found["chance"].value is None

@@ -62,7 +62,7 @@ def test_a_good_and_a_bad_policy_are_told_apart_after_a_short_fit(pendulum: Any)
     chosen = {name: policies[name] for name in ("sac", "-sac")}
     first = dataset.obs[dataset.episode_bounds()[:, 0]].numpy()
     short: dict[str, Any] = {"gamma": 0.9, "members": 3, "hidden_sizes": (32, 32), "tau": 0.1, "learning_rate": 3e-3}
-    found = estimate(chosen, dataset, kappa=5, **short)
+    found = estimate(chosen, dataset, kappa=5, split="held-out", **short)
     assert found.control_passes
     for name, policy in chosen.items():
         assert found[name].raw_value == pytest.approx(module.true_value(policy, first, gamma=0.9, steps=200), rel=0.1)
@@ -72,7 +72,7 @@ def test_a_good_and_a_bad_policy_are_told_apart_after_a_short_fit(pendulum: Any)
 
 def test_slow_target_networks_are_refused(pendulum: Any) -> None:
     _, dataset, policies = pendulum
-    few = estimate({"sac": policies["sac"]}, dataset, gamma=0.99, tau=0.005, updates=40, members=2)
+    few = estimate({"sac": policies["sac"]}, dataset, split="held-out", gamma=0.99, tau=0.005, updates=40, members=2)
     assert few.kappa == pytest.approx(0.002)
     assert "stopped too early" in few["sac"].reasons[0]
 
@@ -82,7 +82,9 @@ def test_four_policies_are_within_a_tenth_of_the_truth_and_in_order(pendulum: An
     _, dataset, policies = pendulum
     names = ("sac", "half-sac", "pd", "-sac")
     begin = time.process_time()
-    found = estimate({name: policies[name] for name in names}, dataset, gamma=0.99, kappa=5, threads=1)
+    found = estimate(
+        {name: policies[name] for name in names}, dataset, gamma=0.99, kappa=5, threads=1, split="held-out"
+    )
     seconds = time.process_time() - begin
     raw = [found[name].raw_value for name in names]
     assert raw == pytest.approx([TRUTHS[name] for name in names], rel=0.12)
@@ -94,7 +96,7 @@ def test_four_policies_are_within_a_tenth_of_the_truth_and_in_order(pendulum: An
 def test_six_trained_policies_are_not_distinguishable(pendulum: Any) -> None:
     _, dataset, policies = pendulum
     names = ("a2c", "ars", "ppo", "sac", "tqc", "trpo")
-    found = estimate({name: policies[name] for name in names}, dataset, gamma=0.99, threads=1)
+    found = estimate({name: policies[name] for name in names}, dataset, gamma=0.99, threads=1, split="held-out")
     assert found.control_passes
     judged = {each.name for each in found.policies if each.verdict != "cannot be judged"}
     assert set(found.best) == judged

@@ -268,16 +268,16 @@ class Check:
     @property
     def sentence(self) -> str:
         """The verdict on the best options."""
-        if self.probability is None or self.interval is None or self.p_value is None:
+        if self.probability is None or self.p_value is None:
             return f"too few runs have a {self.metric} on fresh seeds: whether the best options are better is not known"
-        low, high = self.interval
+        interval = "" if self.interval is None else "95 % interval [{:.2f}, {:.2f}], ".format(*self.interval)
         scores = f"{interquartile_mean(self.best):.4g} against {interquartile_mean(self.default):.4g}"
         seeds = f"on {len(self.best)} fresh seeds, {self.metric} is {scores} with the default options (IQM)"
         chance = f"a run with the best options scores higher with probability {self.probability:.2f}"
         verdict = f"they are {outcome_text(self.verdict, 'the default options')}"
         if self.verdict == "worse":
             verdict += ", and what the search found was chance"
-        test = f"95 % interval [{low:.2f}, {high:.2f}], p = {self.p_value:.2g} by a test of ranks"
+        test = f"{interval}p = {self.p_value:.2g} by a test of ranks"
         if self.log_p_value is not None:
             test += f", p = {self.log_p_value:.2g} by held-out episodes that the search has not used"
         if self.log_reasons:

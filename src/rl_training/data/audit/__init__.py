@@ -11,8 +11,8 @@ from rl_training.data.audit.view import AuditFinding, Check, View, count_verdict
 from rl_training.data.offline_dataset import TransitionDataset
 
 __all__ = [
-    "AGAINST_CLAIMS", "CHEAP", "CHECKS", "NEARLY_DETERMINISTIC", "AuditFinding", "View", "action_spread", "against_claims",
-    "audit", "check_data", "count_verdicts",
+    "AGAINST_CLAIMS", "CHEAP", "CHECKS", "NEARLY_DETERMINISTIC", "AuditFinding", "View", "action_spread",
+    "against_claims", "audit", "check_data", "count_verdicts",
 ]  # fmt: skip
 
 CHEAP: tuple[Check, ...] = (

@@ -168,3 +168,19 @@ def test_of_very_many_episodes_a_random_part_is_remembered() -> None:
     assert not unseen[:300].any()
     assert 60 < unseen[300:].sum() < 140
     assert unseen_episodes(new, [known]).all()  # type: ignore[union-attr]
+
+
+def test_no_verdict_where_actions_stand_in_another_row_unless_the_user_accepts_it() -> None:
+    log = steering_log(120)
+    late = {**log, "actions": np.concatenate([log["actions"][:1], log["actions"][:-1]])}
+    found = estimate({"towards": towards}, late, **QUICK)["towards"]
+    assert found.verdict == "cannot be judged"
+    assert (
+        "the audit warns of the timing of actions: observations change with the action of the row" in found.reasons[0]
+    )
+    assert "--accept-audit" in found.reasons[0]
+    accepted = estimate({"towards": towards}, late, accept_audit=True, **QUICK)["towards"]
+    assert not any("audit" in reason for reason in accepted.reasons)
+    selected = select({"towards": towards}, late, **QUICK)
+    assert selected.chosen is None
+    assert "timing of actions" in selected.candidates[0].reasons[0]
