@@ -324,7 +324,7 @@ def test_candidates_that_fail_are_not_taken_for_data_without_rewards(
     log: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail_others(_: Any, configs: Sequence[Any], **options: Any) -> list[SeedProgress]:
-        bad = {"status": "failed", "error": "RuntimeError: no"}
+        bad: dict[str, Any] = {"status": "failed", "error": "RuntimeError: no"}
         return [
             SeedProgress(each.seed, "done", each.run_name, metrics=train_or_resume(each).metrics)
             if each.algo == "bc"

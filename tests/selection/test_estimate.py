@@ -16,6 +16,7 @@ import rl_training
 from rl_training.core.errors import ConfigError, DatasetError
 from rl_training.data import TransitionDataset
 from rl_training.ope.fqe import FQE
+from rl_training.runtime import Split
 from rl_training.selection.estimate import estimate
 from rl_training.selection.results import Estimates
 
@@ -205,8 +206,9 @@ def test_a_refusal_of_weights_names_overfitting_where_episodes_may_have_trained_
         "terminals": ends,
         "propensities": np.full(60 * steps, 0.5),
     }
-    first = {"gamma": 0.5, "members": 3, "updates": 60, "hidden_sizes": (4,)}
-    for split, is_named in (("auto", True), ("held-out", False)):
+    first: dict[str, Any] = {"gamma": 0.5, "members": 3, "updates": 60, "hidden_sizes": (4,)}
+    answers: list[tuple[Split, bool]] = [("auto", True), ("held-out", False)]
+    for split, is_named in answers:
         (found,) = estimate({"ones": lambda obs: np.ones(len(obs), int)}, log, split=split, **first).weighted
         assert found.level == "refuse"
         assert any("may be overfitted to these episodes: " in each for each in found.reasons) == is_named
