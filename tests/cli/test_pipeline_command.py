@@ -50,7 +50,7 @@ def test_a_real_table_becomes_a_report_and_a_policy_that_passes_its_check(
     budget = [*TINY, "--updates", "30", "--set", "fit_updates=60"]
     answer = command("pipeline", "pendulum.csv", *COLUMNS, *budget, "--out", "result", "--workers", "2")
     assert answer.code == 0, answer.err
-    assert "episodes: 30 for training, 20 for selection; too few to set some aside for the claim" in answer.out
+    assert "episodes: 30 for training, 10 for selection, 10 for the claim" in answer.out
     assert "try bc_best: clones the best 33% of the episodes, since others went worse" in answer.out
     # With so few updates nothing can be judged.
     assert re.search(

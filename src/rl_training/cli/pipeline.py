@@ -146,7 +146,7 @@ def _print_selection(result: PipelineResult, selection: dict[str, Any]) -> None:
         for each in selection["candidates"]
     ]
     if claim is not None:
-        basis = "on claim episodes" if result.claim_on == "claim episodes" else "lowered for being selected"
+        basis = "on claim episodes" if result.claim_on == "claim episodes" else "on selection episodes"
         rows.append(_row({**claim, "name": f"{claim['name']}, {basis}"}, result, with_env=with_env))
     logged = f"value {number_text(estimates['logged_value'])} {horizon_text(estimates['gamma'])}"
     print(f"data: mean return {number_text(estimates['logged_return'])}, {logged}\n")

@@ -127,7 +127,7 @@ def _describe_data(audit: Mapping[str, Any], splits: DataSplits, candidates: Seq
     """The audit, the split and the candidates, in sentences."""
     found = audit["findings"]
     split = ", ".join(f"{count:,} for {PURPOSES[part]}" for part, count in splits.episodes.items())
-    few = "" if splits.has_claim else "; too few to set some aside for the claim, which is made on selection data"
+    few = "" if splits.has_claim else "; too few to set some aside for a claim, so nothing will be called better"
     return [
         f"audit: {count_verdicts([each['verdict'] for each in found])}",
         *(f"{each['verdict']}: {each['message']}" for each in found if each["verdict"] in ("warn", "fail")),
