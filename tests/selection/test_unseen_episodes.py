@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from steering import QUICK, STEPS, steering_log, towards
 
-from rl_training import estimate, select, train
+from rl_training import TrainConfig, estimate, select, train
 from rl_training.core.errors import ConfigError
 from rl_training.data import MOST_KEYS, TransitionDataset, convert, episode_keys, remembered, unseen_episodes
 from rl_training.policies import load_policy
-from rl_training.runtime import keys_in
+from rl_training.runtime import bind_options, find_task, keys_in, load_data
 from rl_training.selection.evaluation_data import CHOSEN, HELD_OUT, OWN, REPEATED, UNKNOWN
 from rl_training.selection.folds import mean_of_folds
 
@@ -185,3 +185,20 @@ def test_no_verdict_where_actions_stand_in_another_row_unless_the_user_accepts_i
     selected = select({"towards": towards}, late, **QUICK)
     assert selected.chosen is None
     assert "timing of actions" in selected.candidates[0].reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("episodes", "trainer", "held_out"), [(200, None, 20), (60, None, 10), (40, None, 0), (60, {}, 0)]
+)
+def test_a_run_with_an_environment_holds_episodes_out_too_unless_its_version_did_not(
+    tmp_path: Path, episodes: int, trainer: dict[str, Any] | None, held_out: int
+) -> None:
+    np.savez(tmp_path / "log.npz", **steering_log(episodes))
+    config = TrainConfig(
+        algo="bc", env_id="steering:Steering-v0", algo_kwargs={"dataset_path": str(tmp_path / "log.npz")}
+    )
+    data = load_data(config, bind_options(config), find_task(config), trainer=trainer)
+    spare = data.dataset.validation
+    assert (0 if spare is None else len(spare.episode_bounds())) == held_out
+    assert data.trained_on is not None
+    assert len(data.trained_on) == episodes - held_out
