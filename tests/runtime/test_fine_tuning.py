@@ -17,9 +17,11 @@ from small_runs import PRIOR, SMALL, differences, online_config
 from rl_training.algorithms import ALGORITHMS, Algorithm
 from rl_training.config import TrainConfig, load_config
 from rl_training.core.errors import ConfigError
+from rl_training.data import MOST_KEYS
 from rl_training.runtime import Callback, TrainerState, TrainResult, read_options, resume, train
 from rl_training.runtime.assembly import open_session
 from rl_training.runtime.fine_tuning import FineTuning, fine_tuning_config
+from rl_training.runtime.run_data import stored_keys
 from rl_training.storage import load_checkpoint, read_metrics
 
 SHORT = ("env_kwargs.max_episode_steps=10", "algo_kwargs.eval_interval=10")
@@ -493,3 +495,13 @@ def test_offline_policies_for_discrete_actions_go_online(algo: str, tmp_path: Pa
     after = train(fine_tuning_config(before.run_dir, overrides=online)[0])
     assert after.fine_tuning
     assert load_checkpoint(after.checkpoint_path)["trainer"]["state"]["env_steps"] == 20
+
+
+def test_a_run_remembers_the_episodes_that_trained_the_checkpoint_it_begins_with() -> None:
+    before = {"trained_on": torch.tensor([3, 7])}
+    assert stored_keys(None, None)["trained_on"].tolist() == []
+    assert stored_keys(None, before)["trained_on"].tolist() == [3, 7]
+    # Checkpoints of earlier versions do not say.
+    assert stored_keys(None, {}) == {"trained_on": None}
+    assert stored_keys(None, {"trained_on": None}) == {"trained_on": None}
+    assert stored_keys(None, {"trained_on": torch.arange(MOST_KEYS)}) == {"trained_on": None}

@@ -7,11 +7,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from steering import QUICK, STEPS, steering_log, towards
 
 from rl_training import TrainConfig, estimate, select, train
 from rl_training.core.errors import ConfigError
-from rl_training.data import MOST_KEYS, TransitionDataset, convert, episode_keys, remembered, unseen_episodes
+from rl_training.data import (
+    MOST_KEYS,
+    TransitionDataset,
+    convert,
+    episode_keys,
+    load_transition_dataset,
+    remembered,
+    unseen_episodes,
+)
 from rl_training.policies import load_policy
 from rl_training.runtime import bind_options, find_task, keys_in, load_data
 from rl_training.selection.evaluation_data import CHOSEN, HELD_OUT, OWN, REPEATED, UNKNOWN
@@ -105,6 +114,14 @@ def test_episodes_that_decided_when_training_stopped_give_no_verdict(logs: dict[
     run = trained(logs["npz"], "stopped", early_stopping=stopping)
     assert estimate(run, **FIT).relation == CHOSEN
     assert estimate(run, str(logs["npz"]), **FIT).relation == OWN
+
+
+def test_a_run_that_begins_with_a_checkpoint_has_seen_what_that_has_seen(logs: dict[str, Path]) -> None:
+    saved = load_policy(trained(logs["npz"], "later"))
+    assert estimate({"it": saved}, **FIT).relation == HELD_OUT
+    keys = episode_keys(load_transition_dataset(logs["npz"]))
+    saved.tree["trainer"]["trained_on"] = torch.tensor(np.sort(keys).view(np.int64))
+    assert estimate({"it": saved}, **FIT).relation == OWN
 
 
 def test_each_policy_of_several_folds_is_judged_on_its_own_fold(logs: dict[str, Path]) -> None:

@@ -63,6 +63,8 @@ REMEDIES = {
 }
 """How to get a verdict, by the relation of the episodes to the policies."""
 
+MOSTLY = 0.5
+"""The share of unseen episodes below which equal episodes are no chance."""
 ACCEPT = "mend the data, or state that it is right: --accept-audit, or accept_audit=True"
 
 ENOUGH_TO_SPLIT = 20
@@ -168,7 +170,11 @@ def data_of_runs(policies: Sequence[SavedPolicy], split: Split = "auto") -> Eval
     data = load_data(config, options, find_task(config), trainer=policies[0].tree.get("trainer", {}))
     log, is_held_out = log_of_run(data.dataset, data.spaces, split)
     chosen = any(_is_best_by_log(each) or chooses_by_log(each.config, bind_options(each.config)) for each in policies)
-    relation = OWN if not is_held_out else CHOSEN if chosen else HELD_OUT
+    # A run may have begun with a checkpoint that was trained on them.
+    known = [keys for each in policies if (keys := keys_in(each.tree.get("trainer", {}))) is not None]
+    unseen = unseen_episodes(episode_keys(log.dataset), known)
+    is_own = not is_held_out or (unseen is not None and unseen.mean() < MOSTLY)
+    relation = CHOSEN if chosen and is_held_out else OWN if is_own else HELD_OUT
     doubt = None if options.data.accept_audit else against_claims(data.dataset)
     return EvaluationData(log, options.data.name(), relation, doubt)
 
@@ -226,9 +232,7 @@ def data_given(
     else:
         dataset = as_dataset(data)
         source = "the given dataset"
-    trained_on = [None if _is_best_by_log(each) else keys_in(each.tree.get("trainer", {})) for each in policies]
     doubt = against_claims(dataset)
-    dataset, relation = _unseen(dataset, [*trained_on, *[None] * has_others], split, source)
     if policies:
         spaces = policies[0].spaces
         dataset = fit_spaces(dataset, spaces, "the policy")
@@ -238,6 +242,8 @@ def data_given(
         spaces.action.check(dataset.actions, name="actions", origin="the policy")
     drops = any(bind_options(each.config).data.invalid_actions == "drop" for each in policies)
     dataset = check_logged(dataset, first=getattr(spaces.action, "start", 0), drop=drops)
+    trained_on = [None if _is_best_by_log(each) else keys_in(each.tree.get("trainer", {})) for each in policies]
+    dataset, relation = _unseen(dataset, [*trained_on, *[None] * has_others], split, source)
     dataset = dataset.map_actions(spaces.action.encode)
     if spaces.is_masked and "valid_actions" not in dataset.fields:
         raise DatasetError("the policy needs action masks (valid_actions), which the data does not have")
