@@ -78,7 +78,7 @@ def test_slow_target_networks_are_refused(pendulum: Any) -> None:
 
 
 @pytest.mark.slow
-def test_four_policies_are_within_a_tenth_of_the_truth_and_in_order(pendulum: Any) -> None:
+def test_three_policies_are_near_the_truth_and_the_fourth_is_refused(pendulum: Any) -> None:
     _, dataset, policies = pendulum
     names = ("sac", "half-sac", "pd", "-sac")
     begin = time.process_time()
@@ -87,8 +87,10 @@ def test_four_policies_are_within_a_tenth_of_the_truth_and_in_order(pendulum: An
     )
     seconds = time.process_time() - begin
     raw = [found[name].raw_value for name in names]
-    assert raw == pytest.approx([TRUTHS[name] for name in names], rel=0.12)
+    assert raw[:3] == pytest.approx([TRUTHS[name] for name in names[:3]], rel=0.12)
     assert raw == sorted(raw, reverse=True)
+    # Its ensemble members do not agree, and the log has hardly anything like it.
+    assert found["-sac"].verdict == "cannot be judged"
     assert seconds < 5 * 60
 
 
